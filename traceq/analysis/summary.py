@@ -51,7 +51,7 @@ _TOLD = 0.5
 
 @dataclass(frozen=True)
 class Summary:
-    """One trace at first sight.
+    """Overview of one trace.
 
     Times are nanoseconds as recorded, per step unless they are called totals. Where a
     step was measured without the profiler, the rate of ``compute`` is that step's.
@@ -108,12 +108,12 @@ class Summary:
 
     @property
     def step_time(self) -> float:
-        """Duration of a step as recorded, on average."""
+        """Mean duration of a step, as recorded."""
         return self.steady.time / self.steady.count
 
     @property
     def gpu_busy(self) -> float:
-        """Share of the steps as recorded in which the GPU ran something."""
+        """Fraction of the recorded steps in which the GPU ran something."""
         return self.steady.gpu_busy / self.steady.time if self.steady.time else 0.0
 
     @property
@@ -123,29 +123,29 @@ class Summary:
 
     @property
     def true_gpu_busy(self) -> float:
-        """Share of such a step in which the GPU has work."""
+        """Fraction of such a step in which the GPU has work."""
         return self.bound.gpu_busy if self.bound.measured else self.gpu_busy
 
     @property
     def tokens_per_second(self) -> float | None:
-        """What ``true_step`` computes in a second, where the shapes tell it."""
+        """Tokens per second of ``true_step``, if the shapes show them."""
         return self.tokens.per_second(self.true_step) if self.tokens else None
 
     @property
     def gemm_share(self) -> float:
-        """Share of the GPU's time that matmuls take."""
+        """Fraction of the GPU's time in matmuls."""
         gemm = int(self.kinds.filter(pl.col("kind") == "gemm")["time"].sum())
         return gemm / self.gpu_time if self.gpu_time else 0.0
 
     @property
     def gpu_time(self) -> int:
-        """Durations of all kernels of the steps, which may overlap; a total."""
+        """Total duration of all kernels of the steps, which may overlap."""
         return int(self.steady.kernels["dur"].sum())
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How far the kernels of a step are from the roofline."""
+    """Efficiency of the kernels of a step, relative to the roofline."""
 
     covered: float
     """Share of the kernels' time whose operations and bytes are known."""
@@ -166,7 +166,7 @@ def summarise(
     host: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Return a trace at first sight.
+    """Return the overview of a trace.
 
     ``step_ns`` is what a step takes without the profiler, where it was measured and
     the run folder has no such figure. Unless given, ``labels`` are those of the run.

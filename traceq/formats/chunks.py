@@ -57,7 +57,7 @@ NO_SEPARATOR = b"\0"
 
 @dataclass
 class Cut:
-    """What is learnt of a file while its chunks go by."""
+    """Facts about a file, learnt while its chunks are read."""
 
     layout: Layout = field(default_factory=lambda: Layout(NO_SEPARATOR))
     key_a_line: bool = False
@@ -133,7 +133,7 @@ def _refuse_endless(path: Path, begun: list[bytes]) -> None:
 
 
 def layout_of(sample: bytes) -> Layout:
-    """Return how a file is laid out, of which this is a part with many events."""
+    """Return the layout of a file, from a part of it with many events."""
     usual = {
         name: found.most_common(1)[0][0]
         for name, (before, pattern) in _LAYOUT.items()
@@ -145,7 +145,7 @@ def layout_of(sample: bytes) -> Layout:
 
 
 def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
-    """Yield what a pattern matches, with the characters that may stand before it."""
+    """Yield the matches of a pattern, with the characters that may precede it."""
     for match in islice(pattern.finditer(sample), _ENOUGH):
         yield sample[_before(sample, match.start(), before) : match.end()]
 

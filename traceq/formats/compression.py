@@ -51,7 +51,7 @@ class _Unpacker(Protocol):
 
 @dataclass(frozen=True)
 class _Format:
-    """How a compression is told, and undone."""
+    """Signature and decompressor of a compression."""
 
     name: str
     magics: tuple[bytes, ...]
@@ -59,7 +59,7 @@ class _Format:
 
 
 def _new_zstd() -> _Unpacker:
-    """Return a decompressor of zstd, which Python has from 3.14 on."""
+    """Return a zstd decompressor, which Python has from 3.14 on."""
     for name in _ZSTD_MODULES:
         try:
             module: Any = importlib.import_module(name)

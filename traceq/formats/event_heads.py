@@ -23,7 +23,7 @@ _KEYS = ("ph", "cat", "name", "pid", "tid", "caller")
 
 
 class Head(NamedTuple):
-    """What an event's text says before its times."""
+    """The part of an event's text before its times, parsed."""
 
     phase: str
     category: str
@@ -51,7 +51,7 @@ def parse(text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1 << 16)
 def parse_head(text: str) -> Head:
-    """Parse what stands before the times of an event."""
+    """Parse the text before the times of an event."""
     found = parse(text) or _parse_bare(text.strip(_AROUND))
     # There are thousands of them, each once: nothing is made that is not needed.
     phase, category, name, process, thread, caller = map(found.get, _KEYS)

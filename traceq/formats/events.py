@@ -60,7 +60,7 @@ _CUT = re.compile(
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file is laid out, learnt from its start.
+    """Layout of a file, learnt from its start.
 
     An event that is laid out otherwise costs more time, and is read all the same.
     """
@@ -121,7 +121,7 @@ def nanoseconds(text: pl.Expr) -> pl.Expr:
 
 @lru_cache
 def _plan(layout: Layout) -> tuple[list[pl.Expr], list[pl.Expr]]:
-    """Say how to find the keys of an event, and how to cut it at them."""
+    """Return how to find the keys of an event, and how to cut it at them."""
     text, end = pl.col("text"), pl.col("bytes").bin.size()
     ts, dur, args = pl.col("ts"), pl.col("dur"), pl.col("args").fill_null(end)
     # Where the keys do not stand in this order, there is no number between them.
@@ -170,7 +170,7 @@ def _cut(pieces: pl.DataFrame, which: pl.Expr, layout: Layout) -> pl.DataFrame:
 
 @dataclass
 class Tally:
-    """What was read, and what could not be."""
+    """Counts of read and lost events."""
 
     events: int = 0
     flows: int = 0
@@ -178,12 +178,12 @@ class Tally:
     lost_bytes: int = 0
 
     def lose(self, text: str) -> None:
-        """Count an event whose text cannot be read."""
+        """Count an event whose text is unreadable."""
         self.lost += 1
         self.lost_bytes += len(text.encode())
 
     def add(self, other: Tally) -> None:
-        """Count what ``other`` counted too."""
+        """Add the counts of ``other``."""
         self.events += other.events
         self.flows += other.flows
         self.lost += other.lost

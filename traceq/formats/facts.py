@@ -22,7 +22,7 @@ _NEWEST = (99, 0)
 
 
 def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> Facts:
-    """Collect the facts of a trace that was read."""
+    """Collect the facts of a trace."""
     said = raw.footer | raw.header
     oldest, newest = _torch_versions(raw)
     distributed = said.get("distributedInfo")
@@ -53,7 +53,7 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> F
 
 
 def _machine(name: object) -> str:
-    """Return what tells machines apart without their names, which are private."""
+    """Return an id of the machine without its name, which is private."""
     if not isinstance(name, str) or not name:
         return ""
     return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
@@ -84,7 +84,7 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
 
 
 def _torch_versions(raw: RawTrace) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Bound the version of torch by what only some versions write."""
+    """Bound the version of torch by content that only some versions write."""
     for layout in (True, False):
         oldest, newest = _torch_signs(raw, layout=layout)
         if oldest <= newest:
@@ -154,7 +154,7 @@ def _runtime_version(said: dict[str, Any]) -> str:
 
 
 def integer(value: object) -> int | None:
-    """Return a number that fits the tables' 64 bits, None of anything else."""
+    """Return a number that fits the tables' 64 bits, None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
         return value
     return None

@@ -16,13 +16,13 @@ ORIGIN = "origin.toml"
 
 
 def read_origin(folder: Path) -> dict[str, Any]:
-    """Return what a folder's origin.toml says; nothing if it is not there."""
+    """Return the content of a folder's origin.toml; empty if there is none."""
     file = folder / ORIGIN
     return toml.read(file, InputError) if file.is_file() else {}
 
 
 def origin_step_ns(origin: Mapping[str, Any]) -> int | None:
-    """Return what a step took without the profiler, if that is known."""
+    """Return the step time without the profiler, if it is known."""
     said = origin.get("true_step_ms")
     known = isinstance(said, (int, float)) and not isinstance(said, bool)
     return round(said * NS_PER_MS) if said and known else None

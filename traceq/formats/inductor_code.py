@@ -339,7 +339,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _called(line: str) -> tuple[str, str] | None:
-    """Return what kind of kernel or operator a line runs, and its name in a trace."""
+    """Return the kind of kernel or operator that a line runs, and its traced name."""
     if found := _RUN.match(line):
         return TRITON, found[1]
     if found := _EXTERN.match(line):
@@ -354,7 +354,7 @@ def _called(line: str) -> tuple[str, str] | None:
 def _definitions(
     lines: Iterable[str],
 ) -> tuple[dict[str, str], dict[str, dict[str, tuple[str, ...]]]]:
-    """Return the file of each kernel, and which nodes it was made of."""
+    """Return the file of each kernel, and the nodes that it was made of."""
     hashes: dict[str, str] = {}
     made_of: dict[str, dict[str, tuple[str, ...]]] = {}
     path, mapping = "", dict[str, tuple[str, ...]]()

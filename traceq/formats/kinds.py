@@ -41,17 +41,17 @@ def bare(name: str) -> str:
 
 
 def is_log(name: str) -> bool:
-    """Return whether a file is called as logs are."""
+    """Return whether a file has the name of a log."""
     return bare(name).endswith(_LOGS)
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Return whether a file is called as memory snapshots are."""
+    """Return whether a file has the name of a memory snapshot."""
     return bare(name).endswith(_SNAPSHOTS)
 
 
 def kind(name: str, head: bytes) -> Kind:
-    """Return what a file of this name is that begins, unpacked, like this."""
+    """Return the kind of a file, by its name and its first unpacked bytes."""
     if head.startswith(b"PK\x03\x04"):
         return "zip"
     if head[_TAR_MAGIC] == b"ustar":
@@ -76,7 +76,7 @@ def head_of(file: Peekable, most: int = HEAD) -> bytes:
 
 
 def kind_of(path: Path, most: int = HEAD) -> Kind:
-    """Return what a file is; nothing of what cannot be read or is no file."""
+    """Return the kind of a file; empty if it is unreadable or not a file."""
     try:
         with path.open("rb") as file:
             return kind(path.name, head_of(file, most))

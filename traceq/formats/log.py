@@ -26,7 +26,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
 
 
 class Log(NamedTuple):
-    """What a program printed."""
+    """The output of a program."""
 
     lines: pl.DataFrame
     cut: bool

@@ -69,7 +69,7 @@ class Batch:
 
     @property
     def height(self) -> int:
-        """How many events there are."""
+        """Number of events."""
         return len(self.columns[0])
 
     def by_key(self, values: list[Any]) -> dict[Any, Column]:

@@ -79,7 +79,7 @@ class _TakingError(Exception):
 
 
 class Taker(Protocol):
-    """Who takes the events of a pickle while it is read."""
+    """Consumer of the events of a pickle while it is read."""
 
     def keep(self, name: bytes, stack: list[Any], /) -> None:
         """Remember a stack by the name that it has from now on."""

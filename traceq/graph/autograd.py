@@ -14,7 +14,7 @@ def is_node(ops: pl.DataFrame) -> pl.Series:
 
 
 def is_numbered(ops: pl.DataFrame) -> pl.Series:
-    """Return for each op whether autograd counts it, not being a node of its own."""
+    """Return for each op whether autograd numbers it, without being a node itself."""
     return ops["sequence"].is_not_null() & ~is_node(ops)
 
 

@@ -24,7 +24,7 @@ _MOST_LEAVES = MOST + 64
 
 
 def too_deep(tree: HostTree) -> pl.DataFrame | None:
-    """Return the rows of the tree that lie too deep, as ``part`` and ``row``; or none.
+    """Return the rows that are nested too deeply, as ``part`` and ``row``; or None.
 
     Where others were left out, those that were inside of them may still be too deep.
     """

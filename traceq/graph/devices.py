@@ -6,7 +6,7 @@ import polars as pl
 
 
 def busiest_device(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the work of the GPU that had the most of it."""
+    """Return the work of the GPU with the most work."""
     if kernels["device"].n_unique() <= 1:
         return kernels
     devices = kernels.group_by("device").agg(pl.col("dur").sum()).sort("dur", "device")

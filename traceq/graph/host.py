@@ -23,7 +23,7 @@ PARTS = ("annotations", "frames", "ops", "runtime", "memory")
 def describe(
     table: pl.DataFrame, by: Callable[[pl.Series], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Give each row what ``by`` says of its name, asked once for each name."""
+    """Return the columns that ``by`` derives from names, once per distinct name."""
     distinct, place = by_name(table)
     facts = by(distinct.cast(pl.String)).drop("name", strict=False)
     if len(distinct) == 1:
@@ -33,7 +33,7 @@ def describe(
 
 
 def by_name(table: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Return the names that differ, and for each row which of them it has."""
+    """Return the distinct names, and the index of each row's name."""
     distinct = table["name"].unique()
     return distinct, place_among(table["name"], distinct)
 
@@ -69,21 +69,21 @@ class HostTree:
         return values[only(self.row, self.is_of(part))]
 
     def at(self, marked: pl.Series) -> pl.Series:
-        """Return for each row itself, if marked, or the nearest marked around it."""
+        """Return for each row itself, if marked, or its nearest marked ancestor."""
         return nearest(self.parent, marked)
 
     def around(self, marked: pl.Series) -> pl.Series:
-        """Return for each row the nearest marked one around it, not itself."""
+        """Return for each row its nearest marked ancestor, not itself."""
         return self.at(marked)[self.parent]
 
 
 def only(values: pl.Series, where: pl.Series) -> pl.Series:
-    """Return the values, with none where the condition does not hold."""
+    """Return the values, null where the condition does not hold."""
     return values.zip_with(where, pl.Series([None], dtype=values.dtype))
 
 
 def build(raw: Frames, frames: pl.DataFrame) -> HostTree:
-    """Put the host's tables into one tree.
+    """Combine the host's tables into one tree.
 
     Of the Python calls only the user's own, those that these make, the modules' and
     those of libraries other than torch go in: they alone say something about an op, and

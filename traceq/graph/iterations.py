@@ -66,7 +66,7 @@ class Iterations:
 
 
 def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
-    """Return the iterations of the outermost loop, none where nothing repeats.
+    """Return the iterations of the outermost loop, None if nothing repeats.
 
     Who insists gets those without a landmark too, which may be layers.
     """
@@ -100,7 +100,7 @@ def _held(
 
 
 def _told(one: _Tried, sequence: pl.DataFrame) -> bool:
-    """Tell whether a landmark says that the pieces are iterations.
+    """Return whether a landmark shows that the pieces are iterations.
 
     Some models wait in each layer: that tells nothing unless all is the same over and
     over again, which one pass with its first and last layers is not.
@@ -166,7 +166,7 @@ def _tried_as_cut(
 
 
 def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
-    """Tell whether both ends of the recording are parts of an iteration."""
+    """Return whether both ends of the recording are parts of an iteration."""
     first, second = int(anchor[0]), int(anchor[1])
     before, last = int(anchor[-2]), int(anchor[-1])
     behind = sequence.height - last
@@ -183,7 +183,7 @@ def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
 
 
 def _alike(one: pl.DataFrame, other: pl.DataFrame) -> bool:
-    """Tell whether two parts of the sequence do alike things."""
+    """Return whether two parts of the sequence are similar."""
     both = [
         part.with_columns(piece=pl.lit(at, pl.Int64))
         for at, part in enumerate((one, other))
@@ -364,7 +364,7 @@ def _landmark(
 
 
 def _shared(pieces: pl.DataFrame, other: pl.Expr) -> pl.Series:
-    """Return how much of what each piece does another one does too, by their number."""
+    """Return the similarity of each piece to another one, by number."""
     mine = pieces.group_by("piece", "name").agg(times=pl.len().cast(pl.Int64))
     theirs = mine.with_columns(piece=other)
     both = mine.join(theirs, on=("piece", "name"), how="full", coalesce=True)
@@ -452,7 +452,7 @@ def _whole(
 
 
 def _same(pieces: pl.DataFrame, one: int, other: int) -> bool:
-    """Tell whether two pieces do the same."""
+    """Return whether two pieces do the same work."""
     two = pieces.filter(pl.col("piece").is_in((one, other)))
     return two["piece"].n_unique() == len((one, other)) and bool(
         (_shared(two, one + other - pl.col("piece")) >= _SAME).all()
@@ -528,7 +528,7 @@ def _from_the_start(sequence: pl.DataFrame, borders: pl.Series) -> pl.Series:
 
 
 def _from_whole(length: pl.Expr) -> pl.Expr:
-    """Return how far a length, in iterations, is from none or one."""
+    """Return the distance of a length, in iterations, from 0 or 1."""
     return pl.min_horizontal(length, (length - 1).abs())
 
 

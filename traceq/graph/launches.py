@@ -16,7 +16,7 @@ _PLAIN_KINDS = ("elementwise", "reduction", "memory", "other")
 def link(
     kernels: pl.DataFrame, runtime: pl.DataFrame, ops: pl.DataFrame
 ) -> pl.DataFrame:
-    """Complete the table of GPU work, with what names say: launches, ops, sources."""
+    """Complete the table of GPU work: launches, ops, sources, and facts from names."""
     kernels = kernels.sort("ts", "stream", "correlation", maintain_order=True)
     calls = (
         runtime.lazy()
@@ -72,7 +72,7 @@ def outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:
 
 
 def kind_in_context(ops: pl.DataFrame, op: pl.Series) -> pl.Expr:
-    """Say what a kernel is for where its name says only how it computes."""
+    """Return the kind of kernels, refined by their op and phase."""
     name = ops["name"][op].cast(pl.String)
     convolution = name.str.contains(_CONVOLUTION, literal=True)
     return (

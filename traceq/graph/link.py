@@ -97,12 +97,12 @@ def link(
 
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
-    """Bring a table into the form that the schema gives it."""
+    """Convert a table to the form of the schema."""
     return schema.TABLES[name].shaped(_numbered(table))
 
 
 def _numbered(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table with its rows' numbers as ``id``."""
+    """Return a table with row numbers as ``id``."""
     others = [column for column in table.iter_columns() if column.name != "id"]
     return pl.DataFrame([*others, row_numbers(table.height).alias("id")])
 
@@ -175,12 +175,12 @@ def _ops(
 
 
 def _has_callers(ops: pl.DataFrame) -> bool:
-    """Return whether the trace says where any op was called."""
+    """Return whether the trace has the caller of any op."""
     return ops["caller"].null_count() < ops.height
 
 
 def _nested(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return for each op its own time, how deep it lies, and how many ops it called."""
+    """Return self time, depth and number of called ops of each op."""
     end = ops["ts"] + ops["dur"]
     return pl.select(
         self_dur=self_times(ops["thread"], ops["ts"], end, ops["parent"]),

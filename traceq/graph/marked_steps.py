@@ -76,7 +76,7 @@ def _series_of(
 
 
 def of_engine(host: pl.DataFrame) -> tuple[pl.DataFrame, str] | None:
-    """Return the iterations that an engine or a trainer marked, and whose they are."""
+    """Return the iterations that an engine or a trainer marked, and its name."""
     for whose, pattern in ITERATIONS:
         marked = host.filter(text("name").str.contains(pattern))
         if marked.height:
@@ -100,14 +100,14 @@ def of_user(host: pl.DataFrame, raw: Frames) -> tuple[pl.DataFrame, str] | None:
 
 
 def _outermost(marked: pl.DataFrame) -> pl.DataFrame:
-    """Return the windows of regions, those inside of another one left out."""
+    """Return the windows of regions without those inside of another one."""
     windows = marked.select("ts", end=END).sort("ts", -pl.col("end"))
     before = pl.col("end").cum_max().shift(1, fill_value=-1)
     return windows.filter(pl.col("ts") >= before - _CLOCK_NS)
 
 
 def _share_inside(times: pl.Series, windows: pl.DataFrame) -> float:
-    """Return which share of the times is in a window."""
+    """Return the fraction of the times that is in a window."""
     begun = windows["ts"].search_sorted(times, side="right").cast(pl.Int64)
     ended = windows["end"].search_sorted(times, side="right").cast(pl.Int64)
     return float((begun > ended).sum()) / max(len(times), 1)
@@ -157,7 +157,7 @@ def optimizer_calls(host: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def turns(names: pl.Series) -> int:
-    """Return after how many calls it is the first optimizer's turn again.
+    """Return the number of optimizer calls in one cycle over all optimizers.
 
     0 where there is no telling.
 

@@ -34,7 +34,7 @@ def in_preorder(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
-    """Return for each event, in pre-order, the row of the one around it, if any."""
+    """Return the row of each event's parent, if any; events are in pre-order."""
     nowhere = len(end)
     if (found := sweep.parents(thread, end, nowhere)) is not None:
         return _none_where_nowhere(found, nowhere)
@@ -59,7 +59,7 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
 
 
 def parents_or(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series:
-    """Return for each event, in pre-order, the row around it, or ``nowhere``."""
+    """Return the row of each event's parent, or ``nowhere``, in pre-order."""
     if (found := sweep.parents(thread, end, nowhere)) is not None:
         return found
     return parents(thread, end).fill_null(nowhere)
@@ -76,12 +76,12 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
 
 
 def upwards(parent: pl.Series) -> pl.Series:
-    """Return the row around each row for ``nearest_of``, which may be asked often."""
+    """Return each row's parent in the form for ``nearest_of``, for repeated use."""
     return _with_nowhere(parent.zip_with(parent >= 0, _numbers(len(parent))))
 
 
 def nearest_of(up: pl.Series, rows: pl.Series) -> pl.Series:
-    """Return for each row itself, if it is one of these, or the nearest around it.
+    """Return for each row itself, if it is one of these, or its nearest such ancestor.
 
     ``up`` is of ``upwards``. Of few rows it takes half of the time of ``nearest``.
     """
@@ -92,7 +92,7 @@ def nearest_of(up: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
-    """Return ``marked[rows]`` of many rows; what is not known is not marked.
+    """Return ``marked[rows]`` of many rows; an unknown row is not marked.
 
     Bytes are looked up faster than bits, and five times faster in a column that never
     had a null in it: a mask often had, before that was made known.
@@ -102,7 +102,7 @@ def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def arrived(leads: pl.Series) -> pl.Series:
-    """Return where one arrives from each row, if each leads to another or itself."""
+    """Return the end of the chain from each row, if each leads to another or itself."""
     if (found := sweep.arrived(leads)) is not None:
         return found
     while True:
@@ -113,7 +113,7 @@ def arrived(leads: pl.Series) -> pl.Series:
 
 
 def depth(parent: pl.Series) -> pl.Series:
-    """Return how many ancestors each row has."""
+    """Return the number of ancestors of each row."""
     nowhere = len(parent)
     # As fill_null() does, but without planning a query.
     around = parent.zip_with(parent >= 0, _numbers(nowhere))
@@ -153,7 +153,7 @@ def _numbers(*given: int) -> pl.Series:
 def self_times(
     thread: pl.Series, start: pl.Series, end: pl.Series, parent: pl.Series
 ) -> pl.Series:
-    """Return for each event the time in which it was the innermost one.
+    """Return the self time of each event: it was the innermost one.
 
     Each instant goes to the event that started last of those still open, so that the
     times of a thread add up to the time covered on it, even where events overlap
@@ -165,7 +165,7 @@ def self_times(
 
 
 def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
-    """Return for each of this many rows the sum of the values that are of it.
+    """Return for each row the sum of the values that refer to it.
 
     Values that are of no row are left out.
     """
@@ -184,7 +184,7 @@ def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
 
 
 def counts_between(edges: pl.Series, moments: pl.Series) -> pl.Series:
-    """Return how many moments, in any order, are between edges, which are in order."""
+    """Return the number of moments between edges; the edges are in order."""
     if (found := sweep.counts(edges, moments)) is not None:
         return found
     return moments.sort().search_sorted(edges).cast(pl.Int64).diff()[1:]
@@ -193,7 +193,7 @@ def counts_between(edges: pl.Series, moments: pl.Series) -> pl.Series:
 def _siblings_cross(
     thread: pl.Series, start: pl.Series, end: pl.Series, parent: pl.Series
 ) -> bool:
-    """Tell whether any event begins inside another and outlasts it."""
+    """Return whether any event begins inside another and outlasts it."""
     family = pl.DataFrame(
         {"thread": thread, "parent": parent, "start": start, "end": end}
     )

@@ -56,7 +56,7 @@ class Steps:
 
 
 def find(raw: Frames, regions: pl.DataFrame, by: str = "") -> Steps:
-    """Return the steps by one of ``SOURCES``, or by the first one that tells any."""
+    """Return the steps from one of ``SOURCES``, or from the first that has any."""
     host = pl.concat([raw["annotations"], regions], how="horizontal").filter(
         ~pl.col("on_gpu")
     )
@@ -154,7 +154,7 @@ SOURCES = (*_FINDERS, "none")
 
 
 def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:
-    """Return the number of the step that a time falls into, none outside of all."""
+    """Return the number of the step at a time, null outside of all steps."""
     if not steps.height:
         return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(times))
     # Before the first step is none, and none ends there.
@@ -282,7 +282,7 @@ def _longest_later(times: pl.Series, at: int) -> int:
 
 
 def _idle(steps: pl.DataFrame, gpu: pl.DataFrame) -> pl.Series:
-    """Return how long in each step nothing ran on the GPU, of any step."""
+    """Return the time of each step in which the GPU ran nothing, of any step."""
     if not gpu.height:
         return pl.Series("gpu_idle", [None] * steps.height, dtype=pl.Int64)
     idle = steps["time"] - overlap(steps, gpu)
@@ -307,7 +307,7 @@ def _warmup(times: pl.Series) -> pl.Series:
 
 
 def representative(steps: pl.DataFrame, long: LongSteps, share: float) -> pl.Series:
-    """Return which steps averages are over, where some are longer than others.
+    """Return which steps averages are over, if some are longer than others.
 
     These are steps that follow each other, as a replay runs them, and among which long
     ones have about the share that they have in the program: the most of them, else the

@@ -27,7 +27,7 @@ _TREE = ["ts", "end", "part", "row", "thread", "code", "parent"]
 
 
 def available() -> bool:
-    """Return whether there is compiled code."""
+    """Return whether compiled code is available."""
     return usable(_sweep, _INTERFACE)
 
 
@@ -38,7 +38,7 @@ def preorder(thread: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series |
 
 
 def parents(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series | None:
-    """Return for each event, in pre-order, the row around it, or ``nowhere``."""
+    """Return the row of each event's parent, or ``nowhere``, in pre-order."""
     columns = _columns((thread, pl.UInt32), (end, pl.Int64))
     return None if columns is None else _series(_sweep.parents(nowhere, *columns))
 
@@ -124,13 +124,13 @@ def segments(
 
 
 def sums(row: pl.Series, value: pl.Series, rows: int) -> pl.Series | None:
-    """Return for each of this many rows the sum of the values that are of it."""
+    """Return for each row the sum of the values that refer to it."""
     columns = _columns((row, pl.UInt32), (value, pl.Int64))
     return None if columns is None else _series(_sweep.sums(rows, *columns))
 
 
 def counts(edges: pl.Series, moments: pl.Series) -> pl.Series | None:
-    """Return how many moments, in any order, are between edges, which are in order."""
+    """Return the number of moments between edges; the edges are in order."""
     columns = _columns((edges, pl.Int64), (moments, pl.Int64))
     return None if columns is None else _series(_sweep.counts(*columns))
 

@@ -16,7 +16,7 @@ _ROUNDED_NS = 1_000
 
 
 def closed(frames: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls, those that never returned with the end of the one around."""
+    """Return the calls; one without a return ends with its parent."""
     end = frames["ts"] + frames["dur"]
     last = end.max()
     if not isinstance(last, int):

@@ -86,7 +86,7 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
 
 
 def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return the innermost Python function that runs at each moment, whoever's it is.
+    """Return the innermost Python function that runs at each moment, of any owner.
 
     The moments have ``thread`` and ``ts``; the result has a row for each, in their
     order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs,
@@ -103,7 +103,7 @@ def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame
 
 
 def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return the innermost of the frames around each moment, a row for each.
+    """Return the innermost of the frames around each moment, one row per moment.
 
     The frames, or regions, have ``thread``, ``ts`` and ``dur``, the moments have
     the first two; where none is around, the row is null.
@@ -112,7 +112,7 @@ def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
 
 
 def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return the innermost of few frames, which any moment is in, around each."""
+    """Return the innermost frame around each moment, for few frames."""
     # A moment lasts 1 ns: what takes no time is in no tree.
     count, rows = frames.height, frames.height + moments.height
     tree = in_preorder(
@@ -133,7 +133,7 @@ def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
 
 @cached_per_trace
 def _around(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return the frames during which any moment is, of whatever thread.
+    """Return the frames that contain any of the moments, on any thread.
 
     Of many frames that is a few, and all others are around none.
     """

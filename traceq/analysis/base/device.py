@@ -17,7 +17,7 @@ _AMD = re.compile(r"AMD|Instinct|Radeon|\bMI\d{3}")
 
 @dataclass(frozen=True)
 class Gpu:
-    """What is known of a GPU; a capability of (0, 0) is not known."""
+    """Facts about a GPU; a capability of (0, 0) is unknown."""
 
     name: str = ""
     sms: int | None = None
@@ -26,13 +26,13 @@ class Gpu:
 
     @property
     def peak(self) -> Peak | None:
-        """What it can do at best, if it is a known one."""
+        """Its peak rates, if the model is known."""
         return peak_of(self.name, self.sms)
 
 
 @cached_per_trace
 def used_gpu(trace: Trace) -> Gpu:
-    """Return the first GPU that ran something, or the first there is."""
+    """Return the first GPU that ran something, else the first GPU."""
     devices = trace.devices.sort("used", descending=True, maintain_order=True)
     hip = trace.facts.runtime_version.startswith("HIP")
     for row in devices.head(1).iter_rows(named=True):

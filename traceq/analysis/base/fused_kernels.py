@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def by_part(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels with the part of their time that each place has, as ``time``.
+    """Return kernels by place, with the part of their duration there as ``time``.
 
     A kernel that torch.compile made of ops of several lines or modules is there once
     for each, with its place and an estimated share of its time, as the table ``fused``
@@ -29,7 +29,7 @@ def by_part(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 @cached_per_trace
 def _places(trace: Trace) -> pl.DataFrame:
-    """Return the places of the ops that run generated kernels, and their shares."""
+    """Return the places of the ops of generated kernels, and their fractions."""
     ran = trace.fused.filter(pl.col("op").is_not_null())
     shares = ran.group_by("op", *COLUMNS, maintain_order=True).agg(
         pl.col("share").sum()

@@ -66,7 +66,7 @@ def _gaps(work: pl.DataFrame, edges: pl.Series | None = None) -> pl.DataFrame:
 
 
 def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return when the GPU was busy."""
+    """Return the spans in which the GPU was busy."""
     return spans(busiest_device(kernels))
 
 

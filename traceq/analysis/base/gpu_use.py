@@ -24,7 +24,7 @@ _GPU_CALLS = ("copy", "set")
 
 
 def sign_of_gpu(trace: Trace) -> str:
-    """Return by what it is known that the program used a GPU; empty if by nothing.
+    """Return the evidence that the program used a GPU; empty if there is none.
 
     A GPU of the machine is no sign: programs run on the CPU beside one, and the
     profiler itself waits for it when it stops.

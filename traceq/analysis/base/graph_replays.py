@@ -1,4 +1,4 @@
-"""Fraction of the work in replayed CUDA graphs whose captured op is known."""
+"""Counts of replayed CUDA graph kernels, and of those with a known captured op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def replayed(trace: Trace) -> Replayed | None:
-    """Return how much was replayed, and what of it is known; none without replays."""
+    """Return the counts of replayed kernels and known ops; None without replays."""
     replays = trace.runtime["call"] == "graph launch"
     if not replays.any():
         return None

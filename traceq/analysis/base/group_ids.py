@@ -14,7 +14,7 @@ _LARGEST = 2**64 - 1
 
 
 class Alike(NamedTuple):
-    """Rows by what they have in common."""
+    """Rows grouped by equal values."""
 
     number: pl.Series
     """For each row a number that only those have that are the same as it."""
@@ -23,7 +23,7 @@ class Alike(NamedTuple):
 
 
 def alike(*columns: pl.Series) -> Alike:
-    """Return which rows are the same in all these columns.
+    """Return group ids of the rows that are equal in all these columns.
 
     All values of a row are one number, as digits are: rows are much faster to compare
     by that than by many columns. Where it would be too large, it is counted again.
@@ -57,7 +57,7 @@ def _digits(values: pl.Series) -> tuple[pl.Series, int]:
 
 
 def counted(key: pl.Series) -> Alike:
-    """Return a small number for each key, in the order in which keys come first."""
+    """Return consecutive ids for keys, in order of first occurrence."""
     if (found := sweep.counted(key)) is not None:
         return Alike(*found)
     rows = row_numbers(len(key))

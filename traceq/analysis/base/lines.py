@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def lines_are_known(trace: Trace) -> bool:
-    """Return whether nearly all that ran has a place in the source.
+    """Return whether nearly all of the work has a source location.
 
     Stacks tell it, and without them the code that torch.compile generated, the capture
     of a CUDA graph, or the trace itself. Without a GPU it is the outermost ops' time.

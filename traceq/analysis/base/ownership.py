@@ -79,13 +79,13 @@ def first_rows(table: pl.DataFrame) -> pl.Series:
 
 @cached_per_trace
 def plain_names(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the distinct ``name`` of ops with what it is called without overload."""
+    """Return the distinct ``name`` of ops with the name without overload."""
     names = ops["name"][_names(ops).first]
     return pl.DataFrame({"name": names, "plain": plain(ops, names)})
 
 
 def plain(ops: pl.DataFrame, names: pl.Series) -> pl.Series:
-    """Return what names of some of these ops are without overload, as text."""
+    """Return the names of some of these ops without overload, as text."""
     return _plain_by_code(ops)[names.to_physical()].alias("plain")
 
 
@@ -99,7 +99,7 @@ def _plain_by_code(ops: pl.DataFrame) -> pl.Series:
 
 
 def _without_overload(name: str) -> str:
-    """Return what an op is called without overload.
+    """Return the name of an op without its overload.
 
     >>> _without_overload("aten::add.Tensor"), _without_overload("model.py(3): f")
     ('aten::add', 'model.py(3): f')
@@ -120,7 +120,7 @@ def _overloads(ops: pl.DataFrame) -> dict[str, list[int]]:
 
 @cached_per_trace
 def called_by_its_like(trace: Trace) -> pl.Series:
-    """Return which ops are called by one of the same name, as if tensors are wrapped.
+    """Return which ops are called by one of the same name, as for wrapped tensors.
 
     So are those of a subclass of Tensor, and those that torch.func transforms.
     """
@@ -201,18 +201,18 @@ def outermost_ops(trace: Tables, names: tuple[str, ...] | None = None) -> pl.Ser
 
 
 def nobody(trace: Tables) -> pl.Series:
-    """Return for each op that nothing is around it."""
+    """Return a null for each op."""
     return pl.Series([None], dtype=INDEX).new_from_index(0, trace.ops.height)
 
 
 def inside(trace: Tables, chosen: pl.Series) -> pl.Series:
-    """Return for each op itself, if its id is chosen, or the nearest such around it."""
+    """Return for each op itself, if chosen, or its nearest chosen ancestor."""
     return nearest_of(_upwards(trace.ops), chosen)
 
 
 @cached_per_trace
 def _upwards(ops: pl.DataFrame) -> pl.Series:
-    """Return who is around each op: a dozen questions begin with it."""
+    """Return the parent of each op, for repeated lookups."""
     return upwards(ops["parent"])
 
 
@@ -247,7 +247,7 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
 
 
 def busy(of: pl.Expr | None = None) -> pl.Expr:
-    """Return how long kernels ran, each instant counted once; sort them by ts."""
+    """Return the busy time of kernels, each instant counted once; sort them by ts."""
     start, end = pl.col("ts"), END
     if of is not None:
         start, end = start.filter(of), end.filter(of)
@@ -290,7 +290,7 @@ def by_place(
 
 
 def host_work(trace: Trace, owners: pl.Series) -> pl.DataFrame:
-    """Return when the host was at the ops that have an owner, a row for each owner.
+    """Return the host's spans in the ops that have an owner, one row per owner.
 
     ``start`` and ``end`` are from the first op of the forward to the last,
     ``went_back`` is a list of when it was in their backward.
@@ -315,7 +315,7 @@ def host_work(trace: Trace, owners: pl.Series) -> pl.DataFrame:
 
 
 def host_totals() -> dict[str, pl.Expr]:
-    """Return what to ask ``by_place`` for kernels that were joined with ``host_work``.
+    """Return the aggregations for ``by_place`` of kernels joined with ``host_work``.
 
     A group has ``spans`` and ``backward_spans``, and the number of kernels that each
     pass launches, ``forward_launches`` and ``backward_launches``.
@@ -330,7 +330,7 @@ def host_totals() -> dict[str, pl.Expr]:
 
 
 def together(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
-    """Return the rows of ``by_place`` that have their place and ``keys`` in common."""
+    """Return the rows of ``by_place`` grouped by place and ``keys``."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         same = tuple(row[key] for key in (*_SOURCE, "layers", *keys))
@@ -339,7 +339,7 @@ def together(rows: Iterable[Row], *keys: str) -> list[list[Row]]:
 
 
 def same_place() -> list[pl.Expr]:
-    """Return what to group by, for all layers of a model to be one group.
+    """Return the grouping keys that merge all layers of a model.
 
     It is the user's line, with the library's function that it calls; where neither is
     known, the modules without their numbers.

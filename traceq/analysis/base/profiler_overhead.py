@@ -40,7 +40,7 @@ def recorder_keeps(trace: Trace) -> bool:
 
 @cached_per_trace
 def recorder_stalls(trace: Trace) -> pl.DataFrame:
-    """Return when the host stood still for the profiler: ``start`` and ``end``.
+    """Return the host's stalls caused by the profiler: ``start`` and ``end``.
 
     Where the profiler records that, and while it prepares the kernels of CUDA graphs.
     """
@@ -50,7 +50,7 @@ def recorder_stalls(trace: Trace) -> pl.DataFrame:
 
 @cached_per_trace
 def graph_launches(trace: Trace) -> pl.DataFrame:
-    """Return when CUDA graphs were launched: ``start``, ``end`` and ``done``.
+    """Return the launches of CUDA graphs: ``start``, ``end`` and ``done``.
 
     Without the profiler they were done then; it prepares each kernel that it records.
     """
@@ -63,7 +63,7 @@ def graph_launches(trace: Trace) -> pl.DataFrame:
 
 @cached_per_trace
 def recorder_overhead(trace: Trace) -> pl.DataFrame:
-    """Return when the host stood still for the profiler by its own records.
+    """Return the host's stalls that the profiler itself recorded.
 
     They name no thread: where an operator or a call begins meanwhile, the one that
     launches was not held up.

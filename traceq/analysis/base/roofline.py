@@ -22,7 +22,7 @@ def roofline_ns(  # noqa: PLR0913 - what a roofline depends on
     dtype: str = "",
     kernels: int = 1,
 ) -> float | None:
-    """Return how long this work takes in nanoseconds; None if the peaks are unknown.
+    """Return the time of this work in nanoseconds; None if the peaks are unknown.
 
     That is the time to compute ``flops`` in ``dtype`` (a short name, as bf16) or the
     time to move ``moved`` bytes, whichever is longer; never less than the shortest that
@@ -38,7 +38,7 @@ def roofline_ns(  # noqa: PLR0913 - what a roofline depends on
 
 
 def saved_share(now_ns: float, then_ns: float | None) -> float:
-    """Return the share of a time that goes, where it may be unknown what is left.
+    """Return the saved fraction of a time, also if the remaining time is unknown.
 
     >>> saved_share(100, 25), saved_share(100, 200), saved_share(100, None)
     (0.75, 0.0, 0.5)

@@ -46,13 +46,13 @@ class Fit:
         return _LAWS[self.power]
 
     def at(self, value: float) -> float:
-        """Return what the law says at a value."""
+        """Return the value of the law at ``x``."""
         return self.base + self.slope * value**self.power
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where one curve overtakes another."""
+    """The point at which one curve overtakes another."""
 
     at: float
     extrapolated: bool
@@ -113,7 +113,7 @@ def crossing(
 
 
 def _fitted(values: Sequence[float], amounts: Sequence[float], power: int) -> Fit:
-    """Return a law of this power, by least squares, with nothing negative in it."""
+    """Return the least-squares law of this power, with no negative coefficient."""
     base, slope = _line([value**power for value in values], amounts)
     if slope < 0 or power == 0:
         base, slope = sum(amounts) / len(amounts), 0.0

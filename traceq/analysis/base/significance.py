@@ -21,7 +21,7 @@ _LEVEL = 0.01
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more one series is than another."""
+    """The difference between two series."""
 
     before: float
     """The median of the first series."""
@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as much the second series is; none of nothing."""
+        """Ratio of the second series to the first; None if the first is zero."""
         return self.after / self.before if self.before else None
 
     @property
@@ -47,7 +47,7 @@ class Difference:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Return how two series, neither of them empty, differ."""
+    """Return the difference of two series, neither of them empty."""
     return Difference(
         median(first),
         median(second),
@@ -57,7 +57,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 
 def _chance(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the two-sided level of a rank test, by its normal approximation."""
+    """Return the two-sided p-value of a rank test, by its normal approximation."""
     n, m = len(first), len(second)
     marked = sorted([(value, 0) for value in first] + [(value, 1) for value in second])
     place, ranks, ties = 0, 0.0, 0

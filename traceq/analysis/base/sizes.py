@@ -20,7 +20,7 @@ _MOST_DIMENSIONS = 16
 
 @cached_per_trace
 def first_sizes(trace: Trace) -> pl.Series:
-    """Return for each row of ``trace.inputs`` how many elements the first one has.
+    """Return the element count of the first input in each row of ``trace.inputs``.
 
     It is as ``elements()``, which takes some twenty times as long, and asked often.
     """

@@ -37,7 +37,7 @@ _NOT_LOADING = ("copy", "set", "sync", "capture")
 
 @dataclass(frozen=True)
 class StartUp:
-    """What the steps do that a program does once."""
+    """One-time work of a program's start that is in the steps."""
 
     call: str
     """The call that made the context."""
@@ -51,7 +51,7 @@ class StartUp:
 
 @cached_per_trace
 def start_up(trace: Trace) -> StartUp | None:
-    """Return how the GPU was started in the steps, if that is much of their time."""
+    """Return the GPU's start-up in the steps, if it takes much of their time."""
     if not (trace.kernels.height and trace.runtime.height):
         return None
     steady = steady_steps(trace)

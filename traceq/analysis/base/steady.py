@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SteadySteps:
-    """The steps without warm-up, or the whole trace where there are none."""
+    """The steps without warm-up, or the whole trace if it has no steps."""
 
     windows: pl.DataFrame
     """``step``, ``start`` and ``end``; without steps one row, whose step is null."""
@@ -29,12 +29,12 @@ class SteadySteps:
 
     @property
     def count(self) -> int:
-        """How many steps there are; 1 for a trace without."""
+        """Number of steps; 1 for a trace without steps."""
         return self.windows.height
 
     @property
     def time(self) -> int:
-        """How many nanoseconds the steps took together."""
+        """Total time of the steps in nanoseconds."""
         return int((self.windows["end"] - self.windows["start"]).sum())
 
 
@@ -76,7 +76,7 @@ def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.S
 
 @cached_per_trace
 def _calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the runtime calls of the steps, which several ask for."""
+    """Return the runtime calls of the steps, memoized."""
     return _kept(trace.runtime, _among(trace.runtime, trace, steady.windows))
 
 
@@ -101,7 +101,7 @@ def _steps(trace: Trace, windows: pl.DataFrame) -> tuple[set[int], set[int]]:
 
 
 def _kept(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    """Return the rows of a table, which is itself where it is all of them."""
+    """Return the rows of a table; the table itself if that is all of them."""
     return table if rows.all() else table.filter(rows)
 
 

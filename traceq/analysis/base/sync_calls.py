@@ -136,7 +136,7 @@ def _throttled(trace: Trace) -> pl.Series:
 
 
 def _behind(trace: Trace) -> pl.Series:
-    """Return at which calls LAUNCH_QUEUE launches, or more, had not begun."""
+    """Return for each call whether at least LAUNCH_QUEUE launches were pending."""
     work = trace.kernels[["launch", "ts"]].drop_nulls("launch")
     launched = trace.runtime["ts"][work["launch"]].sort()
     begun = work["ts"].sort()

@@ -81,7 +81,7 @@ _SCORE_NODES = (
 
 
 class Case(NamedTuple):
-    """What an allocation is for if a condition holds."""
+    """The category of an allocation if a condition holds."""
 
     category: str
     confidence: str
@@ -187,7 +187,7 @@ def _with_scores(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradient() -> pl.Expr:
-    """Mark what is allocated in a backward and outlives it."""
+    """Mark allocations that are made in a backward and outlive it."""
     backward = (pl.col("during") == "backward") & ~pl.col("optimizer")
     other = pl.col("loss") | pl.col("score_gradient")
     return known(backward & pl.col("outlives_phase") & ~other).alias("gradient")
@@ -266,7 +266,7 @@ def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _decided(cases: list[Case]) -> pl.Expr:
-    """Return category and confidence: the first case that holds decides."""
+    """Return category and confidence, from the first case that holds."""
     decided: pl.Expr = pl.struct(category=pl.lit("unknown"), confidence=pl.lit("guess"))
     for case in reversed(cases):
         found = pl.struct(

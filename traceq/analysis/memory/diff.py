@@ -219,7 +219,7 @@ def _by_site(sides: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _changed(sides: list[pl.DataFrame], key: list[str]) -> pl.DataFrame:
-    """Join both sides; what one of them lacks holds nothing there."""
+    """Join both sides; a row that one side lacks counts as zero there."""
     before, after = (
         side.rename(
             {name: f"{name}_{when}" for name in side.columns if name not in key}

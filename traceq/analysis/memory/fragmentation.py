@@ -88,7 +88,7 @@ _ROUND = 512
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """What was reserved at the peak and of no use, in bytes."""
+    """Reserved but unusable memory at the peak, in bytes."""
 
     rounding: int
     """Inside of blocks: they are larger than what was asked for."""
@@ -162,7 +162,7 @@ def reserved_at(snapshot: Snapshot, event: int | None) -> pl.DataFrame:
 def blocks_at(
     snapshot: Snapshot, lives: pl.DataFrame, event: int | None
 ) -> pl.DataFrame:
-    """Return what lived right after an event, with its ``segment`` and its ``block``.
+    """Return the live blocks right after an event, with ``segment`` and ``block``.
 
     ``block`` is what it takes, rounded up; ``lives`` has at least the columns of
     ``memory_lifetimes``.
@@ -184,7 +184,7 @@ def blocks_at(
 def free_blocks(
     snapshot: Snapshot, lives: pl.DataFrame, event: int | None
 ) -> pl.DataFrame:
-    """Return what was free right after an event; ``FREE_BLOCKS`` has the columns."""
+    """Return the free blocks right after an event; ``FREE_BLOCKS`` has the columns."""
     segment = ["device", "segment"]
     held = blocks_at(snapshot, lives, event).select(*segment, "address", "block")
     segments = (
@@ -241,7 +241,7 @@ def _private() -> pl.Expr:
 
 
 def holders(history: History, device: int, event: int | None) -> pl.DataFrame:
-    """Return who held memory right after an event; ``HOLDERS`` has the columns.
+    """Return the holders of memory right after an event; ``HOLDERS`` has the columns.
 
     The most held comes first. What is free in a segment counts for everyone who holds
     a part of it.
@@ -270,7 +270,7 @@ def _holders(live: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
 
 
 def fragmentation(history: History, peak: Mapping[str, Any]) -> Fragmentation:
-    """Return what was reserved and of no use at a peak, a row of ``PEAKS``."""
+    """Return the reserved but unusable memory at a peak, a row of ``PEAKS``."""
     size = pl.col("size")
     snapshot, lives = _here(history, peak["device"], peak["event"])
     blocks = blocks_at(snapshot, lives, peak["event"])
@@ -294,7 +294,7 @@ def _total(rows: pl.DataFrame, what: pl.Expr) -> int:
 
 
 def fullest(curve: pl.DataFrame) -> pl.DataFrame:
-    """Return the moment of each device at which the most was reserved.
+    """Return the moment of each device with the most reserved memory.
 
     Of several such moments the one with the most allocated: what is free then was
     never needed at once with the rest.
@@ -305,7 +305,7 @@ def fullest(curve: pl.DataFrame) -> pl.DataFrame:
 
 
 def segment_churn(history: History) -> pl.DataFrame:
-    """Return what each step allocated from the driver and freed there; ``CHURN``."""
+    """Return the segment memory that each step allocates and frees; ``CHURN``."""
     allocated, freed = text("action").is_in(_ALLOCATED), text("action").is_in(_FREED)
     events = (
         history.driver_events.filter(allocated | freed)

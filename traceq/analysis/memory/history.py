@@ -32,7 +32,7 @@ _KEY = ["stack", "size"]
 
 @dataclass(frozen=True)
 class History:
-    """What one snapshot shows; each part is computed once, when it is asked for."""
+    """The history of one snapshot; each part is computed once, on first use."""
 
     snapshot: Snapshot
     trace: Trace | None = None
@@ -40,7 +40,7 @@ class History:
 
     @cached_property
     def sources(self) -> pl.DataFrame:
-        """What each stack shows; ``STACK_SOURCES`` has the columns."""
+        """Line and op of each stack; ``STACK_SOURCES`` has the columns."""
         return stack_sources(self.snapshot)
 
     @cached_property
@@ -60,7 +60,7 @@ class History:
 
     @cached_property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return self.phases["step"].drop_nulls().n_unique()
 
     @cached_property
@@ -72,7 +72,7 @@ class History:
 
     @cached_property
     def steps_of_curve(self) -> pl.DataFrame:
-        """How high and how low each step was on a device, and where it ended."""
+        """Highest, lowest and last total of each step on a device."""
         after = self.curve.select("device", "event", "allocated").drop_nulls("event")
         # The phases are those of all events, in their order.
         step = self.phases["step"].gather(after["event"])
@@ -98,14 +98,14 @@ class History:
 
     @cached_property
     def lifetimes(self) -> pl.DataFrame:
-        """From when to when each allocation lived; ``LIFETIMES`` has the columns."""
+        """Lifetime of each allocation; ``LIFETIMES`` has the columns."""
         from traceq.analysis.memory.lifetimes import memory_lifetimes
 
         return memory_lifetimes(self.snapshot, self.phases)
 
     @cached_property
     def allocations(self) -> pl.DataFrame:
-        """Every allocation with all that is known of it; ``ALLOCATIONS``."""
+        """Every allocation with all its facts; ``ALLOCATIONS``."""
         from traceq.analysis.memory.categories import ALLOCATIONS, categorise
 
         found = categorise(self.lifetimes, self.sources)
@@ -130,7 +130,7 @@ class History:
         return live_at(mine, event)
 
     def peak_bytes(self, device: int) -> int:
-        """Return the most that was allocated on a device."""
+        """Return the peak of the allocated bytes on a device."""
         mine = self.peaks.filter(pl.col("device") == device)
         return int(mine["allocated"].sum())
 
@@ -187,7 +187,7 @@ class History:
 
     @cached_property
     def _places(self) -> pl.DataFrame:
-        """What was allocated where, each once, with the trace's function around it."""
+        """Distinct allocation sites, with the function of the trace around each."""
         found = self.lifetimes if self.trace else self.lifetimes.clear()
         places = (
             found.select(_KEY)
@@ -201,12 +201,12 @@ class History:
 
     @cached_property
     def _made_by(self) -> pl.DataFrame:
-        """Which ops of the trace may have made what was allocated where."""
+        """Ops of the trace that may have made the allocations of each site."""
         return made_by(self._places, self.trace_ops)
 
     @cached_property
     def _modules(self) -> pl.DataFrame:
-        """The module of what was allocated where, as far as the trace knows it."""
+        """Module of each allocation site, where the trace has it."""
         places = self._places.select("key", *_KEY).unique("key")
         return places.join(modules(self._made_by), on="key").select(*_KEY, "module")
 

@@ -31,7 +31,7 @@ _SHARE_OF_GROWTH = 0.5
 
 
 def memory_leaks(history: History) -> pl.DataFrame:
-    """Return what leaks, the most first; ``LEAKS`` has the columns.
+    """Return the leaks, largest first; ``LEAKS`` has the columns.
 
     A stack leaks if it leaves allocations in at least half of the steps, and the lowest
     point of the curve rises by as much from step to step. What the next step frees, as
@@ -67,6 +67,6 @@ def memory_leaks(history: History) -> pl.DataFrame:
 
 
 def _growth(history: History) -> pl.DataFrame:
-    """Return by how much the lowest point of each step is above the one before."""
+    """Return the increase of each step's lowest point over the step before."""
     steps = history.steps_of_curve.group_by("device", maintain_order=True)
     return steps.agg(growth=pl.col("lowest").diff().min())

@@ -79,7 +79,7 @@ def memory_lifetimes(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
 
 
 def live_at(lifetimes: pl.DataFrame, event: int | None) -> pl.DataFrame:
-    """Return what lived right after an event, or before the first one."""
+    """Return the allocations live right after an event, or before the first one."""
     alloc, free = pl.col("alloc"), pl.col("free")
     if event is None:
         return lifetimes.filter(alloc.is_null())
@@ -89,7 +89,7 @@ def live_at(lifetimes: pl.DataFrame, event: int | None) -> pl.DataFrame:
 
 
 def _lives(events: pl.DataFrame) -> pl.DataFrame:
-    """Return where each allocation was, and the events that made and freed it.
+    """Return address and size of each allocation, and its alloc and free events.
 
     A life begins with its alloc; if that is not in the history, with its free.
     """

@@ -49,7 +49,7 @@ def failures(history: History) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Room:
-    """What was free for an allocation that failed."""
+    """Free memory for an allocation that failed."""
 
     free: int
     """Reserved and free for its stream, outside of private pools."""
@@ -66,7 +66,7 @@ class Room:
 
 
 def room(history: History, failure: Mapping[str, Any]) -> Room:
-    """Return what was free for one of the ``failures``, and why it failed."""
+    """Return the free memory for one of the ``failures``, and the cause."""
     asked, stream = failure["asked"], failure["stream"]
     every = shared_free_blocks(history, failure["device"], failure["event"])
     mine = every if stream is None else every.filter(pl.col("stream") == stream)
@@ -92,7 +92,7 @@ def room(history: History, failure: Mapping[str, Any]) -> Room:
 
 
 def droppable(history: History, device: int, event: int | None) -> pl.DataFrame:
-    """Return the ``holders`` of a device, those that would free the most first.
+    """Return the ``holders`` of a device, those that free the most first.
 
     That is what they hold, and what is free in their segments and can go with it. What
     a model cannot do without comes last.

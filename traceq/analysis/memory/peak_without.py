@@ -6,7 +6,7 @@ import polars as pl
 
 
 def peak_savings(curve: pl.DataFrame, removed: pl.DataFrame) -> int:
-    """Return by how much one device's peak falls without these allocations.
+    """Return the reduction of one device's peak without these allocations.
 
     They have ``size``, ``alloc`` and ``free``. Without them, another moment may be the
     peak; less than their size is saved then.

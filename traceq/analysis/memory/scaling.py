@@ -23,7 +23,7 @@ _NEARLY = 0.1
 
 @dataclass(frozen=True)
 class Growth:
-    """What one category does as the label's value grows."""
+    """Growth of one category with the label's value."""
 
     category: str
     law: str
@@ -35,7 +35,7 @@ class Growth:
 def memory_scaling(
     summaries: Sequence[MemorySummary], values: Sequence[float]
 ) -> list[Growth]:
-    """Return how each category grows; the summaries are in the order of the values."""
+    """Return the growth of each category; the summaries are in the order of values."""
     tables = [dict(_peaks(summary)) for summary in summaries]
     names = sorted(
         {name for table in tables for name in table},

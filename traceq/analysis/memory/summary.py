@@ -124,7 +124,7 @@ def _categories(live: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by(live: pl.DataFrame, key: list[str]) -> pl.DataFrame:
-    """Return what is live by module, or by place, the most first."""
+    """Return the live memory by module or by place, largest first."""
     return (
         live.drop_nulls(key[0])
         .group_by(key)

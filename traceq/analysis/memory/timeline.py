@@ -28,7 +28,7 @@ TIMELINE = Table(
 
 
 def category_curves(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Return what was live of each category; ``CATEGORY_CURVES`` has the columns."""
+    """Return the live bytes of each category; ``CATEGORY_CURVES`` has the columns."""
     row = ("device", "category")
     changes = pl.concat(
         [
@@ -47,7 +47,7 @@ def category_curves(allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def category_peaks(curves: pl.DataFrame) -> pl.DataFrame:
-    """Return the most that was live of each category at once, whenever that was."""
+    """Return the peak of the live bytes of each category."""
     return curves.group_by("device", "category").agg(pl.max("size")).sort(pl.all())
 
 

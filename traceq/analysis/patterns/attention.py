@@ -49,7 +49,7 @@ _BACKWARD = "_backward"
 
 @dataclass(frozen=True)
 class Arguments:
-    """Where an op has what it was given: its query, mask, flags."""
+    """Positions of an op's arguments: query, mask, flags."""
 
     query: int = 0
     mask: int | None = None
@@ -165,7 +165,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what each distinct call was given: CALL, ``at`` and ``alone``.
+    """Return the arguments of each distinct call: CALL, ``at`` and ``alone``.
 
     ``at`` is its place in _ARGUMENTS.
     """
@@ -192,7 +192,7 @@ def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 def _call(
     name: str, given: Sequence[Any], *, by_dispatcher: bool, prepares: bool
 ) -> tuple[object, ...]:
-    """Return what a call was given, in the order of _TOLD."""
+    """Return the arguments of a call, in the order of _TOLD."""
     called = SDPA if by_dispatcher else name
     at = _ARGUMENTS[called]
     dims, types, strides, values = given
@@ -230,7 +230,7 @@ def _is_positive(text: str | None) -> bool:
 
 @cached_per_trace
 def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return how attention was called, one row for the same call at the same place.
+    """Return the calls of attention, one row for the same call at the same place.
 
     A row has CALL, what ``by_place`` adds, whether there is a ``backward``, and
     ``dtype``, a short name, read from the kernels' names. Kernels without an op, as
@@ -316,7 +316,7 @@ def mask_shape(call: Mapping[str, Any]) -> list[int] | None:
 
 
 def mask_kind(call: Mapping[str, Any]) -> str:
-    """Return what a mask's shape says about it; empty if that is nothing."""
+    """Return the kind of a mask by its shape; empty if the shape does not show it."""
     shape, query, key = mask_shape(call), call["query"], call["key"]
     if not shape or not query or len(query) != _RANK or len(shape) > _RANK:
         return ""
@@ -333,7 +333,7 @@ def mask_kind(call: Mapping[str, Any]) -> str:
 
 
 def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> str:
-    """Return what makes a causal mask of this size in the trace: an op or a function.
+    """Return the op or function that makes a causal mask of this size in the trace.
 
     It is empty where nothing does, and where it may be the making of another mask: if
     triangles of this size are cut in other ways too, if a function makes bidirectional
@@ -421,7 +421,7 @@ def _fused_triangles(trace: Trace) -> pl.DataFrame:
 
 
 def obstacles(call: Mapping[str, Any], capability: tuple[int, int]) -> list[str]:
-    """Return why FlashAttention cannot take this call, as far as arguments show."""
+    """Return the reasons why FlashAttention cannot take this call, by its arguments."""
     if call["query"] is None:
         # Without shapes; the kernel's name still has the dtype.
         found = {"dtype": call["dtype"] == "fp32", "mask": call["masked"]}
@@ -447,14 +447,14 @@ def obstacles(call: Mapping[str, Any], capability: tuple[int, int]) -> list[str]
 
 
 def flash_share(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float:
-    """Return the share of a row's GPU time that FlashAttention would save."""
+    """Return the fraction of a row's GPU time that FlashAttention would save."""
     one = _flash_ns(call, gpu, causal=causal)
     then = None if one is None else one * int(call["calls"])
     return saved_share(call["gpu_ns"], then)
 
 
 def _flash_ns(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float | None:
-    """Return how long FlashAttention takes for one call; None if that is unknown."""
+    """Return FlashAttention's time for one call; None if it is unknown."""
     if len(call["query"] or ()) != _RANK:
         return None
     shapes = [call[part] for part in ("query", "key", "value")]
@@ -479,7 +479,7 @@ def _flash_ns(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float | Non
 def attention_flops(
     query: Sequence[int], key: Sequence[int], value: Sequence[int], *, causal: bool
 ) -> float:
-    """Return the operations of a forward; a causal mask leaves half of them."""
+    """Return the FLOPs of a forward; a causal mask halves them."""
     batch, heads, queries, width = query
     flops = 2.0 * batch * heads * queries * key[2] * (width + value[3])
     return flops / 2 if causal else flops

@@ -56,7 +56,7 @@ _SHAPES = {
 
 
 class _Matrices(NamedTuple):
-    """What a batched matmul multiplies."""
+    """The operands of a batched matmul."""
 
     left: list[int]
     right: list[int]
@@ -64,13 +64,13 @@ class _Matrices(NamedTuple):
 
 
 def writes_attention(trace: Trace) -> bool:
-    """Return whether a program writes attention itself, forward or not."""
+    """Return whether a program has handwritten attention, in forward or backward."""
     there = (has_named(trace.ops, names) for names in (_MATMULS, _WEIGHING))
     return all(there) and _spans(trace).height > 0
 
 
 def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return attention written by hand, one row for the same shapes at the same place.
+    """Return handwritten attention, one row for the same shapes at the same place.
 
     A row has ``scores``, the shape of the softmax's input, ``type``, the shapes of
     ``query``, ``key`` and ``value`` as [1, batch and heads, sequence, head dim], what

@@ -23,7 +23,7 @@ ATTENTION = "attention"
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """GPU time of attention that is not one kernel, in ns of all steps."""
+    """GPU time of attention in several kernels, in ns of all steps."""
 
     softmax_ns: int
     matmul_ns: int
@@ -32,12 +32,12 @@ class AttentionParts:
 
     @property
     def ratio(self) -> float:
-        """How many times as long its softmax takes as its matmuls."""
+        """Ratio of the softmax's time to the matmuls' time."""
         return self.softmax_ns / self.matmul_ns
 
 
 def softmax_and_matmuls(trace: Trace, kernels: pl.DataFrame) -> AttentionParts | None:
-    """Return how long the softmax and the matmuls of attention take.
+    """Return the time of the softmax and of the matmuls of attention.
 
     None where attention is fused, where there is none, and where its softmax is written
     by hand too.

@@ -28,7 +28,7 @@ _LIKELY_SENDING = 2
 def exposed_by_collective(
     trace: Trace, kernels: pl.DataFrame, slowest_link: float
 ) -> pl.DataFrame:
-    """Return how long collectives run while the GPU computes nothing, longest first.
+    """Return the time of collectives without GPU compute, longest first.
 
     Collectives of one name, over the same number of ranks and from one place, are one
     row. ``waiting`` is the part of that time that remains after sending everything at
@@ -103,7 +103,7 @@ def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _beyond_sending(slowest_link: float) -> pl.Expr:
-    """Return how much longer each kernel runs than sending takes on a slow link."""
+    """Return each kernel's time beyond that of sending over a slow link."""
     name, ranks = pl.col("collective"), pl.col("group_size").fill_null(1)
     times_sent = (
         pl.when(name.str.contains("all_?reduce"))

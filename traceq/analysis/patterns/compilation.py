@@ -178,7 +178,7 @@ def sized_inputs(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
-    """Return what was found, or nothing if only the first of several steps has it.
+    """Return the rows, or none if only the first of several steps has them.
 
     That is warm-up in a step which is not long enough to be recognised as such.
     """

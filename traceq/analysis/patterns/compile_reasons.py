@@ -21,7 +21,7 @@ _PER_CALL = "each value has a version of its own"
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something was compiled again, or not in one piece."""
+    """The reason of a recompilation or of a graph break."""
 
     text: str
     """In a few words, after a colon."""
@@ -158,7 +158,7 @@ _UNKNOWN_BREAK = (
 
 
 def guard_reason(failed: str) -> Reason:
-    """Return why a guard failed, from torch's text.
+    """Return the reason why a guard failed, from torch's text.
 
     >>> guard_reason("0/0: tensor 'x' dtype mismatch. expected Float, actual Half").text
     'the dtype of `x` changes (Float, then Half)'
@@ -176,7 +176,7 @@ def guard_reason(failed: str) -> Reason:
 
 
 def break_reason(title: str, explanation: str = "", hint: str = "") -> Reason:
-    """Return why a graph broke, from torch's title, explanation and first hint.
+    """Return the reason of a graph break: torch's title, explanation and first hint.
 
     >>> break_reason("Dynamic shape operator").advice[:30]
     'use an operator whose result h'
@@ -190,7 +190,7 @@ def break_reason(title: str, explanation: str = "", hint: str = "") -> Reason:
 
 
 def guard_text(failed: str) -> str:
-    """Return a guard as torch prints it, without what it quotes of the program.
+    """Return a guard as torch prints it, without quotes of the program.
 
     >>> guard_text("0/0: s.n == 0    # return y + s.n  # t/net.py:8 in forward")
     's.n == 0'

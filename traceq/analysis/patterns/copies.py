@@ -147,7 +147,7 @@ are ``backward``. An example of each:
 
 @cached_per_trace
 def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that copy, each with the ``part`` of PARTS it belongs to.
+    """Return the kernels that copy, each with its ``part``, one of PARTS.
 
     Also added are ``request`` and ``origin`` (ids of ops: the one that asks for the
     copy, and for a copy in the backward pass the one that did in the forward pass),

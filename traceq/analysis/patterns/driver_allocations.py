@@ -49,7 +49,7 @@ def driver_calls(
 
 
 def growth(trace: Trace) -> pl.DataFrame:
-    """Return how much more each step leaves allocated than the one before."""
+    """Return the increase of allocated memory from step to step."""
     left = (
         trace.memory.filter(
             pl.col("device_type") != _CPU, pl.col("allocated").is_not_null()

@@ -29,7 +29,7 @@ _SCHEMA = {
 
 
 def unfused(trace: Trace, regions: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels on both sides of breaks that inductor would make one of.
+    """Return the kernels on both sides of graph breaks that inductor would fuse.
 
     ``regions`` are compiled regions inside others. Where the last kernel before one and
     the first in it are both of inductor's, and one has a tensor as large as the largest

@@ -66,7 +66,7 @@ _NUMBERS = ("double", "long int")
 
 
 def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return what steady-state steps ask for, with the columns of ``SCHEMA``.
+    """Return the host calls of steady-state steps, with the columns of ``SCHEMA``.
 
     Ops are those that the program or autograd calls, not those inside them, which
     differ from device to device. What the optimizer's step does is of a kind of its
@@ -91,7 +91,7 @@ def host_calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 
 def calls_by_step(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return how many calls of each ``kind`` each step makes, with columns of steps.
+    """Return the number of calls of each ``kind`` per step, with columns of steps.
 
     A step without any has no row.
     """
@@ -99,7 +99,7 @@ def calls_by_step(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 
 def _ends(steady: SteadySteps) -> dict[str, pl.Expr]:
-    """Return the smallest and the largest count of a step; null where all are alike."""
+    """Return the smallest and largest count of a step; null if all are equal."""
     everywhere = pl.len() == steady.count
     least = pl.when(everywhere).then(pl.col("count").min()).otherwise(0)
     most = pl.col("count").max()

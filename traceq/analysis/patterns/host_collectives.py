@@ -95,7 +95,7 @@ def _started(trace: Trace) -> pl.Series:
 
 
 def exposed_through_host(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return how long the GPU computes nothing during collectives through the host.
+    """Return the exposed time of collectives through the host.
 
     A row for each ``backend`` and ``collective``: ``calls``, ``time``, ``exposed``,
     ``bytes`` (copied back to the GPU), ``copies`` (ids of the copies that serve it),

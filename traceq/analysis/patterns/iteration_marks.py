@@ -81,13 +81,13 @@ def marked_iterations(trace: Trace) -> pl.DataFrame:
 
 
 def _all(counts: pl.Expr, *, add: bool) -> pl.Expr:
-    """Return the sum or the most of counts; none if one of them is not known."""
+    """Return the sum or the maximum of counts; None if one is unknown."""
     whole = counts.sum() if add else counts.max()
     return pl.when(counts.is_not_null().all()).then(whole)
 
 
 def _said(names: pl.DataFrame) -> pl.DataFrame:
-    """Return the names that are of an engine's iterations, with what they say."""
+    """Return the names of engines' iterations, with their parsed values."""
     name = pl.col("name")
     engines = {_VLLM: _of_vllm, _SGLANG: _of_sglang, _ATOM: _of_atom}
     found = [

@@ -108,7 +108,7 @@ _TRAINING = ("backward", "optimizer")
 
 @cached_per_trace
 def iterations(trace: Trace) -> pl.DataFrame:
-    """Return the iterations of a serving trace, as ITERATIONS; none of a training."""
+    """Return the iterations of a serving trace, as ITERATIONS; none for training."""
     none = pl.DataFrame(schema=ITERATIONS.dtypes)
     if not trace.steps.height or _trains(trace):
         return none
@@ -157,7 +157,7 @@ def _all_steps(trace: Trace) -> pl.DataFrame:
 
 
 def _trains(trace: Trace) -> bool:
-    """Tell whether the trace is of a training: it has a backward or an optimizer."""
+    """Return whether the trace is of training: it has a backward or an optimizer."""
     for table in (trace.ops, trace.kernels):
         if table["phase"].is_in(_TRAINING).any():
             return True
@@ -207,7 +207,7 @@ def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.Data
 
 
 def _runs(trace: Trace) -> pl.DataFrame:
-    """Return which share of each step's GPU time CUDA graphs run."""
+    """Return the fraction of each step's GPU time that runs in CUDA graphs."""
     launched = trace.runtime["call"].cast(pl.String).gather(trace.kernels["launch"])
     return (
         trace.kernels.select("step", "dur", graph=known(launched == "graph launch"))
@@ -337,7 +337,7 @@ def _rows(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _named(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return which phase the names of a step's kernels and attention ops speak of."""
+    """Return the phase that the names of a step's attention kernels and ops show."""
     other = ops.select("step", text("name")).filter(
         pl.col("name").str.contains(_OTHER_ATTENTION),
         ~pl.col("name").str.starts_with(_TORCH),
@@ -404,7 +404,7 @@ def _told(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
-    """Add a guess where shapes tell nothing, from names or from the prefill before.
+    """Add a guess if shapes are not conclusive, from names or the prefill before.
 
     A step that a graph runs, behind one that reads prompts by itself, decodes.
     """

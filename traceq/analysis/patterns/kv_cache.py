@@ -34,7 +34,7 @@ _GROWN = {"length": pl.Int64(), "shape": pl.List(pl.Int64())}
 
 @cached_per_trace
 def cache_cats(trace: Trace) -> pl.DataFrame:
-    """Return the ops that join old keys or values with those of a token in decodes.
+    """Return the ops that append a token's keys or values to the cache in decodes.
 
     Rows of ``ops`` with ``length``, the tokens that are copied, and ``shape``.
     """
@@ -82,7 +82,7 @@ def reorders_cache(trace: Trace) -> bool:
 
 
 def _grown(dims: str | None) -> tuple[int, list[int]] | None:
-    """Return how long a cache is that a cat makes longer, and its shape."""
+    """Return the length of a cache that a cat extends, and its shape."""
     try:
         shapes = orjson.loads(dims or "[]")[0]
         old, new = shapes
@@ -102,7 +102,7 @@ def _grown(dims: str | None) -> tuple[int, list[int]] | None:
 
 @cached_per_trace
 def padded_attention(trace: Trace) -> pl.DataFrame:
-    """Return attention of decodes over a cache of which the context fills a part.
+    """Return attention of decodes over a cache that the context fills only partly.
 
     Rows of ``ops``, the outermost of each call, with ``cache``, the keys that it goes
     over, ``batch``, and ``context``, those of a request that are not padding.

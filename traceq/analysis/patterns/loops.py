@@ -217,7 +217,7 @@ class Loops:
     """When the host was in each ``loop``, or in its backward: ``start``, ``end``."""
 
     def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
-        """Return when the host was in the loop of one row of the table."""
+        """Return the host's spans in the loop of one row of the table."""
         return self.spans.filter(self.spans["loop"] == row["loop"])
 
 
@@ -459,7 +459,7 @@ def _iteration_counts(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scores(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return how alike the parts are that each mark cuts a call into, at most 1.
+    """Return the similarity of the parts into which each mark cuts a call, up to 1.
 
     For each op that is the share of parts which call it as often as most do. Parts that
     are much shorter than usual are iterations that were left early; they are not looked

@@ -41,7 +41,7 @@ _OF_KERNELS = (
 
 @cached_per_trace
 def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    """Return the kernels of this name that compute matmuls, with what they compute.
+    """Return the kernels of this name that compute matmuls, with their shapes.
 
     Of their columns there are _OF_KERNELS. Added are ``matmul``, the op; ``left`` and
     ``right``, the shapes of the matrices; ``type``, their dtype; ``rows``, how many
@@ -148,7 +148,7 @@ def tiny_matmuls(left: pl.Expr, right: pl.Expr) -> pl.Expr:
 
 
 def with_fastest(calls: pl.DataFrame, gpu: Gpu, dtype: str) -> pl.DataFrame:
-    """Add ``fastest``: how long good kernels take in ``dtype``, at most ``dur``.
+    """Add ``fastest``: the time of good kernels in ``dtype``, at most ``dur``.
 
     Where shapes or the peaks of the GPU are not known, it is a share of the time.
     """
@@ -175,10 +175,10 @@ def with_fastest(calls: pl.DataFrame, gpu: Gpu, dtype: str) -> pl.DataFrame:
 
 
 def saved() -> pl.Expr:
-    """Return what good kernels would save of each, in nanoseconds."""
+    """Return the time that good kernels would save of each, in nanoseconds."""
     return pl.col("dur") - pl.col("fastest")
 
 
 def saved_share() -> pl.Expr:
-    """Return the share of the time of a group that good kernels would save."""
+    """Return the fraction of a group's time that good kernels would save."""
     return saved().sum() / pl.col("dur").sum()

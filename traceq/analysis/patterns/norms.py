@@ -221,12 +221,12 @@ def grouped(
 
 
 def fused_share(row: Mapping[str, Any], gpu: Gpu) -> float:
-    """Return the share of a row's GPU time that fused norms would save."""
+    """Return the fraction of a row's GPU time that fused norms would save."""
     return saved_share(row["gpu_ns"], _fused_ns(row, gpu))
 
 
 def _fused_ns(row: Mapping[str, Any], gpu: Gpu) -> float | None:
-    """Return how long fused norms take for all calls; None if that is unknown."""
+    """Return the time of fused norms for all calls; None if it is unknown."""
     if not row["dims"]:
         return None
     size = prod(row["dims"]) * SIZES.get(row["type"], SIZES[BFLOAT16])

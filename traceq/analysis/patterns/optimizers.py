@@ -62,7 +62,7 @@ def closures(trace: Tables) -> pl.DataFrame:
 
 @cached_per_trace
 def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return what each step of an optimizer launches: one row for each region.
+    """Return the launches of each optimizer step, one row per region.
 
     ``optimizer`` is its class. Of the outermost ops with GPU work in the region,
     ``many`` update several tensors and ``single`` update one. For the latter there are
@@ -167,7 +167,7 @@ def _inside(ops: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_by_one(single: pl.DataFrame) -> pl.DataFrame:
-    """Return what the ops for one tensor each amount to, for each region."""
+    """Return the totals of the single-tensor ops, for each region."""
     called = single.group_by("region", "name").agg(times=pl.len())
     # Most ops are called once for each parameter, some of them twice.
     most_common = called.group_by("region").agg(parameters=pl.col("times").mode().min())

@@ -21,7 +21,7 @@ _WORK_APART = 1.2
 
 
 def step_kinds(trace: Trace) -> StepKinds | None:
-    """Return which kinds of steps there are; none where all are alike.
+    """Return the kinds of steps; None if all are alike.
 
     What was measured without the profiler goes before what the recorded steps show.
     """
@@ -53,7 +53,7 @@ def _measured(steps: pl.DataFrame, timed: StepTime, window: Window) -> StepKinds
 
 
 def _as_recorded(trace: Trace, steps: pl.DataFrame) -> StepKinds | None:
-    """Return the kinds that differ both in time and in what the steps do."""
+    """Return the kinds that differ both in time and in work."""
     is_long = longer_ones(steps["time"].to_list(), _TIMES_APART)
     # Prefill and decode are told apart by what they are, and reported as such.
     if not any(is_long) or iterations(trace).height:

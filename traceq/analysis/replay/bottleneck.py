@@ -48,12 +48,12 @@ class Bottleneck:
 
     @cached_property
     def step_rows(self) -> list[tuple[int, float, float]]:
-        """Each step, how long the GPU had work in it, and waited for the host."""
+        """Each step with its GPU time and its wait for the host."""
         return self.steps.rows()
 
     @property
     def idle_ns(self) -> float:
-        """How long the GPU waits for the host in a step."""
+        """Time per step in which the GPU waits for the host."""
         on_gpu = pl.col("cause").is_in(ON_GPU)
         return float(self.causes.filter(~on_gpu)["time"].sum())
 
@@ -88,7 +88,7 @@ def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
 
 @dataclass(frozen=True)
 class LateWork:
-    """The GPU's work that it waited for, in the replayed steps."""
+    """GPU work in the replayed steps whose launch was late."""
 
     work: pl.DataFrame
     """What the replay's timeline says, with ``idle``: the wait before each."""
@@ -115,7 +115,7 @@ def late_work(
 def gpu_busy(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change] = ()
 ) -> float:
-    """Return the share of a step in which the GPU has work, after these changes.
+    """Return the fraction of a step in which the GPU has work, after these changes.
 
     The gaps between kernels that were launched in time count as work.
     """
@@ -170,7 +170,7 @@ def _on_busiest(trace: Trace, replay: Replay) -> pl.Series:
 
 
 def _between_ns(work: pl.DataFrame) -> float:
-    """Return how long the GPU idled between kernels that were launched in time."""
+    """Return the GPU's idle time between kernels that were launched in time."""
     return float(work["idle"].filter(~work["by_launch"]).sum())
 
 
@@ -182,7 +182,7 @@ def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 def _by_cause(
     trace: Trace, replay: Replay, scale: TimeScale, late: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return what the host did while the GPU waited for a launch, as shares."""
+    """Return the host's activity while the GPU waits for a launch, as fractions."""
     since = replay.moments(late["host_ns"] - late["idle"], scale)
     spans = disjoint(
         pl.DataFrame({"start": since, "end": late["launched_at"]}).filter(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def bound_by(busy: float) -> By:
-    """Return what bounds a step in which the GPU has work for this share."""
+    """Return the bound of a step in which the GPU has work for this fraction."""
     return "gpu" if busy >= GPU_BOUND else "host"
 
 
@@ -59,7 +59,7 @@ def calibration_of(trace: Trace, step_ns: int | None) -> Calibration:
 
 @cached_per_trace
 def host_account_of(trace: Trace, step_ns: int | None) -> HostAccount:
-    """Return where the host's time goes; ``step_ns`` is as for the calibration."""
+    """Return the host account; ``step_ns`` is as for the calibration."""
     return host_account(trace, replay_of(trace), calibration_of(trace, step_ns).likely)
 
 
@@ -67,7 +67,7 @@ def host_account_of(trace: Trace, step_ns: int | None) -> HostAccount:
 def waits_after(
     trace: Trace, step_ns: int | None, changes: Sequence[Change] = ()
 ) -> IdleAccount:
-    """Return what the host does while the GPU waits, after these changes."""
+    """Return the host's activity while the GPU waits, after these changes."""
     return idle_account(
         trace,
         replay_of(trace),
@@ -79,7 +79,7 @@ def waits_after(
 
 @cached_per_trace
 def bound_of(trace: Trace, step_ns: int | None) -> Bound:
-    """Return what bounds a step; ``step_ns`` is measured without the profiler."""
+    """Return the bound of a step; ``step_ns`` is measured without the profiler."""
     if not trace.facts.gpu:
         return _without_gpu(trace, step_ns)
     replay, calibration = replay_of(trace), calibration_of(trace, step_ns)

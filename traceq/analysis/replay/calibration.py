@@ -48,7 +48,7 @@ class Calibration:
 
 
 def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
-    """Return the speeds at which the replay takes as long as a step really does."""
+    """Return the speeds at which the replay takes as long as the true step."""
     if not step_ns:
         # The host is not slower than it was while recorded.
         slow = min(

@@ -28,7 +28,7 @@ _WRAPPERS = rf"{GENERATED_FILE.removesuffix('$')}\(|^torch/_inductor/runtime/"
 
 @cached_per_trace
 def wrapper_time(trace: Trace) -> pl.DataFrame:
-    """Return when wrappers of compiled code ran, and nothing in them.
+    """Return the spans in which wrappers of compiled code ran themselves.
 
     ``start`` and ``end``; none where no stacks were recorded.
     """

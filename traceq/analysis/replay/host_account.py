@@ -70,7 +70,7 @@ _FUNCTIONS = (PYTHON, WITH_LIBRARIES, HOOKS)
 
 @dataclass(frozen=True)
 class HostAccount:
-    """Where the host's time of a step goes.
+    """The host's time of a step, by entry.
 
     A long recording has millions of spans: what the host did in them is looked up for
     those that are asked for.
@@ -99,12 +99,12 @@ class HostAccount:
 
     @property
     def idle_ns(self) -> int:
-        """How long the GPU idled in all steps, as recorded."""
+        """Idle time of the GPU in all steps, as recorded."""
         return int(overlap(self.host.windows, self.gaps).sum())
 
     @cached_property
     def segments(self) -> pl.DataFrame:
-        """All of the host's time, with all columns that ``told`` knows."""
+        """All of the host's time, with all columns of ``told``."""
         return self.told(self.spans)
 
     def of(self, thing: pl.Expr, *columns: str) -> pl.DataFrame:
@@ -117,13 +117,13 @@ class HostAccount:
         return self.told(self.spans[rows], *columns)
 
     def own_time(self, ops: Collection[int]) -> pl.DataFrame:
-        """Return the host's time at ops themselves, not in ops or launches in them."""
+        """Return the host's self time in ops, without ops or launches in them."""
         chosen = known(self.host.op.is_in(list(ops)))
         chosen &= self.described.things["own"][self.described.thing]
         return self.told(self.spans.filter(chosen[self.spans["at"]]))
 
     def told(self, spans: pl.DataFrame, *columns: str) -> pl.DataFrame:
-        """Return what there is to know of some of the spans, or these columns of it.
+        """Return all columns, or some, that describe the given spans.
 
         ``start``, ``end``, ``step``, ``at``, ``idle`` (of it, while the GPU idled),
         ``recorded``, ``estimated`` (without the profiler), ``kind``, ``name``,
@@ -235,7 +235,7 @@ def _between(spans: pl.DataFrame, until: Callable[[pl.Series], pl.Series]) -> pl
 
 
 def _worked(replay: Replay, scale: TimeScale, moments: pl.Series) -> pl.Series:
-    """Return how long the host has worked until each moment, of moments in order."""
+    """Return the host's work until each moment; the moments are in order."""
     edges, worked = replay.host_time(scale)
     pieces = pl.DataFrame({"begin": edges, "before": worked}).select(
         "begin",
@@ -290,7 +290,7 @@ def _in_closures(trace: Trace, host: HostSegments) -> pl.Series:
 
 
 class _Moved(NamedTuple):
-    """What things become that are not what they seem."""
+    """Activities that are reassigned to another kind."""
 
     kinds: Sequence[str]
     """Of which kinds they are."""

@@ -39,7 +39,7 @@ _EARLIEST, _LATEST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class IdleAccount:
-    """What the host does while the GPU waits for it.
+    """The host's activity while the GPU waits for it.
 
     How long it waits is known at once; what the host does then is found when that is
     asked for, as of most changes only the first is.
@@ -101,7 +101,7 @@ class IdleAccount:
 
 @dataclass(frozen=True)
 class Waits:
-    """When the GPU waits for the host, and what the host does then."""
+    """The GPU's waits for the host, and the host's activity in them."""
 
     host: HostAccount
     pieces: pl.DataFrame
@@ -153,7 +153,7 @@ def idle_account(
     account: HostAccount,
     changes: Sequence[Change] = (),
 ) -> IdleAccount:
-    """Return what the host does while the GPU waits, at this speed, after changes."""
+    """Return the host's activity while the GPU waits, at this speed, after changes."""
     late = late_work(trace, replay, scale, changes)
     steps = replay.model.steps
     changed = tuple(one for one in changes if one.host_share and one.spans.height)
@@ -244,7 +244,7 @@ def _waited(
 
 
 def _exact_sum(column: str) -> pl.Expr:
-    """Return the sum of nanoseconds that is the same in whichever order they come.
+    """Return a sum of nanoseconds that does not depend on their order.
 
     They are added as whole numbers, of parts of a nanosecond that nobody can measure.
     """
@@ -264,7 +264,7 @@ def _summed(waited: pl.DataFrame) -> pl.DataFrame:
 def _left(
     spans: pl.DataFrame, piece: pl.Series, after: pl.Series, changes: Sequence[Change]
 ) -> pl.Series:
-    """Return which part of each span the changes leave.
+    """Return the fraction of each span that the changes leave.
 
     ``piece`` is the one that a span is in, ``after`` where each piece ends.
     """

@@ -51,7 +51,7 @@ _SIDES = ("start", "end")
 
 @dataclass(frozen=True)
 class HostCosts:
-    """What events of the host take without the profiler, and what recording adds."""
+    """Costs of host events without the profiler, and the overhead of recording."""
 
     frame: HostCost = FRAME_COST
     op: HostCost = OP_COST
@@ -100,7 +100,7 @@ def _as_much(cost: HostCost, assumed: HostCost, found: HostCost) -> HostCost:
 
 @dataclass(frozen=True)
 class StepModel:
-    """The steps as work of the host and of the GPU, and what waits for what."""
+    """The steps as work of the host and of the GPU, with dependencies."""
 
     work: pl.DataFrame
     """What the GPU does, in the order of each stream: ``id`` (of the kernel), ``lane``
@@ -227,7 +227,7 @@ def _with_launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _usual_latency(work: pl.DataFrame, latency: pl.Expr) -> int:
-    """Return what a launch takes to reach an idle stream, at the median."""
+    """Return the median latency of a launch to an idle stream."""
     idle = pl.col("launched_at") > pl.col("before")
     found = work.select(latency.filter(idle).median()).item()
     return round(min(found or LAUNCH_LATENCY_NS, LONGEST_LAUNCH_LATENCY_NS))
@@ -328,7 +328,7 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
 
 
 def _of_recorder(trace: Trace) -> pl.DataFrame:
-    """Return when the host did nothing that it does without the profiler."""
+    """Return the spans in which the host works only for the profiler."""
     return pl.concat([recorder_stalls(trace), wrapper_time(trace)])
 
 

@@ -31,7 +31,7 @@ _PIECES = ("first", "count", "start", "end", "worked", "share")
 
 
 class Steps(NamedTuple):
-    """The host's work and the GPU's, as a run has them."""
+    """The host's work and the GPU's work in a run."""
 
     worked: pl.Series
     """How much the host has worked at each edge of its pieces of time."""
@@ -72,7 +72,7 @@ class Order(NamedTuple):
 
 
 class Played(NamedTuple):
-    """How the steps went."""
+    """The result of a run."""
 
     took: float
     """How long the last round took."""
@@ -83,7 +83,7 @@ class Played(NamedTuple):
 
 
 def available() -> bool:
-    """Return whether there is compiled code."""
+    """Return whether compiled code is available."""
     return usable(_play, _INTERFACE)
 
 
@@ -97,7 +97,7 @@ def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
 def played(
     steps: Steps, order: Order, groups: int, scale: float, rounds: int
 ) -> Played | None:
-    """Return how the steps go, with the GPU at this speed."""
+    """Return the result of a run, with the GPU at this speed."""
     if not _are_taken(*steps, *order):
         return None
     of_steps, of_order = (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def unslowed(model: StepModel, trace: Trace) -> StepModel:
-    """Return the model with searches and loading as long as they were recorded."""
+    """Return the model with library searches and loading as recorded."""
     calls = op_calls(trace).filter(
         pl.col("excess") > 0, (pl.col("new") & pl.col("planned")) | pl.col("loads")
     )

@@ -35,7 +35,7 @@ _KEYS = ("name", "shapes", "dtype", "phase", "file", "call_line", "layer")
 
 
 def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataFrame:
-    """Return the ops by name, shapes and place, the most recoverable first.
+    """Return the ops by name, shapes and place, most recoverable time first.
 
     A row has what ``op_groups`` returns, and ``recoverable``: ns of a step, by replay,
     if the op were as fast as kernels of its kind are elsewhere.
@@ -50,7 +50,7 @@ def by_op(trace: Trace, found: Roofline, step_ns: int | None = None) -> pl.DataF
 
 
 def op_groups(trace: Trace, found: Roofline) -> pl.DataFrame:
-    """Return the ops by name, shapes and place, those with the most GPU time first.
+    """Return the ops by name, shapes and place, most GPU time first.
 
     A row has the keys, ``calls``, ``gpu`` and ``least`` ns of a step, ``flops`` and
     ``bytes`` of a call, ``bound``, ``efficiency`` (the share of ``gpu`` that the peaks
@@ -60,7 +60,7 @@ def op_groups(trace: Trace, found: Roofline) -> pl.DataFrame:
 
 
 def recoverable_ns(trace: Trace, found: Roofline, step_ns: int | None = None) -> float:
-    """Return what a step would save if all its slow ops were as fast as their kind.
+    """Return the saving per step if all slow ops were as fast as their kind.
 
     That is one replay, and less than the sum over ops where they hide each other.
     """
@@ -137,7 +137,7 @@ def _reachable(found: Roofline) -> pl.Expr:
 def _replayed(
     trace: Trace, groups: pl.DataFrame, found: Roofline, step_ns: int | None
 ) -> list[float]:
-    """Return what a step saves by each group, the first of them by replay."""
+    """Return the saving of a step by each group, the first of them by replay."""
     slow = groups.select(_SLOW).rows()
     replay, scale = replay_of(trace), calibration_of(trace, step_ns).likely
     before = replay.run(scale=scale).step_ns

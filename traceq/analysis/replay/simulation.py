@@ -44,7 +44,7 @@ NO_SPANS = pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64})
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a fix changes in the steps."""
+    """The effect of a fix on the steps."""
 
     kernels: frozenset[int] = frozenset()
     """GPU work that is removed or gets faster."""
@@ -59,13 +59,13 @@ class Change:
 
     @cached_property
     def cover(self) -> Cover:
-        """The spans, to be asked how much of the time they cover."""
+        """The spans, as a cover that can be queried."""
         return Cover(self.spans)
 
 
 @dataclass(frozen=True)
 class TimeScale:
-    """How long host and GPU take, relative to what the model states."""
+    """Scale of host and GPU time, relative to the model."""
 
     host: float = 1.0
     gpu: float = 1.0
@@ -78,7 +78,7 @@ AS_RECORDED = TimeScale(recorded=True)
 
 @dataclass(frozen=True)
 class Result:
-    """How the steps went."""
+    """The result of a run."""
 
     step_ns: float
     """What one of them takes in the long run."""
@@ -98,7 +98,7 @@ class _HostClock(NamedTuple):
 
 
 class _Times(NamedTuple):
-    """What each piece of work takes."""
+    """The duration of each piece of work."""
 
     time: pl.Series
     """With the gap before it."""
@@ -108,7 +108,7 @@ class _Times(NamedTuple):
 
 
 class Replay:
-    """The steps of a trace, ready to be run again with changes."""
+    """The steps of a trace, ready to be simulated with changes."""
 
     def __init__(self, model: StepModel) -> None:
         """Cut the host's time into epochs and the work into groups."""
@@ -169,7 +169,7 @@ class Replay:
     def run(
         self, changes: Sequence[Change] = (), scale: TimeScale = AS_RECORDED
     ) -> Result:
-        """Return how the steps go with these changes, at these speeds."""
+        """Return the result of the steps with these changes, at these speeds."""
         if not changes and scale in self._runs:
             return self._runs[scale]
         asked = (tuple(changes), scale)
@@ -185,7 +185,7 @@ class Replay:
         return result
 
     def once(self) -> float:
-        """Return what the steps take when they are run as recorded, and only once.
+        """Return the time of the steps when they run as recorded, and only once.
 
         As in the recording, the GPU may be behind when they begin.
         """
@@ -290,7 +290,7 @@ class Replay:
         return self._host_left[change]
 
     def _stays(self, changes: Sequence[Change]) -> pl.Series:
-        """Return which part of the time of each piece of work the changes leave."""
+        """Return the fraction of the time of each piece of work that remains."""
         stays = self._usual.stays
         changes = [one for one in changes if one.kernel_share and one.kernels]
         if changes:

@@ -121,7 +121,7 @@ class Call(NamedTuple):
 
 
 def least_bytes(call: Call) -> float | None:
-    """Return how many bytes an op has to move at least; none if that is not known."""
+    """Return the least bytes that an op has to move; None if they are unknown."""
     count = _counter(call.name)
     if count is None:
         return None
@@ -310,7 +310,7 @@ def _index_add(call: Call) -> float:
 
 
 def _nll(call: Call) -> float:
-    """Return the bytes of a loss by classes, which reads one of each row."""
+    """Return the bytes of an NLL loss, which reads one value of each row."""
     scores, target = _need(call, 0), _need(call, 1)
     return prod(target.dims) * float(target.size + scores.size)
 

@@ -23,7 +23,7 @@ PARTS = ("annotations", "frames", "ops", "runtime")
 
 @dataclass(frozen=True)
 class Contexts:
-    """Rows of the host's tree that are the same, in the same, as one row each."""
+    """Rows of the host's tree with equal call paths, as one row each."""
 
     number: pl.Series
     """For each row of the host's tree the row of ``tree`` that stands for it."""
@@ -33,16 +33,16 @@ class Contexts:
 
     @cached_property
     def op(self) -> pl.Series:
-        """For each of these an op that it is, or is in."""
+        """For each context the op that it is, or is in."""
         op = self.rows_of("ops")
         return op[self.nearest(op.is_not_null())]
 
     def nearest(self, marked: pl.Series) -> pl.Series:
-        """Return for each of these itself, if marked, or the nearest around."""
+        """Return for each context itself, if marked, or its nearest marked ancestor."""
         return nearest(self.tree["parent"], marked)
 
     def around(self, marked: pl.Series) -> pl.Series:
-        """Return for each of these the nearest marked one around it."""
+        """Return for each context its nearest marked ancestor."""
         return self.nearest(marked)[self.tree["parent"]]
 
     def rows_of(self, part: str) -> pl.Series:
@@ -66,7 +66,7 @@ class Contexts:
 
 
 def contexts(tree: pl.DataFrame) -> Contexts:
-    """Return the rows of the host's tree by how they were called.
+    """Return the rows of the host's tree by call path.
 
     Of rows with the same ``code`` in rows with the same codes, all the way up, one is
     enough.
@@ -82,7 +82,7 @@ def contexts(tree: pl.DataFrame) -> Contexts:
 
 
 def by_paths(code: pl.Series, parent: pl.Series) -> Alike:
-    """Return which rows have the same code, and the same codes around them.
+    """Return ids of the rows that have the same code and the same codes around.
 
     Paths are the same whose inner halves are, and whose outer halves are: with every
     round they are twice as long, so the rounds are few.

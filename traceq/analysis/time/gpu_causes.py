@@ -23,7 +23,7 @@ ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, BETWEEN)
 
 
 def gpu_causes(trace: Trace, kernels: pl.Series) -> pl.Series:
-    """Return for kernels, given by id, what the GPU does in them; never BETWEEN."""
+    """Return the label of each kernel's work, by kernel id; never BETWEEN."""
     kind = trace.kernels["kind"][kernels]
     cause = (
         pl.when(named_like(trace.kernels, TRANSFER)[kernels])

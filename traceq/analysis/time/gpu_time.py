@@ -92,7 +92,7 @@ def by_host_op(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def longest_by_phase(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernel that takes most of each phase: its name and time, and all's."""
+    """Return the name with the most kernel time in each phase, and the totals."""
     return (
         kernels.group_by("phase", "name")
         .agg(pl.col("kind").first(), time=pl.col("dur").sum(), kernels=pl.len())
@@ -107,7 +107,7 @@ def longest_by_phase(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def busy_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return how long the GPU ran each kernel in the steps: ``kernel``, ``gpu_ns``.
+    """Return the GPU time of each kernel in the steps: ``kernel``, ``gpu_ns``.
 
     Of kernels that run at the same time each instant counts once.
     """

@@ -107,7 +107,7 @@ class Obstacle:
 
 
 def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
-    """Return what forbids a CUDA graph of the model, the worst first."""
+    """Return the obstacles to a CUDA graph of the model, worst first."""
     found = (
         _shapes(trace, steady),
         _launches(trace, steady),
@@ -125,7 +125,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
 
 
 def _in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are of a module; every row where none was recorded."""
+    """Return the rows inside modules; every row if no module was recorded."""
     known = trace.ops["module"].null_count() < trace.ops.height
     return rows.filter(pl.col("module").is_not_null()) if known else rows
 
@@ -215,7 +215,7 @@ def _replaced(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 
 def _sparse(trace: Trace, steady: SteadySteps) -> Obstacle | None:
-    """Return the sparse gradients, with which compiling ends in an error."""
+    """Return the sparse gradients, which make compiling fail."""
     if not has_named(trace.ops, _SPARSE):
         return None
     found = in_steps(trace.ops.filter(named(trace.ops, _SPARSE)), trace, steady)

@@ -46,7 +46,7 @@ _WEIGHTS = (
 
 @dataclass(frozen=True)
 class GraphedModel:
-    """The part of the steady-state steps that a graph of the model replays."""
+    """The part of the steady-state steps that a CUDA graph of the model replays."""
 
     modules: pl.Series | None
     """Its modules; ``None`` where none were recorded, or each is too small alone."""
@@ -68,7 +68,7 @@ class GraphedModel:
 
 
 def accumulates(trace: Tables, ops: pl.Series) -> pl.Series:
-    """Return which of the ops add up a weight's gradient: those of a graph stay."""
+    """Return which ops accumulate a weight's gradient: those of a graph stay."""
     return known(named_like(trace.ops, _ACCUMULATES)[outermost_ops(trace)[ops]])
 
 

@@ -108,7 +108,7 @@ _FORWARD = r"^(forward|__[0-9A-Za-z_]+__)$"
 
 @dataclass(frozen=True)
 class Described:
-    """What each row of the host's tree is. There are few things, and many rows."""
+    """The activity of each row of the host's tree: few activities, many rows."""
 
     thing: pl.Series
     """Of each row of the tree the row of ``things`` that it is."""

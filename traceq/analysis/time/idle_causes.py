@@ -56,7 +56,7 @@ _LAUNCHES = ("launch", "graph launch", "copy", "set")
 
 
 def idle_causes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return how long the GPU idled in the steps, as recorded: ``cause``, ``time``.
+    """Return the GPU's idle time in the steps, as recorded: ``cause``, ``time``.
 
     Of several GPUs it is the busiest one; without any, nothing idled.
     """
@@ -66,7 +66,7 @@ def idle_causes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 
 def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return what the host did in windows of time: ``cause`` and ``time``.
+    """Return the host's activity in windows of time: ``cause`` and ``time``.
 
     The windows have ``start`` and ``end`` and do not overlap.
     """
@@ -79,7 +79,7 @@ def causes_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def idle_stretches(trace: Trace, start: int, end: int) -> pl.DataFrame:
-    """Return when the GPU idles in a window of time, and what the host does then.
+    """Return the GPU's idle intervals in a window, with the host's activity.
 
     ``start``, ``end`` and ``cause``, in order; what lasts is one row.
     """
@@ -135,7 +135,7 @@ def _stretches(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def causes_of(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
-    """Return for each gap, with ``start`` and ``end``, what the host did most in it.
+    """Return for each gap, with ``start`` and ``end``, the host's main activity.
 
     Of what it did at once, the first of CAUSES counts, as in ``causes_in``.
     """
@@ -221,7 +221,7 @@ def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
 
 
 def host_spans(trace: Trace, causes: Iterable[str]) -> pl.DataFrame:
-    """Return when the host was doing any of some causes: ``start`` and ``end``."""
+    """Return the spans in which the host did any of some causes: ``start``, ``end``."""
     wanted, activities = set(causes), _activities(trace)
     found = [spans for cause, spans in activities.items() if cause in wanted]
     return pl.concat(found or [pl.DataFrame(schema=_SPANS)])

@@ -18,7 +18,7 @@ _BINS_PER_DECADE = 4
 
 @dataclass(frozen=True)
 class KernelLengths:
-    """The kernels of the steady steps by their length."""
+    """The kernels of the steady steps by their duration."""
 
     bins: pl.DataFrame
     """``low`` and ``high`` in ns, the number of ``kernels`` and their ``time`` in ns,
@@ -34,7 +34,7 @@ class KernelLengths:
 
 
 def kernel_lengths(trace: Trace) -> KernelLengths | None:
-    """Return how long kernels run; none where there are none."""
+    """Return the durations of kernels; None if there are none."""
     steady = steady_steps(trace)
     kernels = steady.kernels.filter(
         pl.col("activity") == "kernel", pl.col("dur") > 0

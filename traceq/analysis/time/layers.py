@@ -19,7 +19,7 @@ _DEEPEST = 8
 
 
 def by_layer(trace: Trace) -> pl.DataFrame:
-    """Return ``layer``, ``part``, ``time`` and ``kernels``, in order of execution.
+    """Return ``layer``, ``part``, ``time`` and ``kernels``, in execution order.
 
     Times are totals of the steady steps. A layer is the outermost module that has
     others of its class beside it, as one of a model's blocks; its forward and its

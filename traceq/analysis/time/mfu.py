@@ -24,7 +24,7 @@ _NANOSECONDS = 1e9
 
 @dataclass(frozen=True)
 class Compute:
-    """Operations per step, their rate, and its share of the GPU's peak."""
+    """FLOPs per step, their rate, and its fraction of the GPU's peak."""
 
     flops: float | None = None
     """Operations of a step."""
@@ -50,7 +50,7 @@ class Compute:
 
 
 def compute(trace: Trace, steady: SteadySteps) -> Compute:
-    """Return how fast the steady steps of a trace computed."""
+    """Return the compute rate of the steady steps of a trace."""
     timed = steady.kernels.filter(pl.col("kind").is_in(_COUNTED_KINDS))
     if not timed.height:
         return Compute(unknown="no matmuls on the GPU")

@@ -30,7 +30,7 @@ _DATA, _OTHER = "data", "other"
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """How long a phase takes as recorded, in ns of a steady-state step."""
+    """Duration of a phase as recorded, in ns of a steady-state step."""
 
     phase: str
     wall_ns: float

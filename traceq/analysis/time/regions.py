@@ -56,7 +56,7 @@ class Regions:
 
 
 def regions(trace: Trace, by: str = REGION) -> Regions:
-    """Return what the regions of a trace cost, or the calls of its modules."""
+    """Return the cost of the regions of a trace, or of the calls of its modules."""
     steady = steady_steps(trace)
     calls = _calls(trace, by)
     work = _work(trace, steady.kernels)

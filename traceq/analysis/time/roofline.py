@@ -50,7 +50,7 @@ _PLACE = ("module", "file", "line", "function", "via", "call_line", "phase")
 
 @dataclass(frozen=True)
 class Roofline:
-    """The ops of the steady steps with GPU work, and what the GPU can do."""
+    """The ops of the steady steps with GPU work, and the GPU's peaks."""
 
     ops: pl.DataFrame
     """A row for each op with a count, and its place.
@@ -71,19 +71,19 @@ class Roofline:
 
     @property
     def covered(self) -> float:
-        """The share of GPU time, transfers and collectives apart, that is judged."""
+        """Fraction of GPU time, transfers and collectives apart, that is judged."""
         whole = self.judged_ns + self.other_ns
         return self.judged_ns / whole if whole else 0.0
 
     @property
     def efficiency(self) -> float:
-        """The share of the judged time that the peaks need."""
+        """Fraction of the judged time that the peaks need."""
         least = self.ops["least"].sum()
         return float(least) / self.judged_ns if self.judged_ns else 0.0
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Shares of the judged time by what bounds it, most first."""
+        """Fractions of the judged time by what bounds it, largest first."""
         by = self.ops.group_by("bound").agg(pl.col("gpu").sum()).drop_nulls()
         return {
             bound: gpu / self.judged_ns
@@ -205,7 +205,7 @@ def _gradient_bytes(trace: Trace) -> float:
 
 
 def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
-    """Add what the GPU needs at least for each op, and what that is bound by."""
+    """Add the lower bound of each op's time, and what sets it."""
     peak = gpu.peak
     named = ops.with_columns(dtype=computed_in())
     if peak is None:

@@ -103,7 +103,7 @@ class Serving:
 
 @cached_per_trace
 def serving(trace: Trace) -> Serving | None:
-    """Return what a token costs; none where a trace is of no serving."""
+    """Return the cost of a token; None if the trace is not of serving."""
     found = iterations(trace)
     if not found["phase"].is_not_null().any():
         return None
@@ -133,7 +133,7 @@ def times_of() -> pl.Expr:
 
 
 def gaps_before(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    """Return when the GPU idled before each iteration: ``step``, ``start``, ``end``.
+    """Return the GPU's idle gap before each iteration: ``step``, ``start``, ``end``.
 
     That is from the end of all earlier work to the start of its own; of the first
     iteration nothing is known. Where the GPU did not idle both are the same.
@@ -356,7 +356,7 @@ _MOST_GAPS = 0.5
 
 @dataclass(frozen=True)
 class TokenGaps:
-    """The GPU's idle time between decode iterations, and why it idles."""
+    """The GPU's idle time between decode iterations, and its cause."""
 
     gaps: pl.DataFrame
     """``step``, ``start`` and ``end`` of those that are before steady decodes."""

@@ -43,7 +43,7 @@ _SOURCE = ("module", "file", "line", "function", "call_line")
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened in one step, or in a trace without steps."""
+    """The events of one step, or of a trace without steps."""
 
     step: int | None
     start: int
@@ -155,7 +155,7 @@ def _lanes(
 
 
 def _name(trace: Trace) -> pl.Expr:
-    """Return what a lane is called: its stream, or its thread."""
+    """Return the name of a lane: its stream, or its thread."""
     threads = trace.threads.select(
         "id", name=pl.coalesce("name", pl.format("thread {}", "tid"))
     )

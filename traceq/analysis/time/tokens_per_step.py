@@ -21,7 +21,7 @@ _LOSS = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a step computes, on average."""
+    """Mean number of tokens, or of other items, of a step."""
 
     per_step: float
     source: TokensFrom

@@ -35,7 +35,7 @@ _PLACE = ("file", "line", "function", "call_line")
 
 
 def mapped(tables: Frames, others: Sequence[Frames] = ()) -> dict[str, pl.DataFrame]:
-    """Return the tables that change where replayed kernels get their captured ops.
+    """Return the tables that change when replayed kernels get their captured ops.
 
     ``others`` are tables of traces in which graphs were captured, in this order. A
     kernel whose op is in doubt stays as it is. What changes is ``ops``, ``kernels``,
@@ -107,7 +107,7 @@ def replayed_regions(tables: Frames) -> pl.DataFrame:
 
 
 def _windows(runtime: pl.DataFrame, recorded: int) -> pl.DataFrame:
-    """Return when a thread captured: ``thread``, ``start`` and ``end``."""
+    """Return the captures of each thread: ``thread``, ``start`` and ``end``."""
     name = text("name")
     marks = runtime.filter(name.str.contains(f"{BEGIN_CAPTURE}|{END_CAPTURE}"))
     begins = name.str.contains(BEGIN_CAPTURE)

@@ -112,7 +112,7 @@ def _latest(calls: pl.DataFrame) -> pl.DataFrame:
 def _of_graph(
     kernels: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Match the replays of one graph with the capture that fits each of them."""
+    """Match each replay of one graph with a capture that fits it."""
     one = kernels.filter(pl.col("launch") == pl.col("launch").min())
     pairs = _fitting(_paired(one, calls))
     if pairs.is_empty():
@@ -234,7 +234,7 @@ def _fitting(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _wrong() -> pl.Expr:
-    """Return whether a kernel cannot be of the captured call that it is paired with."""
+    """Return whether a kernel cannot come from the captured call of its pair."""
     name, op, kind = pl.col("name"), pl.col("op_name"), text("kind")
     aten = op.str.contains(_ATEN)
     return pl.any_horizontal(

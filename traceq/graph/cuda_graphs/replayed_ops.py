@@ -104,7 +104,7 @@ def _with_threads(
 
 
 def _with_inputs(recorded: Sequence[Frames]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the inputs of all traces, each once, and which row is now which."""
+    """Return the distinct inputs of all traces, and the new row of each."""
     inputs = pl.concat(
         one["inputs"].with_columns(recorded=pl.lit(at))
         for at, one in enumerate(recorded)
@@ -248,7 +248,7 @@ def _with_ops(
     copies: pl.DataFrame,
     pairs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Give the matched kernels their ops, and what these know of phase and place."""
+    """Add ops, phase and place to the matched kernels."""
     ids = copies.select("launch", "window", "recorded", "copy", op="id")
     mapped = pairs.join(ids, on=["launch", "window", "op"])
     calls = pl.concat(

@@ -115,7 +115,7 @@ def _only_named(call: KernelCall, prefix: str | None) -> Iterator[tuple[Any, ...
 def _shares(
     call: KernelCall, parts: Sequence[Part]
 ) -> Iterator[tuple[Part, int | None, float]]:
-    """Yield the ops of a call, the bytes that each moves and its share of the time."""
+    """Yield the ops of a call, the bytes that each moves and its fraction of time."""
     if not parts:
         return
     if call.kind == EXTERN:
@@ -134,7 +134,7 @@ def _shares(
 
 
 def _moved(part: Part, heavy: set[str], *, template: bool) -> int:
-    """Return the bytes that an op reads and writes where it runs by itself."""
+    """Return the bytes that an op reads and writes if it runs by itself."""
     kind = kind_of(part.target)
     written = _bytes(part.size)
     if kind in _HEAVY:
@@ -148,7 +148,7 @@ def _moved(part: Part, heavy: set[str], *, template: bool) -> int:
 
 
 def _bytes(size: Size | None) -> int:
-    """Return the bytes of a tensor, 0 where they are not known.
+    """Return the bytes of a tensor, 0 if they are unknown.
 
     >>> from traceq.model.compiled_graphs import Size
     >>> _bytes(Size(("8", "2*s0"), "bfloat16"))
@@ -265,7 +265,7 @@ def _called(frames: pl.DataFrame) -> dict[str, int]:
 
 
 def largest(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return for each call the place with the largest share of it."""
+    """Return for each call the place with the largest fraction of it."""
     return (
         parts.group_by(*CALL, *source_places.COLUMNS, maintain_order=True)
         .agg(pl.col("share").sum())

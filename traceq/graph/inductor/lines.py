@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def with_compiled(
     tables: Mapping[str, pl.DataFrame], compiled: CompiledCode, owners: Owners
 ) -> dict[str, pl.DataFrame]:
-    """Return ops, runtime calls and kernels with the places of the user's ops.
+    """Return ops, runtime calls and kernels with places in the user's code.
 
     ``fused`` has all the ops that each generated kernel computes.
     """
@@ -78,7 +78,7 @@ def _fits(code: GeneratedCode, names: Sequence[str]) -> bool:
 
 
 def _regions(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Return when compiled graphs ran, with the ``key`` of each."""
+    """Return the runs of compiled graphs, with the ``key`` of each."""
     key = text("name").str.extract(CALL_OF_GRAPH)
     host = tables["annotations"].filter(~pl.col("on_gpu"))
     return host.select("thread", start="ts", end=END, key=key).drop_nulls("key")

@@ -91,7 +91,7 @@ def kind_of(target: str) -> str:
 
 
 class Origin(NamedTuple):
-    """Where an op is called: functions and modules around it, outermost first."""
+    """The place of an op's call: functions and modules around it, outermost first."""
 
     frames: tuple[Frame, ...]
     modules: tuple[Module, ...]
@@ -109,7 +109,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Origins:
-    """Where the nodes that one piece of generated code names come from."""
+    """Origins of the nodes that one piece of generated code names."""
 
     code: GeneratedCode
     nodes: Sequence[Node]
@@ -264,7 +264,7 @@ def _known(sizes: Iterable[Size | None]) -> tuple[Size, ...]:
 
 
 def _common(paths: Sequence[tuple[_T, ...]]) -> tuple[_T, ...]:
-    """Return what all begin with."""
+    """Return the common prefix."""
     first = min(paths, key=len)
     same = takewhile(
         lambda at: all(path[at] == first[at] for path in paths), range(len(first))
@@ -350,7 +350,7 @@ class _Program:
 
 
 def _may_be(kind: str, program: str) -> bool:
-    """Return whether an op of a kind can come from a program's op of another."""
+    """Return whether an op of a kind can come from an op of another kind."""
     if kind in (*_WHOLE, "norm", LOOKUP):
         return program == kind
     return kind in ("view", "cast", "sum") or program not in (*_WHOLE, "view")
@@ -401,7 +401,7 @@ def _forward(program: _Program, code: GeneratedCode) -> dict[str, tuple[int, ...
 
 
 def _told(program: _Program, code: GeneratedCode) -> dict[str, set[int]]:
-    """Return the ops of nodes that the comments on kernels tell."""
+    """Return the ops of nodes, from the comments on kernels."""
     found: dict[str, set[int]] = {}
     for names in code.made_of.values():
         for source, lowered in names.items():

@@ -35,7 +35,7 @@ Ends = set[int]
 
 @dataclass(frozen=True)
 class Node:
-    """One thing that a function does."""
+    """One operation of a function."""
 
     kind: str
     """CALL and its like, or the operator's name in the syntax tree, as Mult."""
@@ -49,7 +49,7 @@ class Node:
 
 @dataclass
 class Graph:
-    """All that a function does, and what may come after what."""
+    """The operations of a function, and the possible successors of each."""
 
     nodes: list[Node]
     after: list[set[int]]
@@ -84,7 +84,7 @@ class Function:
 
 @dataclass
 class Program:
-    """The functions of a source file, by where they begin and what they are called."""
+    """The functions of a source file, by first line and name."""
 
     functions: list[Function] = field(default_factory=list)
 
@@ -120,7 +120,7 @@ def read_program(source: str) -> Program:
 
 
 def graph_of(function: Function) -> Graph:
-    """Return what a function does as a graph."""
+    """Return the control-flow graph of a function."""
     node = function.node
     builder = _Builder()
     if isinstance(node, ast.Lambda):
@@ -339,7 +339,7 @@ class _Builder:
     # Expressions.
 
     def truth(self, test: ast.expr, ends: Ends) -> Ends:
-        """Evaluate a condition, and ask whether it is true."""
+        """Evaluate a condition and its truth value."""
         return self.add(TRUTH, test, self.expression(test, ends))
 
     def expression(self, one: ast.expr, ends: Ends) -> Ends:

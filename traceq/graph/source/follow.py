@@ -79,7 +79,7 @@ _FLOOR = {"div": {"Div", "FloorDiv"}}
 
 
 class Event(NamedTuple):
-    """What a function was seen to do."""
+    """A traced operation of a function."""
 
     kind: str
     """``op`` for one that it ran itself, ``call`` for anything else."""
@@ -91,7 +91,7 @@ class Event(NamedTuple):
 
 @dataclass
 class Follower:
-    """Follows events through one function's graph; remembers what it has tried."""
+    """Matches events with one function's graph; memoizes its attempts."""
 
     graph: Graph
     sequences: Sequence[Sequence[Event]]
@@ -101,7 +101,7 @@ class Follower:
     _seen: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        """Find the calls that cannot have been passed over."""
+        """Find the calls that cannot have been skipped."""
         self._seen = self._seen_once(
             {one for events in self.sequences for one in events if one.kind == CALL}
         )
@@ -109,7 +109,7 @@ class Follower:
     def lines(
         self, events: Sequence[Event], *, begun: bool = False, unfinished: bool = False
     ) -> list[int | None]:
-        """Return the line of each event, none where it is not sure.
+        """Return the line of each event, None if it is ambiguous.
 
         ``begun`` and ``unfinished`` say that the trace may not have what the function
         did first, and last.
@@ -269,12 +269,12 @@ def _is_special(name: str) -> bool:
 
 
 def _base(event: Event) -> str:
-    """Return an op's name without what says that it works in place."""
+    """Return an op's name without its in-place suffix."""
     return event.name if event.name.endswith("__") else event.name.rstrip("_")
 
 
 def _with_casts(events: Sequence[Event], lines: list[int | None]) -> list[int | None]:
-    """Give casts that autocast makes the line of the operator that follows."""
+    """Give autocast's casts the line of the operator that follows."""
     for place in range(len(events) - 2, -1, -1):
         one, following = events[place], events[place + 1]
         if CALL not in (one.kind, following.kind) and _base(one) in _CASTS:

@@ -42,7 +42,7 @@ _EVENT = pl.concat_str(
 def with_source_lines(
     tables: Mapping[str, pl.DataFrame], sources: Mapping[str, str]
 ) -> dict[str, pl.DataFrame]:
-    """Return ops, runtime calls and kernels with the lines that sources tell.
+    """Return ops, runtime calls and kernels with lines from the sources.
 
     ``sources`` are texts by the file's name in the trace. A function that is not where
     the trace has it, since the file is another one, gives nothing.

@@ -31,7 +31,7 @@ _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
 def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
-    """Return what is known of frames by their names, with ``via`` of a library's.
+    """Return the facts about frames from their names, with ``via`` of a library's.
 
     A file's own statements have the line that ran, if there is one, not its first.
     """
@@ -166,7 +166,7 @@ def told(caller: pl.Series) -> pl.DataFrame:
 
 
 def _nowhere(count: int) -> pl.DataFrame:
-    """Return this many rows of which no place is known."""
+    """Return this many rows without a place."""
     texts = dict.fromkeys(("module", "file", "function", "via"), schema.TEXT)
     kinds = texts | dict.fromkeys(("line", "call_line"), schema.ID)
     return pl.DataFrame(
@@ -298,7 +298,7 @@ def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
 
 
 def _knows(source: pl.DataFrame) -> bool:
-    """Return whether a source tells a module or a place of any row."""
+    """Return whether a source has a module or a place for any row."""
     return any(
         source[column].null_count() < source.height
         for column in ("module", "file", "via")
@@ -306,7 +306,7 @@ def _knows(source: pl.DataFrame) -> bool:
 
 
 def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    """Return the source of other rows, none where there is no row."""
+    """Return the source of other rows, null where there is no row."""
     return source[list(COLUMNS)][rows]
 
 
