@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
-from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
-from traceq.linter.evidence import (
+from traceq.linter import (
+    Bad,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
-    own_function,
+    often,
 )
+from traceq.linter.evidence import own_function
 
 from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # What FlashAttention does not take, and what to do about it; filled in from the call.
 _CAUSES = {

@@ -18,23 +18,31 @@ from traceq.analysis.patterns.attention import (
     causal_making,
     mask_kind,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
-    own_function,
+    often,
+    shape,
 )
+from traceq.linter.evidence import own_function
 
 from ._shared import attention_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _DRAWN = """
             host   [ProfilerStep#1                                                    ]

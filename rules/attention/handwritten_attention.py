@@ -10,32 +10,43 @@ from traceq.analysis.base.assumptions import (
     FUSED_ATTENTION_LAUNCHES,
 )
 from traceq.analysis.base.callers import library_calls
-from traceq.analysis.base.device import Gpu, used_gpu
+from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import causal_making, flash_share
 from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known
-from traceq.common.words import listed, often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.linter import (
+    FLOAT32,
+    HALF,
+    SIZES,
+    Bad,
+    Evidence,
+    Good,
+    Gpu,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    fill_false,
+    inputs,
     kernel_lines,
+    listed,
     located_advice,
     module_line,
-    own_function,
-    rewritten,
+    often,
+    shape,
 )
+from traceq.linter.evidence import own_function, rewritten
 from traceq.linter.fused_fix import fused_fixes
-from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
 _ADDING = ("aten::add", "aten::add_")
@@ -316,7 +327,7 @@ def _is_eager(view: View, row: Row) -> bool:
         return False
     moment = view.trace.ops.slice(row["first"], 1)
     running = library_calls(view.trace.frames, moment)["library_function"]
-    return bool(known(running == _EAGER).any())
+    return bool(fill_false(running == _EAGER).any())
 
 
 def _advice(view: View, row: Row) -> tuple[str, int | None]:

@@ -13,24 +13,31 @@ from traceq.analysis.patterns.attention import (
     mask_kind,
     mask_shape,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
-    own_function,
+    often,
+    shape,
 )
-from traceq.model.dtypes import dtype_name
+from traceq.linter.evidence import own_function
 
 from ._shared import KERNELS, attention_lines, fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _PACKED = (
     "pack the sequences (torch.nn.attention.varlen, nested jagged tensors or"

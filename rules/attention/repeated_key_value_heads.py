@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
-    own_function,
+    often,
+    shape,
 )
+from traceq.linter.evidence import own_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _HALF = "c10::BFloat16"
 _EXPANDED = [8, 2, 4, 1024, 64]

@@ -18,10 +18,8 @@ from traceq.analysis.patterns.compilation import (
 )
 from traceq.analysis.patterns.compile_reasons import break_reason
 from traceq.analysis.patterns.fusion import unfused
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, asof, known, text
-from traceq.common.words import listed, often
 from traceq.linter import (
+    END,
     Bad,
     Evidence,
     Fix,
@@ -32,8 +30,14 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    asof,
+    dataclass,
+    fill_false,
+    listed,
+    module_line,
+    often,
+    text,
 )
-from traceq.linter.evidence import module_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -148,10 +152,10 @@ class GraphBreak(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the inner regions by the line at which the outer one broke."""
-        known = graph_breaks(view.trace)
+        breaks = graph_breaks(view.trace)
         found = _breaks(view)
         if not found.height:
-            yield from map(self._not_seen, known)
+            yield from map(self._not_seen, breaks)
             return
         rows = view.by_place(
             found,
@@ -161,10 +165,10 @@ class GraphBreak(Rule):
         )
         seen = set()
         for row in rows.iter_rows(named=True):
-            here = _here(known, row)
+            here = _here(breaks, row)
             seen |= set(here)
             yield self._finding(view, row, here, found)
-        yield from (self._not_seen(one) for one in known if one not in seen)
+        yield from (self._not_seen(one) for one in breaks if one not in seen)
 
     def _finding(
         self,
@@ -224,15 +228,15 @@ class GraphBreak(Rule):
 
 
 def _here(
-    known: Sequence[CompiledPlace], row: Mapping[str, Any]
+    breaks: Sequence[CompiledPlace], row: Mapping[str, Any]
 ) -> list[CompiledPlace]:
     """Return the breaks that are at a row's place; without one, all there are."""
     if row["file"] is None:
-        return list(known)
+        return list(breaks)
     name = PurePath(row["file"]).name
     return [
         one
-        for one in known
+        for one in breaks
         if (PurePath(one.file or "").name, one.line) == (name, row["line"])
     ]
 
@@ -266,9 +270,9 @@ def _breaks(view: View) -> pl.DataFrame:
     ops = view.ops
     region = named_like(view.trace.ops, REGION)
     # Regions are few, and mostly none of them is inside another.
-    if not known(region[view.trace.ops["parent"].filter(region)]).any():
+    if not fill_false(region[view.trace.ops["parent"].filter(region)]).any():
         return NOTHING
-    inside = known(region[ops["parent"]])
+    inside = fill_false(region[ops["parent"]])
     inner = ops.filter(inside & region[ops["id"]])
     if not inner.height:
         return NOTHING

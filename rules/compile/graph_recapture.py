@@ -16,11 +16,23 @@ from traceq.analysis.patterns.compilation import (
     settled,
     sized_inputs,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import rows_where
-from traceq.common.words import listed, shape
-from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, Severity, View
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    listed,
+    overlap,
+    rows_where,
+    shape,
+    spans,
+)
 from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:

@@ -8,10 +8,20 @@ import polars as pl
 
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.compilation import LOOKUP, REGION, REGION_FRAME
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    often,
+    option,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,19 @@ import polars as pl
 
 from traceq.analysis.base.ownership import has_named, named
 from traceq.analysis.patterns.compilation import CALL, captures
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,11 +16,23 @@ from traceq.analysis.patterns.compilation import (
     settled,
 )
 from traceq.analysis.patterns.compile_reasons import guard_reason
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import listed, shape
-from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    fill_false,
+    listed,
+    overlap,
+    shape,
+    spans,
+    text,
+)
 from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:
@@ -130,7 +142,7 @@ class Recompilation(Rule):
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
         )
-        again = known(pl.col("version") > 0)
+        again = fill_false(pl.col("version") > 0)
         returns = (
             pl.col("step").n_unique().over("frame", "file", "line", "function") > 1
         )

@@ -15,9 +15,6 @@ from traceq.analysis.patterns.copies_needless import (
 )
 from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.weights_stored import scaled_after
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import at_function
 from traceq.linter import (
     Bad,
     Evidence,
@@ -28,10 +25,13 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    at_function,
+    dataclass,
+    dtype_name,
     inputs,
     option,
+    text,
 )
-from traceq.model.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, direction
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, often, size
-from traceq.intervals import overlap, spans
+from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,10 +17,18 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    kernel_lines,
+    often,
     option,
+    overlap,
+    same_place,
+    spans,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, tensor
+from traceq.linter.evidence import tensor
 from traceq.model.names import PINNED
 
 if TYPE_CHECKING:

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.analysis.time.device_syncs import waits_to_copy
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import counted, often, size
-from traceq.intervals import overlap, spans
+from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -24,10 +20,19 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    counted,
+    dataclass,
+    fill_false,
     inputs,
+    kernel_lines,
+    often,
     option,
+    overlap,
+    same_place,
+    spans,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, tensor
+from traceq.linter.evidence import tensor
 from traceq.linter.savings import WORTH_FIXING
 
 if TYPE_CHECKING:
@@ -175,7 +180,7 @@ class PageableHostCopy(Rule):
             large.with_columns(
                 direction=direction(),
                 alone=pl.col("dur") - hidden,
-                waits=known(pl.col("op").is_in(waits["op"].implode())),
+                waits=fill_false(pl.col("op").is_in(waits["op"].implode())),
             )
             .sort("bytes", "ts", descending=[True, False])
             .group_by(*same_place(), "direction", maintain_order=True)

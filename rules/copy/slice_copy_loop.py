@@ -9,17 +9,16 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import outermost_ops, same_place
+from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.analysis.patterns.copies_by_slice import (
     backward_of_slices,
     slice_gradients,
     slice_writes,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, shape
 from traceq.linter import (
+    FLOAT32,
+    SIZES,
     Bad,
     Evidence,
     Fix,
@@ -28,11 +27,16 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    kernel_lines,
+    module_line,
     option,
+    same_place,
+    shape,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import FLOAT32, SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

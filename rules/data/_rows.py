@@ -13,8 +13,7 @@ from traceq.analysis.base.assumptions import (
 )
 from traceq.analysis.base.ownership import has_like, named_like
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
+from traceq.linter import dataclass, text
 from traceq.model.owners import third_party
 
 from ._workers import called_in, loading_ns

@@ -18,8 +18,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
 from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.host_activity import DATA, WAITS
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, asof
+from traceq.linter import END, asof, dataclass
 
 if TYPE_CHECKING:
     from traceq.linter import View

@@ -9,11 +9,9 @@ import polars as pl
 from traceq.analysis.base.callers import called_inside, callers
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.analysis.base.ownership import named_like
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, text
-from traceq.common.words import at_function, counted
-from traceq.intervals import disjoint, overlap
+from traceq.intervals import disjoint
 from traceq.linter import (
+    END,
     NOWHERE,
     Bad,
     Evidence,
@@ -25,7 +23,12 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    at_function,
+    counted,
+    dataclass,
     option,
+    overlap,
+    text,
 )
 from traceq.model.names import DATA_REGION
 

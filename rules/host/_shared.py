@@ -10,7 +10,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import inside
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.compilation import captures, compilations
-from traceq.common.expressions import known
+from traceq.linter import fill_false
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -30,7 +30,7 @@ def settled(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     Left out are those that compile or capture, or run in steps that compile: what they
     take is the cost of compiling and capturing, which has rules of its own.
     """
-    calls = calls.filter(known(_settled_ops(view.trace)[calls["op"]]))
+    calls = calls.filter(fill_false(_settled_ops(view.trace)[calls["op"]]))
     ops = view.trace.ops.drop("id", "name")[calls["op"]]
     return calls.with_columns(ops.get_columns(), id=calls["op"])
 
@@ -45,7 +45,7 @@ def _settled_ops(trace: Trace) -> pl.Series:
         left_out |= inside(trace, captured).is_not_null()
     compiled = compilations(trace, steady)["step"].unique()
     if len(compiled):
-        left_out |= known(ops["step"].is_in(compiled.implode()))
+        left_out |= fill_false(ops["step"].is_in(compiled.implode()))
     return ops["step"].is_not_null() & ~left_out
 
 

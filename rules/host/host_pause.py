@@ -17,10 +17,20 @@ from traceq.analysis.time.host_activity import (
     PYTHON,
     WITH_LIBRARIES,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import rows_where
-from traceq.common.words import time
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    option,
+    rows_where,
+    time,
+)
 from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:

@@ -9,10 +9,21 @@ import polars as pl
 from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
 from traceq.analysis.time.host_activity import HOOKS, LIBRARY, PLACE, PYTHON
 from traceq.analysis.time.serving import token_work
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    fill_false,
+    often,
+    option,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -318,7 +329,7 @@ def _silent(segments: pl.DataFrame) -> int:
     long = segments.filter(
         pl.col("kind") == PYTHON,
         pl.col("end") - pl.col("start") >= _LONG_NS,
-        ~known(pl.col("called").str.starts_with("<")),
+        ~fill_false(pl.col("called").str.starts_with("<")),
     )
     mostly = 2 * int(long["recorded"].sum()) > int(segments["recorded"].sum())
     return long.height if mostly else 0

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from traceq.analysis.base.ownership import WHATEVER_LIBRARY
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, listed, often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,10 +16,17 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    listed,
+    located_advice,
+    module_line,
+    often,
     option,
+    text,
 )
-from traceq.linter.evidence import located_advice, module_line, share_of_steps
+from traceq.linter.evidence import share_of_steps
 
 from ._shared import launches, own_time, settled
 

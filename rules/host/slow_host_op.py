@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import inside
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, listed, often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,9 +17,14 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    counted,
+    dataclass,
+    listed,
+    module_line,
+    often,
     option,
 )
-from traceq.linter.evidence import module_line, share_of_steps
+from traceq.linter.evidence import share_of_steps
 
 from ._shared import own_time, settled
 

@@ -15,9 +15,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.time.host_activity import DATA
 from traceq.analysis.time.op_calls import on_host
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import elements, known, nth, text
-from traceq.common.words import often
+from traceq.common.expressions import elements
 from traceq.linter import (
     Bad,
     Evidence,
@@ -27,10 +25,16 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    fill_false,
     inputs,
+    module_line,
+    nth,
+    often,
     option,
+    text,
 )
-from traceq.linter.evidence import module_line, tensor
+from traceq.linter.evidence import tensor
 from traceq.model.dtypes import ALL_SIZES
 
 from ._shared import own_time, settled
@@ -287,7 +291,7 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     wrapped = ops["parent"].filter(called_by_its_like(view.trace))
     given = view.trace.inputs[calls["inputs"]]
     is_tensor = nth("types", 0).is_in(list(ALL_SIZES)) & (nth("dims", 0).list.len() > 0)
-    few = given.select(known(is_tensor & (elements() < _FEW))).to_series()
+    few = given.select(fill_false(is_tensor & (elements() < _FEW))).to_series()
     chosen = (
         on_host(view.trace, calls["op"])
         & named_like(calls, _COMPUTES)

@@ -10,14 +10,12 @@ from traceq.analysis.base.assumptions import SHORTEST_KERNEL_NS
 from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.time.roofline import roofline
-from traceq.linter import Evidence
-from traceq.linter.evidence import kernel_lines, module_line
+from traceq.linter import Evidence, kernel_lines, module_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import View
+    from traceq.linter import Row, View
 
 # What the ops of a group have in common, beside their place.
 _ALIKE = ("name", "dims_text", "phase")

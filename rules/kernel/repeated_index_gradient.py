@@ -9,10 +9,8 @@ from traceq.analysis.base.assumptions import (
     ADDED_ROWS_MOST_SAVED,
     SORTED_ROWS_NS,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -21,18 +19,21 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import HALF, dtype_name
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # With accumulate, torch's kernels sort the indices, and one warp adds up all rows that
 # go to the same place, one after the other.

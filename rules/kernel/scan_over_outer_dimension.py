@@ -10,10 +10,8 @@ from traceq.analysis.base.assumptions import COPY_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -22,17 +20,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    kernel_lines,
+    module_line,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import ALL_SIZES, HALF, dtype_name
+from traceq.model.dtypes import ALL_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # torch's kernel for a scan along any dimension but the last: one thread goes down each
 # column, a row at a time.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FLOAT32_ATOMICS_EFFICIENCY
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -17,18 +15,21 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import HALF, dtype_name
 
 from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _RESIZES = r"^aten::upsample_\w+_backward$"
 _ADDS = r"^aten::scatter_(add|reduce)_?$"

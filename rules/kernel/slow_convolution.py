@@ -12,10 +12,8 @@ from traceq.analysis.base.assumptions import (
     PATCHES_SAVED,
 )
 from traceq.analysis.base.device import used_gpu
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth, text
-from traceq.common.words import counted, shape
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -24,18 +22,23 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
     option,
+    shape,
+    text,
 )
-from traceq.model.dtypes import HALF, dtype_name
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # torch's own kernels, which it takes where cuDNN has none for images in NCHW.
 _KERNEL = "conv_depthwise2d_"
@@ -165,7 +168,7 @@ class SlowConvolution(Rule):
             weight=pl.when(back).then(nth("dims", 2)).otherwise(nth("dims", 1)),
             stride=pl.when(back).then(nth("values", 4)).otherwise(nth("values", 3)),
             half=nth("types", 0).is_in(HALF),
-        ).filter(known(pl.col("image").list.len() == _IMAGES))
+        ).filter(fill_false(pl.col("image").list.len() == _IMAGES))
         window = pl.col("weight").list.get(2, null_on_oob=True)
         depthwise = text("kernel").str.contains(_KERNEL) & (
             pl.col("half") | (window <= _FLOAT32_WINDOW)
@@ -177,7 +180,7 @@ class SlowConvolution(Rule):
             & pl.col("half")
         )
         for chosen, finding in ((depthwise, self._depthwise), (patches, self._patches)):
-            found = ops.filter(known(chosen))
+            found = ops.filter(fill_false(chosen))
             for row in groups(view, found, self.min_share, ("half",)):
                 if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                     yield finding(view, row)

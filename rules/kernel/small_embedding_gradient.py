@@ -10,9 +10,6 @@ import polars as pl
 from traceq.analysis.base.assumptions import ONE_HOT_EFFICIENCY
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -22,18 +19,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import ALL_SIZES, dtype_name
+from traceq.model.dtypes import ALL_SIZES
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # The one-hot matrix is made of truth values, cast, and multiplied.
 _KERNELS_INSTEAD = 3

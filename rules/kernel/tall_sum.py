@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import ONES_EFFICIENCY
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth
-from traceq.common.words import often, shape
 from traceq.linter import (
+    FLOAT32,
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -19,18 +18,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import FLOAT32, HALF, dtype_name
 
 from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # With fewer columns the reduction is as fast; with fewer rows both are short.
 _COLUMNS, _ROWS = 32, 16384
@@ -134,7 +137,7 @@ class TallSum(Rule):
             return
         ops = ops.filter(
             pl.col("phase") == "forward",
-            known(tall & (nth("values", 1) == "[0]")),
+            fill_false(tall & (nth("values", 1) == "[0]")),
             nth("types", 0).is_in([*HALF, FLOAT32]),
         )
         for row in groups(view, ops, self.min_share):

@@ -13,9 +13,6 @@ from traceq.analysis.base.assumptions import (
     STAGED_KERNELS,
 )
 from traceq.analysis.base.device import used_gpu
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth, text
-from traceq.common.words import counted, often, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,18 +22,24 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
+    often,
     option,
+    shape,
+    text,
 )
-from traceq.model.dtypes import dtype_name
 
 from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _BATCH_NORM = r"^aten::(cudnn|native)_batch_norm(_backward)?$"
 _LAYER_NORM = r"^aten::native_layer_norm(_backward)?$"
@@ -170,13 +173,17 @@ class WorkOnFewBlocks(Rule):
         one = pl.col("name").str
         ops = ops.with_columns(
             what=pl.when(
-                known(one.contains(_BATCH_NORM) & images & ~last.fill_null(value=False))
+                fill_false(
+                    one.contains(_BATCH_NORM) & images & ~last.fill_null(value=False)
+                )
             )
             .then(pl.lit("batch norm"))
             .when(text("kernel").str.contains(_OUTER))
             .then(pl.lit("softmax"))
             .when(
-                known(one.contains(f"{_LAYER_NORM}|{_SOFTMAX}") & (rows <= _FEW_ROWS))
+                fill_false(
+                    one.contains(f"{_LAYER_NORM}|{_SOFTMAX}") & (rows <= _FEW_ROWS)
+                )
             )
             .then(pl.lit("rows"))
         ).filter(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import outermost_ops
-from traceq.common.words import listed
-from traceq.linter import Evidence
+from traceq.linter import Evidence, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

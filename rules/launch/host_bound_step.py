@@ -32,9 +32,6 @@ from traceq.analysis.time.host_activity import (
     WITH_LIBRARIES,
 )
 from traceq.analysis.time.serving import serving
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import at_function, counted, time
 from traceq.linter import (
     Bad,
     Evidence,
@@ -45,7 +42,13 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    at_function,
+    counted,
+    dataclass,
+    fill_false,
     option,
+    text,
+    time,
 )
 
 if TYPE_CHECKING:
@@ -415,8 +418,8 @@ def _removed(view: View, things: pl.Expr) -> pl.DataFrame:
 
 
 def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
-    stays = known(trace.ops["phase"] == "optimizer")[found["op"]]
-    return found.select("start", "end").filter(~known(stays))
+    stays = fill_false(trace.ops["phase"] == "optimizer")[found["op"]]
+    return found.select("start", "end").filter(~fill_false(stays))
 
 
 @cached_per_trace
@@ -447,7 +450,7 @@ def _only_dispatch(
     slow = account.calls.filter(
         pl.col("own") > MOST_DISPATCH_NS, pl.col("name").str.starts_with("aten::")
     )
-    working = known(pl.col("op").is_in(slow["op"].implode()))
+    working = fill_false(pl.col("op").is_in(slow["op"].implode()))
     return _without_optimizer(trace, found.filter(~_is_gap(longest), ~working))
 
 
@@ -469,7 +472,7 @@ def _one_by_one(trace: Tables, account: HostAccount) -> pl.DataFrame:
     found = account.of(_of(_OF_OPS), "start", "end", "op")
     op = found["op"]
     chosen = outermost[op].is_in(apart.implode()) | op.is_in(launching.implode())
-    return _without_optimizer(trace, found.filter(known(chosen)))
+    return _without_optimizer(trace, found.filter(fill_false(chosen)))
 
 
 def _is_gap(most_ns: int = MOST_BETWEEN_OPS_NS) -> pl.Expr:
@@ -503,7 +506,7 @@ def _fixes(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
     if has_like(view.ops, REGION) or _uncompiled(obstacles):
         # It is compiled, and calls take what they take; or it is not to be compiled.
         spans = _outside_optimizer(trace, account)
-        kernels = view.kernels.filter(~known(view.kernels["phase"] == "optimizer"))
+        kernels = view.kernels.filter(~fill_false(view.kernels["phase"] == "optimizer"))
         return [
             Fix(spans=spans, host_share=GRAPH_HOST_SAVED),
             Fix(kernels=kernels["id"], kernel_share=share),
@@ -574,10 +577,10 @@ def _around_ns(view: View) -> float:
         return 0.0
     mine = OUTER_MODULE.is_in(model.modules.implode())
     ops = pl.col("kind").is_in([DISPATCH, LAUNCHES])
-    found = view.host_account.of(ops & ~known(mine), "op", "estimated")
+    found = view.host_account.of(ops & ~fill_false(mine), "op", "estimated")
     phase = view.trace.ops["phase"][found["op"]]
     accumulated = accumulates(view.trace, found["op"])
-    stays = ~known(phase == "optimizer") & ~accumulated
+    stays = ~fill_false(phase == "optimizer") & ~accumulated
     return float(found["estimated"].filter(stays).sum()) / view.steps
 
 

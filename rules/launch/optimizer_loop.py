@@ -17,10 +17,19 @@ from traceq.analysis.base.assumptions import (
     UPDATE_PASSES,
 )
 from traceq.analysis.patterns.optimizers import optimizer_steps
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END
-from traceq.common.words import counted
-from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    END,
+    Bad,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 from ._shared import evidence, launched, step_of_adamw
 

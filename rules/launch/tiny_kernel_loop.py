@@ -8,11 +8,22 @@ from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATI
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_regions
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, listed
-from traceq.intervals import spans
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import module_line
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    listed,
+    module_line,
+    option,
+    spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

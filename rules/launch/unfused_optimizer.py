@@ -15,10 +15,19 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.ownership import has_like
 from traceq.analysis.patterns.optimizers import foreach_steps
 from traceq.analysis.replay.simulation import NO_SPANS, Change
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
 from traceq.intervals import merged
-from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 from ._shared import evidence, launched, step_of_adamw
 

@@ -6,33 +6,37 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import Gpu, used_gpu
-from traceq.analysis.base.ownership import WHATEVER_LIBRARY, same_place
+from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.ownership import WHATEVER_LIBRARY
 from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.patterns.batch_norms import nchw_batch_norms
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import counted, shape
 from traceq.linter import (
     Bad,
     Evidence,
     Fix,
     Good,
+    Gpu,
     Need,
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
+    fill_false,
     inputs,
+    kernel_lines,
+    module_line,
     option,
+    same_place,
+    shape,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, module_line
 from traceq.model.dtypes import SHORT_HALF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # From this compute capability on, float32 convolutions use tensor cores too.
 _TF32 = (8, 0)
@@ -166,7 +170,7 @@ class ConvolutionTransposes(Rule):
             pl.col("part") == "conv layout",
             pl.col("caller").str.contains("conv"),
             _on_tensor_cores(gpu),
-            ~known((strides == 1) & (channels > 1)),
+            ~fill_false((strides == 1) & (channels > 1)),
             ~_of_one_dimension(),
         )
         if not turned.height:
@@ -227,10 +231,10 @@ class ConvolutionTransposes(Rule):
 def _group(groups: pl.DataFrame, norms: pl.DataFrame) -> pl.Series:
     """Return the group of each norm: that of its place, or else the largest."""
     place = groups.select(*_PLACE).with_row_index("group").unique(_PLACE, keep="first")
-    known = norms.select(_PLACE).join(
+    placed = norms.select(_PLACE).join(
         place, on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
     )
-    return known["group"].fill_null(0)
+    return placed["group"].fill_null(0)
 
 
 def _faster(norms: pl.DataFrame) -> list[Fix]:
@@ -256,7 +260,9 @@ def _of_one_dimension() -> pl.Expr:
     height = dims.list.get(2, null_on_oob=True)
     # cuDNN's operator is given a height of 1, the backward's none.
     by_shape = (dims.list.len() < _RANK) | (dims.list.len().eq(_RANK) & (height == 1))
-    return known(by_shape) | known(text("module").str.contains(r"Conv1d_[0-9]+$"))
+    return fill_false(by_shape) | fill_false(
+        text("module").str.contains(r"Conv1d_[0-9]+$")
+    )
 
 
 def _on_tensor_cores(gpu: Gpu) -> pl.Expr:

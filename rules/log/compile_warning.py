@@ -11,8 +11,7 @@ from traceq.analysis.patterns.compile_reasons import (
     guard_reason,
     guard_text,
 )
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, dataclass
 from traceq.linter.log_messages import Message, findings, frames_of, hits, place_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Good, Need, Rule, Seen, Severity
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, dataclass
 from traceq.linter.log_messages import Message, findings
 
 if TYPE_CHECKING:

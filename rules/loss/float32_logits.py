@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
-from traceq.analysis.base.ownership import has_like, named, same_place
+from traceq.analysis.base.ownership import has_like, named
 from traceq.analysis.patterns.compilation import REGION
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import rows_where, text
-from traceq.common.words import shape
 from traceq.linter import (
+    FLOAT32,
+    SIZES,
     Bad,
     Evidence,
     Fix,
@@ -21,17 +20,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    kernel_lines,
+    module_line,
     option,
+    rows_where,
+    same_place,
+    shape,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _PLACE = ("file", "line", "function")
 _SOFTMAX = ("aten::_log_softmax", "aten::_log_softmax_backward_data")

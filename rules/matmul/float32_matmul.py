@@ -15,10 +15,8 @@ from traceq.analysis.patterns.matmul import (
     tiny_matmuls,
     with_fastest,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import at_function, counted, listed
 from traceq.linter import (
+    FLOAT32,
     Bad,
     Evidence,
     Fix,
@@ -27,11 +25,15 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    at_function,
+    counted,
+    dataclass,
     inputs,
+    kernel_lines,
+    listed,
     option,
+    text,
 )
-from traceq.linter.evidence import kernel_lines
-from traceq.model.dtypes import FLOAT32
 
 from ._shared import shape_lines
 

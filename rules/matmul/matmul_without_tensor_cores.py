@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, listed
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import BFLOAT16, HALF, dtype_name
+from traceq.linter import (
+    HALF,
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    listed,
+    module_line,
+    same_place,
+    text,
+)
+from traceq.model.dtypes import BFLOAT16
 
 from ._shared import shape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.device import Gpu
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Gpu, Row
 
 # Kernels of matmuls whose names say that they do not use tensor cores.
 _SIMT = (

@@ -7,22 +7,34 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth, text
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import SHORT_HALF, dtype_name
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    module_line,
+    nth,
+    same_place,
+    text,
+)
+from traceq.model.dtypes import SHORT_HALF
 
 from ._shared import shape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # Kernels that load one, two or four 16-bit elements at once instead of eight.
 _SLOW = r"align[ac]?([124])(\D|$)|_ldg([124])_"

@@ -13,10 +13,8 @@ from traceq.analysis.patterns.driver_allocations import (
     growth,
     shapes_change,
 )
-from traceq.common.dataclass import dataclass
 from traceq.common.words import size
-from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Good, Seen, View
+from traceq.linter import Bad, Good, Seen, View, dataclass, overlap, spans
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
 

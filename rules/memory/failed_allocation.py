@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
+from traceq.common.words import size
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    counted,
+    dataclass,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.driver_allocations import driver_calls
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Good, Seen, View
+from traceq.linter import Bad, Good, Seen, View, dataclass, module_line
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
-from traceq.linter.evidence import module_line
 from traceq.model.names import HOST_PIN, HOST_UNPIN
 
 if TYPE_CHECKING:

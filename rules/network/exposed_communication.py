@@ -13,10 +13,21 @@ from traceq.analysis.patterns.host_collectives import (
     exposed_through_host,
     serves_collective,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import kernel_lines
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    kernel_lines,
+    often,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

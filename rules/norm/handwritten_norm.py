@@ -9,24 +9,31 @@ from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
-from traceq.common.dataclass import dataclass
-from traceq.common.words import listed, often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    inputs,
     kernel_lines,
-    library_module,
+    listed,
     located_advice,
     module_line,
-    rewritten,
+    often,
+    shape,
 )
+from traceq.linter.evidence import library_module, rewritten
 from traceq.linter.fused_fix import fused_fixes
-from traceq.model.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # LayerNorm subtracts a mean, RMSNorm does not.
 _CENTRING = ("aten::sub", "aten::var")

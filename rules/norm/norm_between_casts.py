@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.assumptions import FLOAT32_NORM_SAVING
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import norm_casts
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import dtype_name
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    module_line,
+    often,
+    shape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _NAMES = {
     "aten::layer_norm": "LayerNorm",

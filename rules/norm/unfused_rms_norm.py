@@ -8,19 +8,30 @@ from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    module_line,
+    often,
+    shape,
+)
 from traceq.linter.fused_fix import fused_fixes
-from traceq.model.dtypes import dtype_name
 from traceq.model.torch_versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _FIRST_FUSED = (2, 9)
 

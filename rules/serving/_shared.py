@@ -8,8 +8,7 @@ import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
 from traceq.analysis.patterns.kv_cache import reorders_cache
-from traceq.common.expressions import text
-from traceq.linter import Need
+from traceq.linter import Need, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,21 @@ import polars as pl
 
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, text
-from traceq.common.words import counted, time
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
+from traceq.linter import (
+    END,
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    text,
+    time,
+)
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 
 from ._shared import DECODE as DRAWN

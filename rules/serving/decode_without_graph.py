@@ -20,10 +20,20 @@ from traceq.analysis.time.host_activity import (
     WITH_LIBRARIES,
 )
 from traceq.analysis.time.serving import gaps_before
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.intervals import overlap
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+    overlap,
+)
 
 from ._shared import (
     generates_with_transformers,

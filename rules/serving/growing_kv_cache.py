@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import kernel_lines, module_line
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    kernel_lines,
+    module_line,
+    often,
+    option,
+    shape,
+)
 
 from ._shared import DECODE as DRAWN
 from ._shared import generates_with_transformers, static_cache

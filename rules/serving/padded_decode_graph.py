@@ -11,9 +11,6 @@ from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.analysis.time.roofline import roofline
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import counted
 from traceq.linter import (
     Bad,
     Evidence,
@@ -23,7 +20,10 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    nth,
     option,
 )
 

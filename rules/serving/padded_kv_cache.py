@@ -8,8 +8,6 @@ import polars as pl
 
 from traceq.analysis.base.ownership import inside
 from traceq.analysis.patterns.kv_cache import padded_attention
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,10 +17,13 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
     inputs,
+    kernel_lines,
+    module_line,
+    often,
     option,
 )
-from traceq.linter.evidence import kernel_lines, module_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,18 @@ import polars as pl
 
 from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 from ._shared import DECODE as DRAWN
 

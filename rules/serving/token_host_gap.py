@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time.serving import LEAST_GAP, token_gaps
-from traceq.common.dataclass import dataclass
-from traceq.common.words import at_function
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    at_function,
+    dataclass,
+    option,
+)
 
 from ._shared import loop, sync_calls, written
 

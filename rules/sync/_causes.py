@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.ownership import named, outermost_ops
-from traceq.common.expressions import END, asof, known
 from traceq.intervals import count_before, count_until
+from traceq.linter import END, asof, fill_false
 
 from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
 
@@ -89,7 +89,7 @@ def _top(trace: Trace, ops: pl.Series) -> pl.Series:
         inside = name[around].cast(pl.String).str.starts_with("aten::")
         if not inside.any():
             return ops
-        ops = around.zip_with(known(inside), ops)
+        ops = around.zip_with(fill_false(inside), ops)
 
 
 def _with_masked_copies(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:

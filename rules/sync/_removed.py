@@ -8,9 +8,8 @@ import polars as pl
 
 from traceq.analysis.base.ownership import during, named, named_like, outermost_ops
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.common.expressions import END, known
 from traceq.intervals import merged
-from traceq.linter import Evidence, Fix
+from traceq.linter import END, Evidence, Fix, fill_false
 
 from ._written import COPYING, MASKED_COPY
 
@@ -78,7 +77,9 @@ def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
         return []
     ops = view.trace.ops
     around = ops["parent"][row["ops"]].drop_nulls().unique()
-    gone = known(ops["parent"].is_in(around.implode())) & ~named(ops, _MAKES_RESULT)
+    gone = fill_false(ops["parent"].is_in(around.implode())) & ~named(
+        ops, _MAKES_RESULT
+    )
     if row["cause"] == MASKED_COPY:
         called = pl.Series(row["called"], dtype=pl.UInt32)
         whole = called.filter(named(ops, ["aten::index"])[called])

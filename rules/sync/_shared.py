@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import innermost_calls, library_calls
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.time.device_syncs import sync_chains
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import at_function, often
-from traceq.linter import Evidence, Fix, Rule, View
-from traceq.linter.evidence import module_line
+from traceq.linter import (
+    Evidence,
+    Fix,
+    Rule,
+    View,
+    at_function,
+    dataclass,
+    fill_false,
+    module_line,
+    often,
+    same_place,
+    text,
+)
 
 from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks
@@ -206,7 +213,7 @@ def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     found = innermost_calls(view.trace.frames, waits)
     if "method" not in waits.columns:
         return found
-    printing = known(waits["method"] == "print")
+    printing = fill_false(waits["method"] == "print")
     return found.select(
         pl.when(~printing).then(one).alias(one) for one in found.columns
     )

@@ -9,8 +9,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
 from traceq.analysis.time.device_syncs import syncs_outside_ops
 from traceq.analysis.time.serving import token_syncs
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
 from ._shared import DeviceSync
 

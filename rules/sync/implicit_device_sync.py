@@ -13,8 +13,7 @@ from traceq.analysis.time.device_syncs import (
     written_as,
 )
 from traceq.analysis.time.serving import token_syncs
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
+from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
 from ._causes import with_causes
 from ._removed import removed_indices, removed_reads

@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base.gpu_use import MISSING, sign_of_gpu
 from traceq.analysis.time.launch_overhead import launches_outside_captures
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Good, Rule, Seen, Severity, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.compilation import without_capture
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    often,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

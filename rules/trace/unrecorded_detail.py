@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.lines import lines_are_known
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, dataclass, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,21 @@ import polars as pl
 from traceq.analysis.base.start_up import start_up
 from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
 from traceq.analysis.patterns.iterations import iterations
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, listed
-from traceq.intervals import disjoint, spans
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View
+from traceq.intervals import disjoint
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    counted,
+    dataclass,
+    listed,
+    spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
