@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import fallbacks, flash_share
 from traceq.linter import (
@@ -21,8 +20,8 @@ from traceq.linter import (
     located_advice,
     module_line,
     often,
+    own_function,
 )
-from traceq.linter.evidence import own_function
 
 from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes
 
@@ -195,7 +194,7 @@ class AttentionFallback(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place, kernels and causes."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         rows = [
             row
             | {

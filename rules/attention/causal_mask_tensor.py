@@ -11,7 +11,7 @@ from traceq.analysis.base.assumptions import (
     LONG_CAUSAL_MASK,
     LONG_CAUSAL_MASK_SAVING,
 )
-from traceq.analysis.base.ownership import has_named, together
+from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import (
     SDPA_BACKENDS,
     attention,
@@ -33,9 +33,9 @@ from traceq.linter import (
     located_advice,
     module_line,
     often,
+    own_function,
     shape,
 )
-from traceq.linter.evidence import own_function
 
 from ._shared import attention_lines
 
@@ -144,7 +144,7 @@ class CausalMaskTensor(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place."""
         rows = []
-        if not has_named(view.trace.ops, SDPA_BACKENDS):
+        if not view.has_op(SDPA_BACKENDS):
             return
         calls = attention(view.trace, view.kernels).filter(
             pl.col("backend") == "cudnn", pl.col("masked"), ~pl.col("causal")

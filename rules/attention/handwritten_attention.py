@@ -10,7 +10,6 @@ from traceq.analysis.base.assumptions import (
     FUSED_ATTENTION_LAUNCHES,
 )
 from traceq.analysis.base.callers import library_calls
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import causal_making, flash_share
 from traceq.analysis.patterns.attention_handwritten import (
@@ -32,16 +31,17 @@ from traceq.linter import (
     dataclass,
     dtype_name,
     fill_false,
+    fused_fixes,
     inputs,
     kernel_lines,
     listed,
     located_advice,
     module_line,
     often,
+    own_function,
+    rewritten,
     shape,
 )
-from traceq.linter.evidence import own_function, rewritten
-from traceq.linter.fused_fix import fused_fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,7 +220,7 @@ class HandwrittenAttention(Rule):
         """Group the softmaxes by place."""
         if not writes_attention(view.trace):
             return
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         found = handwritten_attention(view.trace, view.kernels)
         rows = []
         for row in found.iter_rows(named=True):

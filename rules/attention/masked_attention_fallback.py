@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.attention import (
     causal_making,
@@ -28,9 +27,9 @@ from traceq.linter import (
     located_advice,
     module_line,
     often,
+    own_function,
     shape,
 )
-from traceq.linter.evidence import own_function
 
 from ._shared import KERNELS, attention_lines, fixes
 
@@ -221,7 +220,7 @@ class MaskedAttentionFallback(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place, kernels and kind of mask."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         rows = []
         for row in fallbacks(view.trace, view.kernels, gpu):
             if row["causes"] != ["mask"]:

@@ -22,9 +22,9 @@ from traceq.linter import (
     located_advice,
     module_line,
     often,
+    own_function,
     shape,
 )
-from traceq.linter.evidence import own_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

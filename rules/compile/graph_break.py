@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import NOTHING, named_like
 from traceq.analysis.patterns.compilation import (
     CALL,
     LOOKUP,
@@ -20,6 +19,7 @@ from traceq.analysis.patterns.compile_reasons import break_reason
 from traceq.analysis.patterns.fusion import unfused
 from traceq.linter import (
     END,
+    NOTHING,
     Bad,
     Evidence,
     Fix,
@@ -268,7 +268,7 @@ def _breaks(view: View) -> pl.DataFrame:
     and file, line and function are those of the break.
     """
     ops = view.ops
-    region = named_like(view.trace.ops, REGION)
+    region = view.ops_matching(REGION)
     # Regions are few, and mostly none of them is inside another.
     if not fill_false(region[view.trace.ops["parent"].filter(region)]).any():
         return NOTHING

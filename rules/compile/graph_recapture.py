@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.patterns.compilation import (
     CALL,
     captures,
@@ -31,9 +30,9 @@ from traceq.linter import (
     overlap,
     rows_where,
     shape,
+    share_of_steps,
     spans,
 )
-from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -209,7 +208,7 @@ def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     ops = view.trace.ops
     rows = rows_where(ops["name"] == CALL)
     # Regions are outermost ops.
-    within = outermost_ops(view.trace)[rows].is_in(regions)
+    within = view.outermost_ops[rows].is_in(regions)
     calls = view.with_inputs(ops[["ts", "inputs"]][rows.filter(within)])
     found = changing_inputs(calls)
     if not found.height:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.compilation import LOOKUP, REGION, REGION_FRAME
 from traceq.linter import (
     Bad,
@@ -18,6 +17,7 @@ from traceq.linter import (
     Seen,
     View,
     dataclass,
+    named_like,
     often,
     option,
     text,

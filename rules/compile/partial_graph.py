@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import has_named, named
 from traceq.analysis.patterns.compilation import CALL, captures
 from traceq.linter import (
     Bad,
@@ -139,7 +138,7 @@ class PartialGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Compare what the forward and the backward of each compiled call launch."""
-        if not has_named(view.trace.ops, [CALL, _BACKWARD]):
+        if not view.has_op([CALL, _BACKWARD]):
             return
         if captures(view.trace, view.steady).height:
             return
@@ -230,7 +229,7 @@ def _advice(why: str) -> str:
 def _launches(view: View) -> pl.DataFrame:
     """Return what each compiled call launches: graphs, kernels, and the host's time."""
     calls = view.runtime[["id", "op", "call", "dur"]].drop_nulls("op")
-    roots = view.roots(pl.lit(named(view.trace.ops, [CALL, _BACKWARD])))
+    roots = view.roots(pl.lit(view.ops_named([CALL, _BACKWARD])))
     single = pl.col("call") == "launch"
     return (
         calls.with_columns(root=roots.gather(calls["op"]))

@@ -30,10 +30,10 @@ from traceq.linter import (
     listed,
     overlap,
     shape,
+    share_of_steps,
     spans,
     text,
 )
-from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.transfers import TO_GPU, direction
-from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,10 +24,11 @@ from traceq.linter import (
     option,
     overlap,
     same_place,
+    size,
     spans,
+    tensor,
     text,
 )
-from traceq.linter.evidence import tensor
 from traceq.model.names import PINNED
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from traceq.linter import (
     module_line,
     often,
     same_place,
+    tensor,
     text,
 )
-from traceq.linter.evidence import tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

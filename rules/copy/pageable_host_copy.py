@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
 from traceq.analysis.time.device_syncs import waits_to_copy
-from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -29,10 +27,11 @@ from traceq.linter import (
     option,
     overlap,
     same_place,
+    size,
     spans,
+    tensor,
     text,
 )
-from traceq.linter.evidence import tensor
 from traceq.linter.savings import WORTH_FIXING
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class PageableHostCopy(Rule):
             yield from self._found(view, row)
 
     def _found(self, view: View, row: Mapping[str, Any]) -> Iterator[Finding]:
-        rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
+        rate = pinned_rate(view.copies, view.gpu, row["direction"])
         saved = max(0.0, row["alone"] - row["bytes"] / rate)
         # SYN001 reports the wait: a minor finding would say little more of its line.
         if row["waits"] and saved / view.steps < WORTH_FIXING * view.bound.step_ns:

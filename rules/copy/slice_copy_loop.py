@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import outermost_ops
-from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.analysis.patterns.copies_by_slice import (
     backward_of_slices,
     slice_gradients,
@@ -33,6 +30,7 @@ from traceq.linter import (
     kernel_lines,
     module_line,
     option,
+    roofline_ns,
     same_place,
     shape,
     text,
@@ -223,8 +221,7 @@ class SliceCopyLoop(Rule):
                     Fix(
                         kernels=backward["id"],
                         kernel_share=saved * part,
-                        ops=outermost_ops(view.trace)
-                        .gather(backward["op"])
+                        ops=view.outermost_ops.gather(backward["op"])
                         .drop_nulls()
                         .unique(),
                         host_share=part * (1 - 1 / row["slices"]),
@@ -247,9 +244,9 @@ class SliceCopyLoop(Rule):
         if not loops:
             return
         nodes = [node for row in loops for node in row["id"]]
-        made = view.kernels_under(pl.col("id").is_in(nodes))
+        within = view.roots(pl.col("id").is_in(nodes))[view.kernels["op"]]
         for row in loops:
-            mine = made.filter(pl.col("root").is_in(row["id"]))
+            mine = view.kernels.filter(within.is_in(row["id"]))
             tensors = len(row["id"]) / row["slices"] / view.steps
             yield self._finding(
                 view,
@@ -310,8 +307,8 @@ def _saved_share(view: View, row: Mapping[str, Any], spent: float) -> float:
     """Return the share of the time that the fix removes: one copy of each remains."""
     tensors = len(row["id"]) / row["slices"]
     moved = 2 * SIZES[FLOAT32] * prod(row["whole"])
-    one = roofline_ns(used_gpu(view.trace), COPY_EFFICIENCY, moved=moved)
-    return saved_share(spent, (one or 0.0) * tensors)
+    one = roofline_ns(view.gpu, COPY_EFFICIENCY, moved=moved)
+    return view.saved_share(spent, (one or 0.0) * tensors)
 
 
 def _filled(row: Mapping[str, Any], writes: float) -> str:

@@ -11,9 +11,8 @@ from traceq.analysis.base.assumptions import (
     WHOLE_BATCH_ROW_NS,
     WHOLE_BATCH_TENSOR_NS,
 )
-from traceq.analysis.base.ownership import has_like, named_like
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
-from traceq.linter import dataclass, text
+from traceq.linter import dataclass, has_like, named_like, text
 from traceq.model.owners import third_party
 
 from ._workers import called_in, loading_ns

@@ -14,11 +14,10 @@ from traceq.analysis.base.assumptions import (
     WORKER_SLOWDOWN,
     WORKER_TENSOR_NS,
 )
-from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
 from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.host_activity import DATA, WAITS
-from traceq.linter import END, asof, dataclass
+from traceq.linter import END, asof, dataclass, named_like
 
 if TYPE_CHECKING:
     from traceq.linter import View

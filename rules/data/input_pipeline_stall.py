@@ -8,7 +8,6 @@ import polars as pl
 
 from traceq.analysis.base.callers import called_inside, callers
 from traceq.analysis.base.gpu_idle import busy_spans
-from traceq.analysis.base.ownership import named_like
 from traceq.intervals import disjoint
 from traceq.linter import (
     END,
@@ -26,6 +25,7 @@ from traceq.linter import (
     at_function,
     counted,
     dataclass,
+    named_like,
     option,
     overlap,
     text,

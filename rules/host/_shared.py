@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import inside
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.compilation import captures, compilations
-from traceq.linter import fill_false
+from traceq.linter import cached_per_trace, fill_false
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from traceq.linter import View
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace, View
 
 
 def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:

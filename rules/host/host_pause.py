@@ -29,9 +29,9 @@ from traceq.linter import (
     dataclass,
     option,
     rows_where,
+    share_of_steps,
     time,
 )
-from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

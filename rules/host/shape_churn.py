@@ -24,9 +24,9 @@ from traceq.linter import (
     module_line,
     often,
     option,
+    share_of_steps,
     text,
 )
-from traceq.linter.evidence import share_of_steps
 
 from ._shared import launches, own_time, settled
 

@@ -23,8 +23,8 @@ from traceq.linter import (
     module_line,
     often,
     option,
+    share_of_steps,
 )
-from traceq.linter.evidence import share_of_steps
 
 from ._shared import own_time, settled
 

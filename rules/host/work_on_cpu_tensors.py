@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.base.ownership import (
-    called_by_its_like,
-    named_like,
-    outermost_ops,
-)
+from traceq.analysis.base.ownership import called_by_its_like
 from traceq.analysis.time.host_activity import DATA
 from traceq.analysis.time.op_calls import on_host
 from traceq.common.expressions import elements
@@ -29,12 +25,13 @@ from traceq.linter import (
     fill_false,
     inputs,
     module_line,
+    named_like,
     nth,
     often,
     option,
+    tensor,
     text,
 )
-from traceq.linter.evidence import tensor
 from traceq.model.dtypes import ALL_SIZES
 
 from ._shared import own_time, settled
@@ -301,5 +298,5 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
         & ~few
     )
     calls = calls.filter(chosen)
-    called = ops["name"][outermost_ops(view.trace)[calls["op"]]]
+    called = ops["name"][view.outermost_ops[calls["op"]]]
     return calls.with_columns(text("name"), called=called.cast(pl.String))

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import named_like
-from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.linter import (
     HALF,
     Bad,
@@ -25,9 +22,11 @@ from traceq.linter import (
     inputs,
     kernel_lines,
     module_line,
+    named_like,
     nth,
     often,
     option,
+    roofline_ns,
     shape,
 )
 from traceq.model.dtypes import ALL_SIZES
@@ -184,9 +183,9 @@ def _share(view: View, row: Row) -> float:
         elements *= size
     moved = 2.0 * elements * ALL_SIZES.get(row["type"], 4) * _KERNELS_INSTEAD
     instead = roofline_ns(
-        used_gpu(view.trace), COPY_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
+        view.gpu, COPY_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
     )
-    return saved_share(row["gpu_ns"] / len(row["ids"]), instead)
+    return view.saved_share(row["gpu_ns"] / len(row["ids"]), instead)
 
 
 def _advice(dtype: str, along: int, rank: int) -> str:

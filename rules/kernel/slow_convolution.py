@@ -11,7 +11,6 @@ from traceq.analysis.base.assumptions import (
     FLOAT32_DEPTHWISE_SAVED,
     PATCHES_SAVED,
 )
-from traceq.analysis.base.device import used_gpu
 from traceq.linter import (
     HALF,
     Bad,
@@ -156,7 +155,7 @@ class SlowConvolution(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, forward and backward together."""
-        if used_gpu(view.trace).amd:
+        if view.gpu.amd:
             return
         ops = judged(view, r"^aten::convolution", self.min_share)
         if not ops.height:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.base.ownership import named_like
 from traceq.analysis.time.roofline import roofline
 from traceq.linter import (
     Bad,
@@ -20,6 +19,7 @@ from traceq.linter import (
     View,
     dataclass,
     inputs,
+    named_like,
     often,
     option,
 )

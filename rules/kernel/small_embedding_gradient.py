@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import ONE_HOT_EFFICIENCY
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.roofline import roofline_ns, saved_share
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,6 +23,7 @@ from traceq.linter import (
     nth,
     often,
     option,
+    roofline_ns,
     shape,
 )
 from traceq.model.dtypes import ALL_SIZES
@@ -181,6 +180,6 @@ def _share(view: View, row: Row) -> float:
     hot = row["table"] * prod(row["dims"][1])
     moved = hot * (2.0 + 2 * size) + prod(row["dims"][0]) * size
     then = roofline_ns(
-        used_gpu(view.trace), ONE_HOT_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
+        view.gpu, ONE_HOT_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
     )
-    return saved_share(row["gpu_ns"] / len(row["ids"]), then)
+    return view.saved_share(row["gpu_ns"] / len(row["ids"]), then)

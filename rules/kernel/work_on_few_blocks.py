@@ -12,7 +12,6 @@ from traceq.analysis.base.assumptions import (
     STAGED_EFFICIENCY,
     STAGED_KERNELS,
 )
-from traceq.analysis.base.device import used_gpu
 from traceq.linter import (
     Bad,
     Evidence,
@@ -161,7 +160,7 @@ class WorkOnFewBlocks(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, kind and shape, with their gradients."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         ops = judged(view, f"{_BATCH_NORM}|{_LAYER_NORM}|{_SOFTMAX}", self.min_share)
         if not ops.height:
             return

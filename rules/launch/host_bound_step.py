@@ -15,9 +15,7 @@ from traceq.analysis.base.assumptions import (
     MOST_IN_TRAINER_NS,
     MOST_OF_MODEL_NS,
 )
-from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import has_like, outermost_ops
-from traceq.analysis.patterns.compilation import REGION
+from traceq.analysis.base.ownership import outermost_ops
 from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.graph_obstacles import HARD, UNCOMPILED, graph_obstacles
 from traceq.analysis.time.graphed_model import OUTER_MODULE, accumulates, graphed_model
@@ -43,9 +41,11 @@ from traceq.linter import (
     Severity,
     View,
     at_function,
+    cached_per_trace,
     counted,
     dataclass,
     fill_false,
+    has_like,
     option,
     text,
     time,
@@ -503,7 +503,7 @@ def _fixes(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
         return [Fix(spans=_one_by_one(trace, account), host_share=GRAPH_HOST_SAVED)]
     gaps_ns = float(view.replay.work["gap"].sum())
     share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))
-    if has_like(view.ops, REGION) or _uncompiled(obstacles):
+    if view.compiled or _uncompiled(obstacles):
         # It is compiled, and calls take what they take; or it is not to be compiled.
         spans = _outside_optimizer(trace, account)
         kernels = view.kernels.filter(~fill_false(view.kernels["phase"] == "optimizer"))
@@ -570,7 +570,7 @@ def _evidence(
 
 def _around_ns(view: View) -> float:
     """Return how long the host is at ops outside of the model in a step."""
-    if _replayed(view) or has_like(view.ops, REGION):
+    if _replayed(view) or view.compiled:
         return 0.0
     model = graphed_model(view.trace, view.steady)
     if model.modules is None:
@@ -603,7 +603,7 @@ def _trains(view: View) -> bool:
 
 
 def _advice(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
-    compiled = has_like(view.ops, REGION)
+    compiled = view.compiled
     if any(one.reason in HARD for one in obstacles):
         cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
     elif _uncompiled(obstacles):

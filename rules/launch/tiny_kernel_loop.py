@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
-from traceq.analysis.base.ownership import named_like
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.patterns.optimizers import optimizer_regions
 from traceq.linter import (
@@ -21,6 +20,7 @@ from traceq.linter import (
     dataclass,
     listed,
     module_line,
+    named_like,
     option,
     spans,
 )

@@ -12,7 +12,6 @@ from traceq.analysis.base.assumptions import (
     FUSED_FOREACH_KERNELS_SAVED,
     MOST_BETWEEN_OPS_NS,
 )
-from traceq.analysis.base.ownership import has_like
 from traceq.analysis.patterns.optimizers import foreach_steps
 from traceq.analysis.replay.simulation import NO_SPANS, Change
 from traceq.intervals import merged
@@ -26,6 +25,7 @@ from traceq.linter import (
     View,
     counted,
     dataclass,
+    has_like,
     option,
 )
 

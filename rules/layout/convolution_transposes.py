@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import WHATEVER_LIBRARY
-from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.patterns.batch_norms import nchw_batch_norms
 from traceq.linter import (
     Bad,
@@ -163,7 +161,7 @@ class ConvolutionTransposes(Rule):
         """Group the transposes by place, all layers of a model together."""
         if not (view.copies["part"] == "conv layout").any():
             return
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         strides = pl.col("dst_strides").list.get(1, null_on_oob=True)
         channels = pl.col("dims").list.get(1, null_on_oob=True)
         turned = view.copies.filter(
@@ -242,7 +240,7 @@ def _faster(norms: pl.DataFrame) -> list[Fix]:
     spent = int(norms["dur"].sum())
     if not spent:
         return []
-    share = saved_share(spent, float(norms["then_ns"].sum()))
+    share = View.saved_share(spent, float(norms["then_ns"].sum()))
     return [Fix(kernels=norms["id"], kernel_share=share)]
 
 

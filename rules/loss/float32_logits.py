@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
-from traceq.analysis.base.ownership import has_like, named
-from traceq.analysis.patterns.compilation import REGION
 from traceq.linter import (
     FLOAT32,
     SIZES,
@@ -224,7 +222,7 @@ class Float32Logits(Rule):
 
 def _beside_compiled(view: View) -> bool:
     """Return whether the loss runs eager ops in a step that runs compiled code."""
-    return has_like(view.ops, REGION)
+    return view.compiled
 
 
 def _subject_and_advice(row: Row) -> tuple[str, str]:
@@ -245,7 +243,7 @@ def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evid
 def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
     ops = view.trace.ops
-    softmaxes = ops[["inputs", "id"]][rows_where(named(ops, _SOFTMAX))]
+    softmaxes = ops[["inputs", "id"]][rows_where(view.ops_named(_SOFTMAX))]
     known = (
         view.with_inputs(softmaxes)
         .select(

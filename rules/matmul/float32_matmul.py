@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.patterns.matmul import (
     are_matmuls,
     matmuls,
@@ -143,7 +142,7 @@ class Float32Matmul(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Put all matmuls on float32 kernels together."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         if gpu.amd or gpu.capability < _TF32:
             return
         in_tf32 = view.kernels["dtype"] == "tf32"
@@ -185,7 +184,7 @@ class Float32Matmul(Rule):
                 *shape_lines(largest.head(1).iter_rows(named=True)),
                 *kernel_lines(view, slow["id"]),
             ],
-            data={"matmuls": round(count), "gpu": used_gpu(view.trace).name},
+            data={"matmuls": round(count), "gpu": view.gpu.name},
             advice='call torch.set_float32_matmul_precision("high") at the start of the'
             " program if inputs with a mantissa of 10 bits are enough, or compute in"
             " bfloat16 (torch.autocast), which is faster still",

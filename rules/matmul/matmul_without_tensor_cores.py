@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.linter import (
     HALF,
@@ -132,7 +131,7 @@ class MatmulWithoutTensorCores(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the matmuls on such kernels by place and dtype."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         if gpu.amd or gpu.capability < _CORES or _WITHOUT in gpu.name:
             return
         calls = matmuls(view.trace, view.kernels, _SIMT)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
 from traceq.linter import (
     Bad,
@@ -163,7 +162,7 @@ class MisalignedMatmul(Rule):
         if not slow.height:
             return
         groups = (
-            with_fastest(slow, used_gpu(view.trace), "fp16")
+            with_fastest(slow, view.gpu, "fp16")
             .filter(saved() > 0)
             .sort(saved(), "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)

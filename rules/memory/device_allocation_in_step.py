@@ -13,8 +13,7 @@ from traceq.analysis.patterns.driver_allocations import (
     growth,
     shapes_change,
 )
-from traceq.common.words import size
-from traceq.linter import Bad, Good, Seen, View, dataclass, overlap, spans
+from traceq.linter import Bad, Good, Seen, View, dataclass, overlap, size, spans
 from traceq.linter.driver_calls import DriverCallRule, in_most_steps
 from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -17,6 +16,7 @@ from traceq.linter import (
     counted,
     dataclass,
     option,
+    size,
 )
 from traceq.model.schema import NUMBER
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -15,6 +14,7 @@ from traceq.linter import (
     Severity,
     counted,
     dataclass,
+    size,
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.callers import PLACE
-from traceq.common.words import size
 from traceq.linter import (
     Bad,
     Evidence,
@@ -18,6 +17,7 @@ from traceq.linter import (
     counted,
     dataclass,
     option,
+    size,
 )
 
 if TYPE_CHECKING:

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.words import size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, counted, dataclass
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

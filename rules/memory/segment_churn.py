@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.words import size
 from traceq.linter import (
     NOWHERE,
     Bad,
@@ -17,6 +16,7 @@ from traceq.linter import (
     Seen,
     dataclass,
     option,
+    size,
 )
 
 if TYPE_CHECKING:

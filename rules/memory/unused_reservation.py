@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.words import size
 from traceq.linter import (
     NOWHERE,
     Bad,
@@ -18,6 +17,7 @@ from traceq.linter import (
     counted,
     dataclass,
     option,
+    size,
 )
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share
 from traceq.analysis.patterns.norms_handwritten import handwritten_norms
@@ -19,16 +18,17 @@ from traceq.linter import (
     View,
     dataclass,
     dtype_name,
+    fused_fixes,
     inputs,
     kernel_lines,
+    library_module,
     listed,
     located_advice,
     module_line,
     often,
+    rewritten,
     shape,
 )
-from traceq.linter.evidence import library_module, rewritten
-from traceq.linter.fused_fix import fused_fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +150,7 @@ class HandwrittenNorm(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         found = handwritten_norms(view.trace, view.kernels)
         rows = [
             row | {"kind": _kind(row), "share": fused_share(row, gpu)}

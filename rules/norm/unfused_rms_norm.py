@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.ownership import together
 from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
 from traceq.linter import (
@@ -19,13 +18,13 @@ from traceq.linter import (
     counted,
     dataclass,
     dtype_name,
+    fused_fixes,
     inputs,
     kernel_lines,
     module_line,
     often,
     shape,
 )
-from traceq.linter.fused_fix import fused_fixes
 from traceq.model.torch_versions import version
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class UnfusedRmsNorm(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place and cause."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         newest = version(view.trace.facts.torch_to)
         found = unfused_rms_norms(view.trace, view.kernels)
         rows = [

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.matmul import MATMULS
@@ -175,7 +174,7 @@ class PaddedDecodeGraph(Rule):
 
 def _fixes(view: View, rows: pl.DataFrame) -> list[Fix]:
     """Return by which share each op's kernels get shorter with the real batch."""
-    peak = used_gpu(view.trace).peak
+    peak = view.gpu.peak
     if peak is None:
         return []
     ops = view.with_inputs(roofline(view.trace).ops)

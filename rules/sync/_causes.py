@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.base.ownership import outermost_ops
 from traceq.intervals import count_before, count_until
-from traceq.linter import END, asof, fill_false
+from traceq.linter import END, asof, fill_false, named
 
 from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 _VIEW = ("aten::view",)
 _KIND = ("cause", "file", "line", "function")

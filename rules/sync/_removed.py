@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import during, named, named_like, outermost_ops
+from traceq.analysis.base.ownership import during
 from traceq.analysis.replay.simulation import NO_SPANS
 from traceq.intervals import merged
-from traceq.linter import END, Evidence, Fix, fill_false
+from traceq.linter import END, Evidence, Fix, fill_false, named_like
 
 from ._written import COPYING, MASKED_COPY
 
@@ -77,12 +77,12 @@ def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
         return []
     ops = view.trace.ops
     around = ops["parent"][row["ops"]].drop_nulls().unique()
-    gone = fill_false(ops["parent"].is_in(around.implode())) & ~named(
-        ops, _MAKES_RESULT
+    gone = fill_false(ops["parent"].is_in(around.implode())) & ~view.ops_named(
+        _MAKES_RESULT
     )
     if row["cause"] == MASKED_COPY:
         called = pl.Series(row["called"], dtype=pl.UInt32)
-        whole = called.filter(named(ops, ["aten::index"])[called])
+        whole = called.filter(view.ops_named(["aten::index"])[called])
         gone = gone.scatter(whole, values=True)
     return [Fix(spans=ops.filter(gone).select(start="ts", end=END))]
 
@@ -116,8 +116,8 @@ def host_line(view: View, fix: Fix) -> Evidence:
 def _part_of_check(view: View, wait: KnownWait, ops: pl.DataFrame) -> pl.Series:
     """Return which of a function's ops are of the check."""
     if wait.checks:
-        outermost = outermost_ops(view.trace)[ops["id"]]
-        return named(view.trace.ops, wait.checks)[outermost]
+        outermost = view.outermost_ops[ops["id"]]
+        return view.ops_named(wait.checks)[outermost]
     frames = view.trace.frames
     kept = frames.filter(named_like(frames, _KEPT))
     inside = during(

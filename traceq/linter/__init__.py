@@ -6,24 +6,57 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from traceq.analysis.base.cached import cached_per_trace
     from traceq.analysis.base.device import Gpu
-    from traceq.analysis.base.ownership import Row, same_place
+    from traceq.analysis.base.ownership import (
+        NOTHING,
+        Row,
+        has_like,
+        has_named,
+        named,
+        named_like,
+        plain,
+        same_place,
+    )
+    from traceq.analysis.base.roofline import roofline_ns
+    from traceq.analysis.base.sizes import first_sizes
     from traceq.common.dataclass import dataclass
     from traceq.common.expressions import END, asof, fill_false, nth, rows_where, text
-    from traceq.common.words import at_function, counted, listed, often, shape, time
+    from traceq.common.words import (
+        at_function,
+        counted,
+        listed,
+        often,
+        shape,
+        size,
+        time,
+    )
+    from traceq.graph.nesting import nearest
     from traceq.intervals import overlap, spans
-    from traceq.linter.evidence import kernel_lines, located_advice, module_line
+    from traceq.linter.evidence import (
+        kernel_lines,
+        library_module,
+        located_advice,
+        module_line,
+        own_function,
+        rewritten,
+        share_of_steps,
+        tensor,
+    )
+    from traceq.linter.fused_fix import fused_fixes
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
     from traceq.linter.view import View
     from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
     from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
+    from traceq.model.trace import Trace
 
 __all__ = [
     "END",
     "FLOAT32",
     "HALF",
+    "NOTHING",
     "NOWHERE",
     "SIZES",
     "Bad",
@@ -39,26 +72,43 @@ __all__ = [
     "Seen",
     "Severity",
     "SnapshotView",
+    "Trace",
     "View",
     "asof",
     "at_function",
+    "cached_per_trace",
     "counted",
     "dataclass",
     "dtype_name",
     "fill_false",
+    "first_sizes",
+    "fused_fixes",
+    "has_like",
+    "has_named",
     "inputs",
     "kernel_lines",
+    "library_module",
     "listed",
     "located_advice",
     "module_line",
+    "named",
+    "named_like",
+    "nearest",
     "nth",
     "often",
     "option",
     "overlap",
+    "own_function",
+    "plain",
+    "rewritten",
+    "roofline_ns",
     "rows_where",
     "same_place",
     "shape",
+    "share_of_steps",
+    "size",
     "spans",
+    "tensor",
     "text",
     "time",
 ]
@@ -68,19 +118,30 @@ __all__ = [
 _MODULES = {
     name: module
     for module, names in {
+        "analysis.base.cached": "cached_per_trace",
         "analysis.base.device": "Gpu",
-        "analysis.base.ownership": "Row same_place",
+        "analysis.base.ownership": (
+            "NOTHING Row has_like has_named named named_like plain same_place"
+        ),
+        "analysis.base.roofline": "roofline_ns",
+        "analysis.base.sizes": "first_sizes",
         "common.dataclass": "dataclass",
         "common.expressions": "END asof fill_false nth rows_where text",
-        "common.words": "at_function counted listed often shape time",
+        "common.words": "at_function counted listed often shape size time",
+        "graph.nesting": "nearest",
         "intervals": "overlap spans",
-        "linter.evidence": "kernel_lines located_advice module_line",
+        "linter.evidence": (
+            "kernel_lines library_module located_advice module_line own_function"
+            " rewritten share_of_steps tensor"
+        ),
+        "linter.fused_fix": "fused_fixes",
         "linter.need": "Need",
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
         "linter.view": "View",
         "model.dtypes": "FLOAT32 HALF SIZES dtype_name",
         "model.finding": "NOWHERE Evidence Finding Fix Place Severity",
+        "model.trace": "Trace",
     }.items()
     for name in names.split()
 }
