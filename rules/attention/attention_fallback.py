@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import fallbacks, flash_share
+from traceq.analysis.base import ownership
+from traceq.analysis.patterns import attention
 from traceq.linter import (
     Bad,
     Good,
@@ -199,12 +199,12 @@ class AttentionFallback(Rule):
             row
             | {
                 "causes": _causes(row),
-                "share": flash_share(row, gpu, causal=row["causal"]),
+                "share": attention.flash_share(row, gpu, causal=row["causal"]),
             }
-            for row in fallbacks(view.trace, view.kernels, gpu)
+            for row in attention.fallbacks(view.trace, view.kernels, gpu)
             if row["causes"] != ["mask"]
         ]
-        for same in together(rows, "backend", "causes"):
+        for same in ownership.together(rows, "backend", "causes"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:

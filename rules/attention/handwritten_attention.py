@@ -5,13 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import (
-    FLOAT32_ATTENTION_SAVING,
-    FUSED_ATTENTION_LAUNCHES,
-)
-from traceq.analysis.base.callers import library_calls
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import causal_making, flash_share
+from traceq.analysis.base import assumptions, callers, ownership
+from traceq.analysis.patterns import attention
 from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
@@ -228,7 +223,7 @@ class HandwrittenAttention(Rule):
             row["share"] = _share(row, gpu)
             row["by_torch"] = _MODULE in (row["module"] or "").rpartition("/")[2]
             rows.append(row)
-        for same in together(rows, "by_torch"):
+        for same in ownership.together(rows, "by_torch"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -250,7 +245,7 @@ class HandwrittenAttention(Rule):
             fix=[
                 one
                 for row in rows
-                for one in fused_fixes(row, FUSED_ATTENTION_LAUNCHES)
+                for one in fused_fixes(row, assumptions.FUSED_ATTENTION_LAUNCHES)
             ],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),
@@ -274,8 +269,8 @@ class HandwrittenAttention(Rule):
 def _share(row: Row, gpu: Gpu) -> float:
     """Return the share of the GPU time that fused attention would save."""
     if row["type"] not in HALF:
-        return FLOAT32_ATTENTION_SAVING
-    return flash_share(row, gpu, causal=_causal(row))
+        return assumptions.FLOAT32_ATTENTION_SAVING
+    return attention.flash_share(row, gpu, causal=_causal(row))
 
 
 def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:
@@ -301,7 +296,7 @@ def _making(view: View, row: Row) -> str:
     if not _masks(row):
         return ""
     queries, keys = row["scores"][-2:]
-    return causal_making(view.trace, queries, keys, row["module"])
+    return attention.causal_making(view.trace, queries, keys, row["module"])
 
 
 def _causal(row: Row) -> bool:
@@ -326,7 +321,7 @@ def _is_eager(view: View, row: Row) -> bool:
     if not (view.trace.frames["function"] == _EAGER).any():
         return False
     moment = view.trace.ops.slice(row["first"], 1)
-    running = library_calls(view.trace.frames, moment)["library_function"]
+    running = callers.library_calls(view.trace.frames, moment)["library_function"]
     return bool(fill_false(running == _EAGER).any())
 
 

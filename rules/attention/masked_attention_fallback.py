@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import (
-    causal_making,
-    fallbacks,
-    flash_share,
-    mask_kind,
-    mask_shape,
-)
+from traceq.analysis.base import ownership
+from traceq.analysis.patterns import attention
 from traceq.linter import (
     Bad,
     Evidence,
@@ -222,13 +216,13 @@ class MaskedAttentionFallback(Rule):
         """Group the calls by place, kernels and kind of mask."""
         gpu = view.gpu
         rows = []
-        for row in fallbacks(view.trace, view.kernels, gpu):
+        for row in attention.fallbacks(view.trace, view.kernels, gpu):
             if row["causes"] != ["mask"]:
                 continue
             kind, making = _kind(view, row)
-            share = flash_share(row, gpu, causal=kind in _CAUSAL)
+            share = attention.flash_share(row, gpu, causal=kind in _CAUSAL)
             rows.append(row | {"kind": kind, "making": making, "share": share})
-        for same in together(rows, "backend", "kind"):
+        for same in ownership.together(rows, "backend", "kind"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -264,18 +258,18 @@ class MaskedAttentionFallback(Rule):
 
 def _kind(view: View, call: Row) -> tuple[str, str]:
     """Return the kind of a call's mask, and what is seen to make it causal, if any."""
-    kind = mask_kind(call)
+    kind = attention.mask_kind(call)
     if kind not in ("square", "batched"):
         return kind, ""
     rows, columns = call["mask"][-2:]
-    making = causal_making(view.trace, rows, columns, call["module"])
+    making = attention.causal_making(view.trace, rows, columns, call["module"])
     if not making:
         return kind, ""
     return "causal" if kind == "square" else "batched causal", making
 
 
 def _mask(call: Row) -> str:
-    size = mask_shape(call)
+    size = attention.mask_shape(call)
     if not size:
         return ""
     added = call["mask_type"] != "bool"

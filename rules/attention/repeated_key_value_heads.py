@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
+from traceq.analysis.base import ownership
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,6 +24,8 @@ from traceq.linter import (
     own_function,
     shape,
 )
+
+from ._repeated_heads import repeated_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +129,7 @@ class RepeatedKeyValueHeads(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the copies by place and by how many heads become how many."""
         rows = repeated_heads(view.trace, view.kernels).iter_rows(named=True)
-        for same in together(rows, "heads", "repeats"):
+        for same in ownership.together(rows, "heads", "repeats"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:

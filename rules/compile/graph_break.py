@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import (
-    CALL,
-    LOOKUP,
-    REGION,
-    REGION_FRAME,
-    graph_breaks,
-)
-from traceq.analysis.patterns.compile_reasons import break_reason
-from traceq.analysis.patterns.fusion import unfused
+from traceq.analysis.patterns import compilation, compile_reasons
 from traceq.linter import (
     END,
     NOTHING,
@@ -39,11 +31,12 @@ from traceq.linter import (
     text,
 )
 
+from ._fusion import unfused
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from traceq.analysis.patterns.compile_reasons import Reason
     from traceq.linter import Finding
     from traceq.model.run import CompiledPlace
 
@@ -152,7 +145,7 @@ class GraphBreak(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the inner regions by the line at which the outer one broke."""
-        breaks = graph_breaks(view.trace)
+        breaks = compilation.graph_breaks(view.trace)
         found = _breaks(view)
         if not found.height:
             yield from map(self._not_seen, breaks)
@@ -177,7 +170,7 @@ class GraphBreak(Rule):
         here: list[CompiledPlace],
         found: pl.DataFrame,
     ) -> Finding:
-        reasons = [break_reason(one.why) for one in here]
+        reasons = [compile_reasons.break_reason(one.why) for one in here]
         function = row["function"]
         where = f" in `{function}`" if function else ""
         regions = found.filter(pl.col("id").is_in(row["ids"]))
@@ -214,7 +207,7 @@ class GraphBreak(Rule):
 
     def _not_seen(self, one: CompiledPlace) -> Finding:
         """Return a graph break that happened when something else was recorded."""
-        reason = break_reason(one.why)
+        reason = compile_reasons.break_reason(one.why)
         where = f" in `{one.function}`" if one.function else ""
         return self.finding(
             f"a graph break{where} splits compiled code, in none of these steps",
@@ -245,7 +238,9 @@ def _place(one: CompiledPlace) -> Place:
     return Place(one.file, one.line, one.function, line_is="call")
 
 
-def _evidence(row: Mapping[str, Any], reasons: list[Reason]) -> Iterator[Evidence]:
+def _evidence(
+    row: Mapping[str, Any], reasons: list[compile_reasons.Reason]
+) -> Iterator[Evidence]:
     for reason in reasons[:_MOST_REASONS]:
         yield Evidence("reason", reason.text)
     if row["before"]:
@@ -268,7 +263,7 @@ def _breaks(view: View) -> pl.DataFrame:
     and file, line and function are those of the break.
     """
     ops = view.ops
-    region = view.ops_matching(REGION)
+    region = view.ops_matching(compilation.REGION)
     # Regions are few, and mostly none of them is inside another.
     if not fill_false(region[view.trace.ops["parent"].filter(region)]).any():
         return NOTHING
@@ -280,7 +275,7 @@ def _breaks(view: View) -> pl.DataFrame:
     outer = view.trace.ops["name"].gather(inner["parent"]).cast(pl.String)
     return (
         inner.drop("file", "line", "function")
-        .with_columns(frame=outer.str.extract(REGION_FRAME))
+        .with_columns(frame=outer.str.extract(compilation.REGION_FRAME))
         .join(_resumed(parts), left_on="id", right_on="parent", how="left")
         .pipe(asof, _lookups(parts), "ts", "at", by="parent")
         .drop("at")
@@ -290,7 +285,9 @@ def _breaks(view: View) -> pl.DataFrame:
 
 def _lookups(parts: pl.DataFrame) -> pl.DataFrame:
     """Return the guard checks in the outer regions: each is for the region after it."""
-    return parts.filter(pl.col("name") == LOOKUP).select("parent", at="ts", lookup="ts")
+    return parts.filter(pl.col("name") == compilation.LOOKUP).select(
+        "parent", at="ts", lookup="ts"
+    )
 
 
 def _overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
@@ -306,8 +303,8 @@ def _overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
         ops.with_columns(root=roots.gather(ops["id"]))
         .filter(
             pl.col("root").is_not_null(),
-            ~name.is_in([*_WRAPPERS, LOOKUP, CALL]),
-            ~name.str.contains(REGION),
+            ~name.is_in([*_WRAPPERS, compilation.LOOKUP, compilation.CALL]),
+            ~name.str.contains(compilation.REGION),
         )
         .group_by("root")
         .agg(first=pl.col("ts").min(), last=END.max())
@@ -343,7 +340,7 @@ def _own_ops(parts: pl.DataFrame) -> pl.DataFrame:
     distinguished from the program's own, and none are returned.
     """
     name = text("name")
-    after = (name == CALL).cum_sum().over("parent") > 0
+    after = (name == compilation.CALL).cum_sum().over("parent") > 0
     return (
         parts.sort("ts")
         .filter(after, name.str.starts_with("aten::"))

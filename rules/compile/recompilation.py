@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.patterns.compilation import (
-    CALL,
-    REGION,
-    changing_inputs,
-    compilations,
-    recompiles,
-    settled,
-)
-from traceq.analysis.patterns.compile_reasons import guard_reason
+from traceq.analysis.patterns import compilation, compile_reasons
 from traceq.linter import (
     Bad,
     Evidence,
@@ -39,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.analysis.patterns.compile_reasons import Reason
     from traceq.linter import Finding
 
 _FRAME = r"^(!?\d+)"
@@ -135,7 +126,7 @@ class Recompilation(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
-        found = compilations(view.trace, view.steady)
+        found = compilation.compilations(view.trace, view.steady)
         if not found.height:
             return
         found = found.with_columns(
@@ -147,7 +138,7 @@ class Recompilation(Rule):
             pl.col("step").n_unique().over("frame", "file", "line", "function") > 1
         )
         unknown = pl.col("version").is_null() & returns
-        found = settled(found.filter(again | unknown), view.steady)
+        found = compilation.settled(found.filter(again | unknown), view.steady)
         rows = (
             found.with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
             .group_by(
@@ -192,15 +183,18 @@ class Recompilation(Rule):
         )
 
 
-def _reasons(view: View) -> list[Reason]:
+def _reasons(view: View) -> list[compile_reasons.Reason]:
     """Return the guards that failed, if the recording knows them of one function.
 
     It does not know which number torch gave to a function.
     """
-    found = recompiles(view.trace)
+    found = compilation.recompiles(view.trace)
     if len({(one.file, one.function) for one in found}) != 1:
         return []
-    named = {reason.key: reason for reason in (guard_reason(one.why) for one in found)}
+    named = {
+        reason.key: reason
+        for reason in (compile_reasons.guard_reason(one.why) for one in found)
+    }
     return list(named.values())
 
 
@@ -220,11 +214,11 @@ def _changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]
     if frame is None:
         return {}
     name = text("name")
-    region = name.str.contains(REGION) & name.str.contains(f": {frame}/")
+    region = name.str.contains(compilation.REGION) & name.str.contains(f": {frame}/")
     inside = view.trace.ops.filter(
-        view.roots(region).is_not_null(), pl.col("name") == CALL
+        view.roots(region).is_not_null(), pl.col("name") == compilation.CALL
     )
-    return dict(changing_inputs(view.with_inputs(inside)).iter_rows())
+    return dict(compilation.changing_inputs(view.with_inputs(inside)).iter_rows())
 
 
 def _advice(inputs: Mapping[int, list[list[int]]], newest: int | None) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.copies_needless import cast_round_trips
 from traceq.linter import (
     Bad,
     Evidence,
@@ -27,6 +26,7 @@ from traceq.linter import (
     text,
 )
 
+from ._needless import cast_round_trips
 from ._shared import pass_lines
 
 if TYPE_CHECKING:

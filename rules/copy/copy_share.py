@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import REMOVABLE_COPIES
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import kv_cache
 from traceq.analysis.patterns.copies import PARTS
-from traceq.analysis.patterns.copies_needless import (
-    cast_round_trips,
-    layout_round_trips,
-    unwritten_clones,
-)
-from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.patterns.weights_stored import scaled_after
 from traceq.linter import (
     Bad,
@@ -31,6 +26,12 @@ from traceq.linter import (
     inputs,
     option,
     text,
+)
+
+from ._needless import (
+    cast_round_trips,
+    layout_round_trips,
+    unwritten_clones,
 )
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class CopyShare(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Divide all copies into parts, if together they take enough time."""
         # What a KV cache that grows by cat copies is SRV007's.
-        grown = cache_cats(view.trace)["id"]
+        grown = kv_cache.cache_cats(view.trace)["id"]
         moved = view.copies.filter(~pl.col("op").is_in(grown.implode()))
         busy, copied = int(view.kernels["dur"].sum()), int(moved["dur"].sum())
         if not copied or copied < self.min_share * busy:
@@ -250,7 +251,7 @@ def _fixes(rest: pl.DataFrame, scales: pl.DataFrame) -> list[Fix]:
     others, dequantized = rest.filter(~stored), rest.filter(stored)
     ops = pl.concat([dequantized["request"], scales["op"]]).drop_nulls().unique()
     return [
-        Fix(kernels=others["id"], kernel_share=REMOVABLE_COPIES),
+        Fix(kernels=others["id"], kernel_share=assumptions.REMOVABLE_COPIES),
         Fix(kernels=pl.concat([dequantized["id"], scales["id"]]), ops=ops),
     ]
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.transfers import TO_GPU, direction
 from traceq.linter import (
     Bad,
     Evidence,
@@ -29,7 +28,9 @@ from traceq.linter import (
     tensor,
     text,
 )
-from traceq.model.names import PINNED
+from traceq.model import names
+
+from ._transfers import TO_GPU, direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -164,7 +165,7 @@ class ExposedHostCopy(Rule):
         if not transfers.height:
             return
         sent = transfers.filter(
-            text("name").str.contains(PINNED),
+            text("name").str.contains(names.PINNED),
             direction() == TO_GPU,
             pl.col("bytes") >= self.min_kib * 1024,
         )

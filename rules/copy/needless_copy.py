@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.copies_needless import (
-    layout_round_trips,
-    unwritten_clones,
-)
 from traceq.linter import (
     Bad,
     Evidence,
@@ -27,6 +23,11 @@ from traceq.linter import (
     same_place,
     tensor,
     text,
+)
+
+from ._needless import (
+    layout_round_trips,
+    unwritten_clones,
 )
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
-from traceq.analysis.time.device_syncs import waits_to_copy
+from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Bad,
     Evidence,
@@ -33,6 +32,8 @@ from traceq.linter import (
     text,
 )
 from traceq.linter.savings import WORTH_FIXING
+
+from ._transfers import TO_GPU, TO_HOST, direction, pinned_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -174,7 +175,9 @@ class PageableHostCopy(Rule):
         )
         hidden = overlap(spans(large), spans(kernels))
         # Those of which SYN001 reports the wait.
-        waits = waits_to_copy(view.trace, view.steady).filter(~pl.col("copying"))
+        waits = device_syncs.waits_to_copy(view.trace, view.steady).filter(
+            ~pl.col("copying")
+        )
         groups = (
             large.with_columns(
                 direction=direction(),

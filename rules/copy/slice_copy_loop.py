@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.patterns.copies_by_slice import (
-    backward_of_slices,
-    slice_gradients,
-    slice_writes,
-)
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     FLOAT32,
     SIZES,
@@ -34,6 +29,12 @@ from traceq.linter import (
     same_place,
     shape,
     text,
+)
+
+from ._slices import (
+    backward_of_slices,
+    slice_gradients,
+    slice_writes,
 )
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def _saved_share(view: View, row: Mapping[str, Any], spent: float) -> float:
     """Return the share of the time that the fix removes: one copy of each remains."""
     tensors = len(row["id"]) / row["slices"]
     moved = 2 * SIZES[FLOAT32] * prod(row["whole"])
-    one = roofline_ns(view.gpu, COPY_EFFICIENCY, moved=moved)
+    one = roofline_ns(view.gpu, assumptions.COPY_EFFICIENCY, moved=moved)
     return view.saved_share(spent, (one or 0.0) * tensors)
 
 

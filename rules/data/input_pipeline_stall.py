@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import called_inside, callers
+from traceq.analysis.base import callers
 from traceq.analysis.base.gpu_idle import busy_spans
-from traceq.intervals import disjoint
 from traceq.linter import (
     END,
     NOWHERE,
@@ -25,12 +24,13 @@ from traceq.linter import (
     at_function,
     counted,
     dataclass,
+    disjoint,
     named_like,
     option,
     overlap,
     text,
 )
-from traceq.model.names import DATA_REGION
+from traceq.model import names
 
 from ._rows import RowByRow
 from ._workers import WorkerPlan, waited_ns
@@ -265,7 +265,7 @@ class InputPipelineStall(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the regions by loader, and add up the GPU's idle time in them."""
         found = view.annotations
-        loads = named_like(view.trace.annotations, DATA_REGION)[found["id"]]
+        loads = named_like(view.trace.annotations, names.DATA_REGION)[found["id"]]
         found = found.filter(loads & ~found["on_gpu"])
         if not found.height:
             return
@@ -297,7 +297,7 @@ class InputPipelineStall(Rule):
             said = _Said(*_OTHER)
         idle, loading = row["idle"] / view.steps, row["loading"] / view.steps
         stalled = row["idle"] / view.steady.time
-        inside = called_inside(view.trace.frames, regions).head(1)
+        inside = callers.called_inside(view.trace.frames, regions).head(1)
         return self.finding(
             said.message,
             subject=row["loader"] or row["name"],
@@ -485,7 +485,7 @@ def _inside(view: View, call: Mapping[str, Any]) -> Evidence:
 
 def _place(view: View, regions: pl.DataFrame) -> Place:
     """Return the line that asks for the next batch."""
-    found = callers(view.trace.frames, regions.head(20))
+    found = callers.callers(view.trace.frames, regions.head(20))
     if not found.height and not view.trace.frames.height:
         # Old traces have the call stack of each op as text. That of an op that loads
         # in the training process begins at the line that asks for the batch.

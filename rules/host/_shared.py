@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import inside
+from traceq.analysis.base import ownership
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.patterns.compilation import captures, compilations
+from traceq.analysis.patterns import compilation
 from traceq.linter import cached_per_trace, fill_false
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def _settled_ops(trace: Trace) -> pl.Series:
     """Return for each op whether it is settled; none is outside of the steps."""
     ops, steady = trace.ops, steady_steps(trace)
     left_out = ops["captured"] | ops["compiling"]
-    captured = captures(trace, steady)["id"]
+    captured = compilation.captures(trace, steady)["id"]
     if len(captured):
-        left_out |= inside(trace, captured).is_not_null()
-    compiled = compilations(trace, steady)["step"].unique()
+        left_out |= ownership.inside(trace, captured).is_not_null()
+    compiled = compilation.compilations(trace, steady)["step"].unique()
     if len(compiled):
         left_out |= fill_false(ops["step"].is_in(compiled.implode()))
     return ops["step"].is_not_null() & ~left_out

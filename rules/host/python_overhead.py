@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import PYTHON_PER_OP_NS
-from traceq.analysis.time.host_activity import HOOKS, LIBRARY, PLACE, PYTHON
-from traceq.analysis.time.serving import token_work
+from traceq.analysis.base import assumptions
+from traceq.analysis.time import host_activity, serving
 from traceq.linter import (
     Bad,
     Evidence,
@@ -199,9 +198,11 @@ class PythonOverhead(Rule):
         least = self.min_share * view.bound.step_ns * view.steps
         for row in _functions(view, least).iter_rows(named=True):
             yield self._of_function(view, row)
-        if not (view.host_account.described.things["kind"] == HOOKS).any():
+        if not (
+            view.host_account.described.things["kind"] == host_activity.HOOKS
+        ).any():
             return
-        hooks = view.host_account.of(pl.col("kind") == HOOKS)
+        hooks = view.host_account.of(pl.col("kind") == host_activity.HOOKS)
         for row in _grouped(hooks).iter_rows(named=True):
             if row["estimated"] >= least:
                 yield self._of_hook(view, row, hooks)
@@ -211,7 +212,7 @@ class PythonOverhead(Rule):
         silent = _silent(mine)
         looks, advice = (_SILENT, _UNKNOWN) if silent else _looks(mine)
         row = {**row, "recorded": int(mine["recorded"].sum())}
-        own = mine["caller"].filter(mine["kind"] == PYTHON)
+        own = mine["caller"].filter(mine["kind"] == host_activity.PYTHON)
         calls = (silent or own.n_unique()) / view.steps
         return self.finding(
             f"{row['function']} {looks} {often(calls)}",
@@ -259,10 +260,12 @@ def _inside(view: View, where: pl.Expr, *columns: str) -> pl.DataFrame:
     )
     called = text("library")
     torch, looks = called.str.contains("^(torch|<)"), called.str.contains(_LOOKS[0][1])
-    library = (pl.col("kind") == LIBRARY) & (~torch | looks)
-    own = pl.col("file").is_not_null() & ((pl.col("kind") == PYTHON) | library)
+    library = (pl.col("kind") == host_activity.LIBRARY) & (~torch | looks)
+    own = pl.col("file").is_not_null() & (
+        (pl.col("kind") == host_activity.PYTHON) | library
+    )
     found = view.host_account.of(own & where, *columns).filter(~edge)
-    between = token_work(view.trace)
+    between = serving.token_work(view.trace)
     if not len(between):
         return found
     return found.filter(~pl.col("start").is_in(between.implode()))
@@ -270,12 +273,12 @@ def _inside(view: View, where: pl.Expr, *columns: str) -> pl.DataFrame:
 
 def _grouped(segments: pl.DataFrame) -> pl.DataFrame:
     return (
-        segments.group_by(PLACE)
+        segments.group_by(host_activity.PLACE)
         .agg(
             pl.col("recorded", "idle", "estimated").sum(),
             calls=pl.col("caller").n_unique(),
         )
-        .sort(-pl.col("estimated"), *PLACE)
+        .sort(-pl.col("estimated"), *host_activity.PLACE)
     )
 
 
@@ -290,25 +293,34 @@ def _functions(view: View, least: float) -> pl.DataFrame:
     sums = segments.group_by("thing").agg(pl.col("estimated").sum())
     things = view.host_account.described.things
     found = (
-        sums.hstack(things[["kind", *PLACE]][sums["thing"]])
-        .group_by(PLACE)
-        .agg(pl.col("estimated").sum(), own=(pl.col("kind") == PYTHON).any())
+        sums.hstack(things[["kind", *host_activity.PLACE]][sums["thing"]])
+        .group_by(host_activity.PLACE)
+        .agg(
+            pl.col("estimated").sum(),
+            own=(pl.col("kind") == host_activity.PYTHON).any(),
+        )
         .filter("own", pl.col("estimated") >= least)
-        .sort(-pl.col("estimated"), *PLACE)
+        .sort(-pl.col("estimated"), *host_activity.PLACE)
     )
     if not found.height:
         return found
     called = view.ops["parent"].is_null() & (view.ops["phase"] != "backward")
     ops = (
-        view.ops[[*PLACE]]
+        view.ops[[*host_activity.PLACE]]
         .filter(called)
-        .group_by(PLACE)
+        .group_by(host_activity.PLACE)
         .agg(ops=pl.len())
         .with_columns(pl.col("file", "function").cast(pl.String))
     )
-    needed = pl.col("ops").fill_null(0) * PYTHON_PER_OP_NS
+    needed = pl.col("ops").fill_null(0) * assumptions.PYTHON_PER_OP_NS
     return (
-        found.join(ops, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+        found.join(
+            ops,
+            on=host_activity.PLACE,
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
         .with_columns(extra=pl.col("estimated") - needed)
         .filter(
             pl.col("extra") >= least,
@@ -320,14 +332,14 @@ def _functions(view: View, least: float) -> pl.DataFrame:
 def _at(row: Mapping[str, Any]) -> pl.Expr:
     return pl.all_horizontal(
         pl.col(column).cast(pl.String).eq_missing(pl.lit(row[column]).cast(pl.String))
-        for column in PLACE
+        for column in host_activity.PLACE
     )
 
 
 def _silent(segments: pl.DataFrame) -> int:
     """Return how often a function calls nothing for long, if that is most it does."""
     long = segments.filter(
-        pl.col("kind") == PYTHON,
+        pl.col("kind") == host_activity.PYTHON,
         pl.col("end") - pl.col("start") >= _LONG_NS,
         ~fill_false(pl.col("called").str.starts_with("<")),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.base.ownership import WHATEVER_LIBRARY
+from traceq.analysis.base import ownership
 from traceq.linter import (
     Bad,
     Evidence,
@@ -225,7 +225,7 @@ class ShapeChurn(Rule):
             return
         groups = view.by_place(
             # What varies is the user's: all functions of a library see the same.
-            slow.with_columns(WHATEVER_LIBRARY),
+            slow.with_columns(ownership.WHATEVER_LIBRARY),
             "kind",
             names=pl.col("name").unique(maintain_order=True),
             steps=pl.col("step").n_unique(),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import inside
+from traceq.analysis.base import ownership
 from traceq.linter import (
     Bad,
     Evidence,
@@ -239,10 +239,10 @@ def _slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
     them slow. ``ops`` are all of them.
     """
     slow = settled(view, slow)
-    around = inside(view.trace, slow["id"])
+    around = ownership.inside(view.trace, slow["id"])
     nested = around[slow["parent"]].is_not_null()
     if nested.any():
-        around = inside(view.trace, slow["id"].filter(~nested))
+        around = ownership.inside(view.trace, slow["id"].filter(~nested))
     call = around[slow["id"]]
     whole = slow.group_by(call=call).agg(
         pl.col(_SUMS).sum(), pl.col("loads").any(), ops=pl.col("id")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.base.ownership import called_by_its_like
-from traceq.analysis.time.host_activity import DATA
+from traceq.analysis.base import ownership
+from traceq.analysis.time import host_activity
 from traceq.analysis.time.op_calls import on_host
 from traceq.common.expressions import elements
 from traceq.linter import (
@@ -32,7 +32,7 @@ from traceq.linter import (
     tensor,
     text,
 )
-from traceq.model.dtypes import ALL_SIZES
+from traceq.model import dtypes
 
 from ._shared import own_time, settled
 
@@ -212,7 +212,9 @@ class WorkOnCpuTensors(Rule):
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
         found = rows.filter(regular, pl.col("usual") >= least)
         for row in found.sort("usual", descending=True).iter_rows(named=True):
-            spans = own_time(view, row["ids"]).filter(pl.col("kind") != DATA)
+            spans = own_time(view, row["ids"]).filter(
+                pl.col("kind") != host_activity.DATA
+            )
             if spans.height:
                 yield self._finding(view, row, spans)
 
@@ -272,9 +274,14 @@ class _Given(NamedTuple):
         if inputs is None:
             return cls()
         dims, types = view.trace.inputs.select("dims", "types").row(inputs)
-        if not dims or len(dims) <= at or not dims[at] or types[at] not in ALL_SIZES:
+        if (
+            not dims
+            or len(dims) <= at
+            or not dims[at]
+            or types[at] not in dtypes.ALL_SIZES
+        ):
             return cls()
-        size = prod(dims[at]) * ALL_SIZES[types[at]]
+        size = prod(dims[at]) * dtypes.ALL_SIZES[types[at]]
         return cls(tensor(types[at], dims[at]), size, types[at])
 
 
@@ -285,9 +292,11 @@ def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     """
     ops = view.trace.ops
     # An operator on a subclass of Tensor runs Python.
-    wrapped = ops["parent"].filter(called_by_its_like(view.trace))
+    wrapped = ops["parent"].filter(ownership.called_by_its_like(view.trace))
     given = view.trace.inputs[calls["inputs"]]
-    is_tensor = nth("types", 0).is_in(list(ALL_SIZES)) & (nth("dims", 0).list.len() > 0)
+    is_tensor = nth("types", 0).is_in(list(dtypes.ALL_SIZES)) & (
+        nth("dims", 0).list.len() > 0
+    )
     few = given.select(fill_false(is_tensor & (elements() < _FEW))).to_series()
     chosen = (
         on_host(view.trace, calls["op"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SHORTEST_KERNEL_NS
+from traceq.analysis.base import assumptions
 from traceq.analysis.time.roofline import roofline
 from traceq.linter import NOTHING, Evidence, View, kernel_lines, module_line, named_like
 
@@ -80,7 +80,7 @@ def saved(row: Row, efficiency: float, kernels: int = 1) -> float:
 
     What takes its place launches this many kernels for each op.
     """
-    shortest = float(len(row["ids"]) * kernels * SHORTEST_KERNEL_NS)
+    shortest = float(len(row["ids"]) * kernels * assumptions.SHORTEST_KERNEL_NS)
     return View.saved_share(row["gpu_ns"], max(row["least_ns"] / efficiency, shortest))
 
 

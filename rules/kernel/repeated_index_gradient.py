@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import (
-    ADDED_ROWS_EFFICIENCY,
-    ADDED_ROWS_MOST_SAVED,
-    SORTED_ROWS_NS,
-)
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     HALF,
     Bad,
@@ -178,8 +174,11 @@ class RepeatedIndexGradient(Rule):
 
 def _share(row: Row) -> float:
     """Return the share of the time that goes: never all that the roofline allows."""
-    then = SORTED_ROWS_NS * len(row["ids"]) + row["least_ns"] / ADDED_ROWS_EFFICIENCY
-    return min(ADDED_ROWS_MOST_SAVED, max(0.0, 1 - then / row["gpu_ns"]))
+    then = (
+        assumptions.SORTED_ROWS_NS * len(row["ids"])
+        + row["least_ns"] / assumptions.ADDED_ROWS_EFFICIENCY
+    )
+    return min(assumptions.ADDED_ROWS_MOST_SAVED, max(0.0, 1 - then / row["gpu_ns"]))
 
 
 def _advice(row: Row) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COPY_EFFICIENCY
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     HALF,
     Bad,
@@ -29,7 +29,7 @@ from traceq.linter import (
     roofline_ns,
     shape,
 )
-from traceq.model.dtypes import ALL_SIZES
+from traceq.model import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,9 +181,9 @@ def _share(view: View, row: Row) -> float:
     elements = 1
     for size in row["dims"]:
         elements *= size
-    moved = 2.0 * elements * ALL_SIZES.get(row["type"], 4) * _KERNELS_INSTEAD
+    moved = 2.0 * elements * dtypes.ALL_SIZES.get(row["type"], 4) * _KERNELS_INSTEAD
     instead = roofline_ns(
-        view.gpu, COPY_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
+        view.gpu, assumptions.COPY_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
     )
     return view.saved_share(row["gpu_ns"] / len(row["ids"]), instead)
 

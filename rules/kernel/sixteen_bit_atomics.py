@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FLOAT32_ATOMICS_EFFICIENCY
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     HALF,
     Bad,
@@ -152,7 +152,7 @@ class SixteenBitAtomics(Rule):
             count=calls,
             fix=Fix(
                 kernels=row["kernels"],
-                kernel_share=saved(row, FLOAT32_ATOMICS_EFFICIENCY),
+                kernel_share=saved(row, assumptions.FLOAT32_ATOMICS_EFFICIENCY),
             ),
             evidence=evidence(
                 view, row, Evidence("values", f"{kind} {shape(_values(row))}")

@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    DEPTHWISE_SAVED,
-    FLOAT32_DEPTHWISE_SAVED,
-    PATCHES_SAVED,
-)
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     HALF,
     Bad,
@@ -185,7 +181,11 @@ class SlowConvolution(Rule):
                     yield finding(view, row)
 
     def _depthwise(self, view: View, row: Row) -> Finding:
-        share = DEPTHWISE_SAVED if row["half"] else FLOAT32_DEPTHWISE_SAVED
+        share = (
+            assumptions.DEPTHWISE_SAVED
+            if row["half"]
+            else assumptions.FLOAT32_DEPTHWISE_SAVED
+        )
         return self._finding(
             view,
             row,
@@ -200,7 +200,7 @@ class SlowConvolution(Rule):
             view,
             row,
             "patch",
-            PATCHES_SAVED,
+            assumptions.PATCHES_SAVED,
             "cut the image by F.unfold(x, size, stride=size).transpose(1, 2), and"
             " multiply: F.linear(patches, weight.flatten(1), bias)",
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COPY_EFFICIENCY
+from traceq.analysis.base import assumptions
 from traceq.analysis.time.roofline import roofline
 from traceq.linter import (
     Bad,
@@ -186,7 +186,7 @@ class SlowKernel(Rule):
             count=calls,
             fix=Fix(
                 kernels=row["kernels"],
-                kernel_share=saved(row, COPY_EFFICIENCY.bandwidth / 6),
+                kernel_share=saved(row, assumptions.COPY_EFFICIENCY.bandwidth / 6),
             ),
             evidence=evidence(view, row, *more),
             data={"op": row["name"], "shapes": row["dims_text"]},

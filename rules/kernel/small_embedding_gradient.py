@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import ONE_HOT_EFFICIENCY
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     Bad,
     Evidence,
@@ -26,7 +26,7 @@ from traceq.linter import (
     roofline_ns,
     shape,
 )
-from traceq.model.dtypes import ALL_SIZES
+from traceq.model import dtypes
 
 from ._shared import evidence, groups, judged
 
@@ -176,10 +176,10 @@ class SmallEmbeddingGradient(Rule):
 
 def _share(view: View, row: Row) -> float:
     """Return the share of the time that goes, by a matmul with a one-hot matrix."""
-    size = ALL_SIZES.get(row["types"][0], 4)
+    size = dtypes.ALL_SIZES.get(row["types"][0], 4)
     hot = row["table"] * prod(row["dims"][1])
     moved = hot * (2.0 + 2 * size) + prod(row["dims"][0]) * size
     then = roofline_ns(
-        view.gpu, ONE_HOT_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
+        view.gpu, assumptions.ONE_HOT_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
     )
     return view.saved_share(row["gpu_ns"] / len(row["ids"]), then)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import ONES_EFFICIENCY
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     FLOAT32,
     HALF,
@@ -155,7 +155,10 @@ class TallSum(Rule):
             subject=row["name"],
             place=view.place(row),
             count=calls,
-            fix=Fix(kernels=row["kernels"], kernel_share=saved(row, ONES_EFFICIENCY)),
+            fix=Fix(
+                kernels=row["kernels"],
+                kernel_share=saved(row, assumptions.ONES_EFFICIENCY),
+            ),
             evidence=evidence(view, row, Evidence("input", f"{kind} {shape(dims)}")),
             data={"dims": dims, "dtype": kind},
             advice=advice,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SHARED_MATRIX_SAVED, TINY_MATMULS_SAVED
-from traceq.analysis.patterns.matmul import tiny_matmuls
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import matmul
 from traceq.linter import (
     Bad,
     Evidence,
@@ -141,7 +141,7 @@ class TinyBatchedMatmul(Rule):
         ops = judged(view, r"^aten::bmm$", self.min_share)
         if not ops.height:
             return
-        tiny = tiny_matmuls(left, right)
+        tiny = matmul.tiny_matmuls(left, right)
         rows = left.list.get(1, null_on_oob=True)
         shared = fill_false(
             (nth("strides", 1).list.first() == 0) & (rows <= _SHARED_ROWS)
@@ -171,7 +171,9 @@ class TinyBatchedMatmul(Rule):
             count=calls,
             fix=Fix(
                 kernels=row["kernels"],
-                kernel_share=SHARED_MATRIX_SAVED if is_shared else TINY_MATMULS_SAVED,
+                kernel_share=assumptions.SHARED_MATRIX_SAVED
+                if is_shared
+                else assumptions.TINY_MATMULS_SAVED,
             ),
             evidence=evidence(view, row, Evidence("dtype", kind)),
             data={"left": row["dims"][0], "right": row["dims"][1], "dtype": kind},

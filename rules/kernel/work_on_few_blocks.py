@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    FEW_CHANNELS_EFFICIENCY,
-    STAGED_EFFICIENCY,
-    STAGED_KERNELS,
-)
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     Bad,
     Evidence,
@@ -201,9 +197,9 @@ class WorkOnFewBlocks(Rule):
         calls, dims = row["calls"] / view.steps, row["dims"][0]
         message, advice = _words(row)
         share = (
-            saved(row, FEW_CHANNELS_EFFICIENCY, 2)
+            saved(row, assumptions.FEW_CHANNELS_EFFICIENCY, 2)
             if row["what"] == "batch norm"
-            else saved(row, STAGED_EFFICIENCY, STAGED_KERNELS)
+            else saved(row, assumptions.STAGED_EFFICIENCY, assumptions.STAGED_KERNELS)
         )
         kind = dtype_name(row["types"][0])
         return self.finding(

@@ -7,29 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    COMPILED_GPU_SHARE,
-    GRAPH_HOST_SAVED,
-    MOST_BETWEEN_OPS_NS,
-    MOST_DISPATCH_NS,
-    MOST_IN_TRAINER_NS,
-    MOST_OF_MODEL_NS,
-)
-from traceq.analysis.base.ownership import outermost_ops
-from traceq.analysis.patterns.optimizers import closures
-from traceq.analysis.time.graph_obstacles import HARD, UNCOMPILED, graph_obstacles
-from traceq.analysis.time.graphed_model import OUTER_MODULE, accumulates, graphed_model
-from traceq.analysis.time.host_activity import (
-    DISPATCH,
-    ENGINE,
-    LAUNCHES,
-    LIBRARY,
-    MODULES,
-    NO_STACKS,
-    PYTHON,
-    WITH_LIBRARIES,
-)
-from traceq.analysis.time.serving import serving
+from traceq.analysis.base import assumptions, ownership
+from traceq.analysis.patterns import optimizers
+from traceq.analysis.time import host_activity, serving
 from traceq.linter import (
     Bad,
     Evidence,
@@ -51,14 +31,17 @@ from traceq.linter import (
     time,
 )
 
+from ._graph_obstacles import HARD, UNCOMPILED, graph_obstacles
+from ._graphed_model import OUTER_MODULE, accumulates, graphed_model
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.analysis.replay.host_account import HostAccount
-    from traceq.analysis.time.graph_obstacles import Obstacle
-    from traceq.analysis.time.graphed_model import GraphedModel
-    from traceq.linter import Finding
-    from traceq.model.tables import Tables
+    from traceq.linter import Finding, Trace
+
+    from ._graph_obstacles import Obstacle
+    from ._graphed_model import GraphedModel
 
 _MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
@@ -66,10 +49,20 @@ _MOST_ENTRIES = 4
 _LITTLE_LEFT = 0.2
 # Less outside of the model is the loss, mostly. Chosen by judgement.
 _MUCH_AROUND = 0.1
-_CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
+_CALLS = (
+    host_activity.LAUNCHES,
+    "copies and sets",
+    "allocating memory",
+    "other runtime calls",
+)
 # What a model that runs as a CUDA graph does not do any more; its Python goes with it.
-_OF_OPS = (DISPATCH, ENGINE, *_CALLS)
-_OF_MODEL = (*_OF_OPS, MODULES, LIBRARY, NO_STACKS)
+_OF_OPS = (host_activity.DISPATCH, host_activity.ENGINE, *_CALLS)
+_OF_MODEL = (
+    *_OF_OPS,
+    host_activity.MODULES,
+    host_activity.LIBRARY,
+    host_activity.NO_STACKS,
+)
 _FORBIDS = {
     "shapes": "sizes that are new in every step",
     "launches": "steps that launch another number of kernels",
@@ -324,7 +317,9 @@ class HostBoundStep(Rule):
         obstacles = [] if unknown else graph_obstacles(view.trace, view.steady)
         forbidden = unknown or any(one.reason in HARD for one in obstacles)
         fixes = [] if forbidden else _fixes(view, obstacles)
-        launches = _removed(view, pl.col("kind") == LAUNCHES).height / view.steps
+        launches = (
+            _removed(view, pl.col("kind") == host_activity.LAUNCHES).height / view.steps
+        )
         found = self.finding(
             _message(view, launches),
             subject="launches",
@@ -343,7 +338,7 @@ class HostBoundStep(Rule):
         # The example compiles a model that is not compiled yet.
         unfit = (
             not fixes
-            or serving(view.trace)
+            or serving.serving(view.trace)
             or _replayed(view)
             or _uncompiled(obstacles)
             or graphed_model(view.trace, view.steady).is_function
@@ -400,12 +395,14 @@ _IS_TORCH = text("library").str.contains("^(torch|<)").fill_null(value=True)
 def _of(kinds: Sequence[str]) -> pl.Expr:
     """Return which things a graph removes of these kinds: no Python outside modules."""
     removed = pl.col("kind").is_in(list(kinds))
-    if LIBRARY in kinds:
+    if host_activity.LIBRARY in kinds:
         # What a trainer does around the model, as logging, stays.
         around = pl.col("module").is_null() & ~_IS_TORCH
-        removed &= ~((pl.col("kind") == LIBRARY) & around)
-    if MODULES in kinds:
-        python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
+        removed &= ~((pl.col("kind") == host_activity.LIBRARY) & around)
+    if host_activity.MODULES in kinds:
+        python = pl.col("kind").is_in(
+            [host_activity.PYTHON, host_activity.WITH_LIBRARIES]
+        )
         removed |= python & pl.col("module").is_not_null()
     return removed
 
@@ -417,45 +414,52 @@ def _removed(view: View, things: pl.Expr) -> pl.DataFrame:
     )
 
 
-def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
+def _without_optimizer(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     stays = fill_false(trace.ops["phase"] == "optimizer")[found["op"]]
     return found.select("start", "end").filter(~fill_false(stays))
 
 
 @cached_per_trace
-def _in_graph(trace: Tables, account: HostAccount, model: GraphedModel) -> pl.DataFrame:
+def _in_graph(trace: Trace, account: HostAccount, model: GraphedModel) -> pl.DataFrame:
     """Return when the host is at what the model does not do any more as a graph."""
     columns = ("start", "end", "op", "kind")
     if model.modules is not None:
         mine = OUTER_MODULE.is_in(model.modules.implode())
         found = account.of(_of(_OF_MODEL) & mine, *columns)
     else:
-        found = account.of(_of(_OF_MODEL) & (pl.col("kind") != ENGINE), *columns)
+        found = account.of(
+            _of(_OF_MODEL) & (pl.col("kind") != host_activity.ENGINE), *columns
+        )
         found = found.filter(model.are_in_windows(trace, found))
     return _only_dispatch(trace, account, found)
 
 
 @cached_per_trace
-def _outside_optimizer(trace: Tables, account: HostAccount) -> pl.DataFrame:
+def _outside_optimizer(trace: Trace, account: HostAccount) -> pl.DataFrame:
     """Return when the host is at ops and their Python, in a model or around it."""
     found = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
     return _only_dispatch(trace, account, found)
 
 
 def _only_dispatch(
-    trace: Tables, account: HostAccount, found: pl.DataFrame
+    trace: Trace, account: HostAccount, found: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what only calls kernels: no gaps, and no work on the host."""
-    longest = MOST_IN_TRAINER_NS if closures(trace).height else MOST_OF_MODEL_NS
+    longest = (
+        assumptions.MOST_IN_TRAINER_NS
+        if optimizers.closures(trace).height
+        else assumptions.MOST_OF_MODEL_NS
+    )
     slow = account.calls.filter(
-        pl.col("own") > MOST_DISPATCH_NS, pl.col("name").str.starts_with("aten::")
+        pl.col("own") > assumptions.MOST_DISPATCH_NS,
+        pl.col("name").str.starts_with("aten::"),
     )
     working = fill_false(pl.col("op").is_in(slow["op"].implode()))
     return _without_optimizer(trace, found.filter(~_is_gap(longest), ~working))
 
 
 @cached_per_trace
-def _one_by_one(trace: Tables, account: HostAccount) -> pl.DataFrame:
+def _one_by_one(trace: Trace, account: HostAccount) -> pl.DataFrame:
     """Return when the host is at ops that launch beside graphs which are replayed.
 
     What is around a replay, as guards and wrappers of compiled code, stays.
@@ -466,7 +470,7 @@ def _one_by_one(trace: Tables, account: HostAccount) -> pl.DataFrame:
         calls["op"].filter(chosen).drop_nulls().unique()
         for chosen in (~replays, replays)
     )
-    outermost = outermost_ops(trace)
+    outermost = ownership.outermost_ops(trace)
     apart = outermost[launching].unique()
     apart = apart.filter(~apart.is_in(outermost[around].implode()))
     found = account.of(_of(_OF_OPS), "start", "end", "op")
@@ -475,19 +479,21 @@ def _one_by_one(trace: Tables, account: HostAccount) -> pl.DataFrame:
     return _without_optimizer(trace, found.filter(fill_false(chosen)))
 
 
-def _is_gap(most_ns: int = MOST_BETWEEN_OPS_NS) -> pl.Expr:
+def _is_gap(most_ns: int = assumptions.MOST_BETWEEN_OPS_NS) -> pl.Expr:
     """Return whether unrecorded time is too long to be Python of the model."""
     long = pl.col("end") - pl.col("start") > most_ns
-    return long & (pl.col("kind") == NO_STACKS)
+    return long & (pl.col("kind") == host_activity.NO_STACKS)
 
 
 @cached_per_trace
-def _gaps(trace: Tables, account: HostAccount) -> tuple[int, float]:  # noqa: ARG001 - it is kept for the trace
+def _gaps(trace: Trace, account: HostAccount) -> tuple[int, float]:  # noqa: ARG001 - it is kept for the trace
     """Return how often nothing was recorded for too long, and for how long in all."""
-    if not (account.described.things["kind"] == NO_STACKS).any():
+    if not (account.described.things["kind"] == host_activity.NO_STACKS).any():
         return 0, 0.0
     columns = ("start", "end", "kind", "estimated")
-    gaps = account.of(pl.col("kind") == NO_STACKS, *columns).filter(_is_gap())
+    gaps = account.of(pl.col("kind") == host_activity.NO_STACKS, *columns).filter(
+        _is_gap()
+    )
     return gaps.height, float(gaps["estimated"].sum())
 
 
@@ -500,21 +506,28 @@ def _fixes(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
     """Return what a graph removes: the host's part, and the gaps between kernels."""
     trace, account = view.trace, view.host_account
     if _replayed(view):
-        return [Fix(spans=_one_by_one(trace, account), host_share=GRAPH_HOST_SAVED)]
+        return [
+            Fix(
+                spans=_one_by_one(trace, account),
+                host_share=assumptions.GRAPH_HOST_SAVED,
+            )
+        ]
     gaps_ns = float(view.replay.work["gap"].sum())
-    share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))
+    share = min(
+        1 - assumptions.COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy)
+    )
     if view.compiled or _uncompiled(obstacles):
         # It is compiled, and calls take what they take; or it is not to be compiled.
         spans = _outside_optimizer(trace, account)
         kernels = view.kernels.filter(~fill_false(view.kernels["phase"] == "optimizer"))
         return [
-            Fix(spans=spans, host_share=GRAPH_HOST_SAVED),
+            Fix(spans=spans, host_share=assumptions.GRAPH_HOST_SAVED),
             Fix(kernels=kernels["id"], kernel_share=share),
         ]
     model = graphed_model(trace, view.steady)
     if not model.host_share:
         return []
-    engine = _removed(view, pl.col("kind") == ENGINE)
+    engine = _removed(view, pl.col("kind") == host_activity.ENGINE)
     return [
         Fix(spans=_in_graph(trace, account, model), host_share=model.host_share),
         Fix(spans=engine, host_share=model.host_share * model.node_share),
@@ -538,13 +551,18 @@ def _evidence(
         place = at_function(line["file"], line["line"], line["function"])
         name = None if place and line["name"] == line["function"] else line["name"]
         most = " in ".join(filter(None, (name, place)))
-        named = counted(round(calls) or calls, "operator") if kind == DISPATCH else kind
+        named = (
+            counted(round(calls) or calls, "operator")
+            if kind == host_activity.DISPATCH
+            else kind
+        )
         note = f"in {named} (most in {most})" if most else f"in {named}"
         yield Evidence("waits", value=ns, unit="ns", note=note)
     gaps, gaps_ns = _gaps(view.trace, view.host_account)
     if gaps:
         often = counted(gaps / view.steps, "gap")
-        note = f"a step in {often} of over {time(MOST_BETWEEN_OPS_NS)}, unrecorded"
+        longest = time(assumptions.MOST_BETWEEN_OPS_NS)
+        note = f"a step in {often} of over {longest}, unrecorded"
         yield Evidence("gaps", value=gaps_ns / view.steps, unit="ns", note=note)
     # CUPTI may have lost those of the steps, and have others.
     if not view.kernels.is_empty():
@@ -576,7 +594,7 @@ def _around_ns(view: View) -> float:
     if model.modules is None:
         return 0.0
     mine = OUTER_MODULE.is_in(model.modules.implode())
-    ops = pl.col("kind").is_in([DISPATCH, LAUNCHES])
+    ops = pl.col("kind").is_in([host_activity.DISPATCH, host_activity.LAUNCHES])
     found = view.host_account.of(ops & ~fill_false(mine), "op", "estimated")
     phase = view.trace.ops["phase"][found["op"]]
     accumulated = accumulates(view.trace, found["op"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import optimizers
 from traceq.analysis.patterns.loops import loops
-from traceq.analysis.patterns.optimizers import optimizer_regions
 from traceq.linter import (
     Bad,
     Evidence,
@@ -175,7 +175,7 @@ class TinyKernelLoop(Rule):
     # a kernel of 10 µs takes about as long as its launch, and more than 100 launches in
     # an iteration are a loop over layers or micro-batches.
     min_iterations: int = option(
-        FEWEST_ITERATIONS, "Loops with fewer iterations are not reported."
+        assumptions.FEWEST_ITERATIONS, "Loops with fewer iterations are not reported."
     )
     tiny_us: float = option(
         10.0, "Kernels that take longer at the median are not tiny."
@@ -311,7 +311,7 @@ def _fewer_weights(view: View, gradients: int) -> Fix:
     """
     weights = _gradients(view)
     return Fix(
-        spans=spans(optimizer_regions(view.trace, view.steady)),
+        spans=spans(optimizers.optimizer_regions(view.trace, view.steady)),
         host_share=gradients / weights if weights else 0.0,
     )
 
@@ -374,7 +374,7 @@ def _advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
     unrolled = (
         f", which unrolls all {row['longest']} iterations and may take minutes, or use"
         " a kernel that is made for the recurrence"
-        if row["longest"] > UNROLLED_ITERATIONS
+        if row["longest"] > assumptions.UNROLLED_ITERATIONS
         else ""
     )
     if _updates(row):

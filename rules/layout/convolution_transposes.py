@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import WHATEVER_LIBRARY
-from traceq.analysis.patterns.batch_norms import nchw_batch_norms
+from traceq.analysis.base import ownership
 from traceq.linter import (
     Bad,
     Evidence,
@@ -29,7 +28,9 @@ from traceq.linter import (
     shape,
     text,
 )
-from traceq.model.dtypes import SHORT_HALF
+from traceq.model import dtypes
+
+from ._batch_norms import nchw_batch_norms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,7 +177,7 @@ class ConvolutionTransposes(Rule):
         busy = int(view.kernels["dur"].sum())
         groups = (
             # One call of channels_last is the fix for all functions of a library.
-            turned.with_columns(WHATEVER_LIBRARY)
+            turned.with_columns(ownership.WHATEVER_LIBRARY)
             .sort("dur", "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)
             .agg(
@@ -267,4 +268,4 @@ def _on_tensor_cores(gpu: Gpu) -> pl.Expr:
     """Return whether the convolution of a kernel may use tensor cores."""
     if gpu.amd or gpu.capability >= _TF32:
         return pl.lit(value=True)
-    return text("dtype").is_in(SHORT_HALF)
+    return text("dtype").is_in(dtypes.SHORT_HALF)

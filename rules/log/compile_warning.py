@@ -6,13 +6,10 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from traceq.analysis.patterns.compile_reasons import (
-    break_reason,
-    guard_reason,
-    guard_text,
-)
+from traceq.analysis.patterns import compile_reasons
 from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, dataclass
-from traceq.linter.log_messages import Message, findings, frames_of, hits, place_of
+
+from ._messages import Message, findings, frames_of, hits, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +18,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from traceq.linter import Finding, Place
-    from traceq.linter.log_messages import Hit
+
+    from ._messages import Hit
 
 _REASON = r"last reason: (?P<reason>[^\n]+)"
 _FUNCTION = r"function: '(?P<function>[^']+)' \((?P<file>[^\s:]+):(?P<line>\d+)\)"
@@ -172,7 +170,7 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
         place, _ = cause
         last = group[-1]
         guard = last.groups.get("reason", "?")
-        why = guard_reason(guard)
+        why = compile_reasons.guard_reason(guard)
         used = next(reversed(frames_of(last.whole)), None)
         named = {"function": "?", **last.groups, "why": why.text}
         return self.finding(
@@ -182,7 +180,7 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
             count=len(group),
             evidence=[
                 replace(last.evidence, count=len(group) if len(group) > 1 else None),
-                Evidence("guard", guard_text(guard), note=_at(used)),
+                Evidence("guard", compile_reasons.guard_text(guard), note=_at(used)),
             ],
             data={"reason": guard, "why": why.text, "frames": _frames(group)},
             advice=why.advice,
@@ -192,7 +190,7 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
 
     def _broken(self, place: Place, group: list[Hit]) -> Finding:
         last = group[-1].groups
-        why = break_reason(
+        why = compile_reasons.break_reason(
             last.get("reason", "?"), last.get("explanation", ""), last.get("hint", "")
         )
         where = f" in {place.function}" if place.function else ""
@@ -230,7 +228,7 @@ def _by_cause(found: list[Hit]) -> dict[tuple[Place, str], list[Hit]]:
     groups: dict[tuple[Place, str], list[Hit]] = {}
     for hit in found:
         place = replace(place_of(hit.groups), line_is="function")
-        cause = guard_reason(hit.groups.get("reason", "?")).key
+        cause = compile_reasons.guard_reason(hit.groups.get("reason", "?")).key
         groups.setdefault((place, cause), []).append(hit)
     return groups
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, dataclass
-from traceq.linter.log_messages import Message, findings
+
+from ._messages import Message, findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

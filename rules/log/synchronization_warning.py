@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.linter import Bad, Good, Need, Rule, Seen, dataclass
-from traceq.linter.log_messages import WARNED_AT, Message, findings
+
+from ._messages import WARNED_AT, Message, findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     FLOAT32,
     SIZES,
@@ -196,7 +196,9 @@ class Float32Logits(Rule):
             count=len(requests) / view.steps,
             fix=[
                 Fix(kernels=casts["id"], ops=casts["host"].drop_nulls()),
-                Fix(kernels=wide["id"], kernel_share=FLOAT32_SOFTMAX_SAVING),
+                Fix(
+                    kernels=wide["id"], kernel_share=assumptions.FLOAT32_SOFTMAX_SAVING
+                ),
             ],
             evidence=[
                 Evidence("cast by", row["caller"] or "the program"),

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.matmul import (
-    are_matmuls,
-    matmuls,
-    saved,
-    saved_share,
-    tiny_matmuls,
-    with_fastest,
-)
+from traceq.analysis.patterns import matmul
 from traceq.linter import (
     FLOAT32,
     Bad,
@@ -146,18 +139,18 @@ class Float32Matmul(Rule):
         if gpu.amd or gpu.capability < _TF32:
             return
         in_tf32 = view.kernels["dtype"] == "tf32"
-        if (in_tf32 & are_matmuls(view.trace, view.kernels)).any():
+        if (in_tf32 & matmul.are_matmuls(view.trace, view.kernels)).any():
             return
-        calls = matmuls(view.trace, view.kernels, _SIMT)
+        calls = matmul.matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height:
             return
         wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)
         # KRN006 is about batches of tiny ones, which TF32 does not help.
-        tiny = tiny_matmuls(pl.col("left"), pl.col("right"))
-        slow = with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
+        tiny = matmul.tiny_matmuls(pl.col("left"), pl.col("right"))
+        slow = matmul.with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
         least = self.min_share * int(view.kernels["dur"].sum())
         # Kernels that took no time, as recorded, save none.
-        if slow.height and slow.select(saved().sum()).item() >= max(1, least):
+        if slow.height and slow.select(matmul.saved().sum()).item() >= max(1, least):
             yield self._finding(view, slow)
 
     def _finding(self, view: View, slow: pl.DataFrame) -> Finding:
@@ -177,7 +170,10 @@ class Float32Matmul(Rule):
             subject="float32",
             place=view.place_of_group(places.row(0, named=True)),
             count=count,
-            fix=Fix(kernels=slow["id"], kernel_share=slow.select(saved_share()).item()),
+            fix=Fix(
+                kernels=slow["id"],
+                kernel_share=slow.select(matmul.saved_share()).item(),
+            ),
             evidence=[
                 Evidence("time", value=time, unit="ns", note="a step"),
                 *([Evidence("lines", where)] if where else []),

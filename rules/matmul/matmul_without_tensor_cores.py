@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
+from traceq.analysis.patterns import matmul
 from traceq.linter import (
     HALF,
     Bad,
@@ -27,7 +27,7 @@ from traceq.linter import (
     same_place,
     text,
 )
-from traceq.model.dtypes import BFLOAT16
+from traceq.model import dtypes
 
 from ._shared import shape_lines
 
@@ -134,14 +134,14 @@ class MatmulWithoutTensorCores(Rule):
         gpu = view.gpu
         if gpu.amd or gpu.capability < _CORES or _WITHOUT in gpu.name:
             return
-        calls = matmuls(view.trace, view.kernels, _SIMT)
+        calls = matmul.matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height or not calls["type"].is_in(HALF).any():
             return
         calls = calls.filter(pl.col("type").is_in(HALF))
         groups = (
-            with_fastest(calls, gpu, "fp16")
-            .filter(saved() > 0)
-            .sort(saved(), "id", descending=[True, False])
+            matmul.with_fastest(calls, gpu, "fp16")
+            .filter(matmul.saved() > 0)
+            .sort(matmul.saved(), "id", descending=[True, False])
             .group_by(*same_place(), "type", maintain_order=True)
             .agg(
                 "id",
@@ -150,7 +150,7 @@ class MatmulWithoutTensorCores(Rule):
                 pairs=pl.struct("left", "right").unique(maintain_order=True),
                 module=text("module").unique(maintain_order=True),
                 time=pl.col("dur").sum(),
-                share=saved_share(),
+                share=matmul.saved_share(),
             )
         )
         for row in groups.iter_rows(named=True):
@@ -182,7 +182,7 @@ class MatmulWithoutTensorCores(Rule):
 
 
 def _advice(row: Row, gpu: Gpu) -> str:
-    if row["type"] == BFLOAT16 and gpu.capability < _CORES_FOR_BFLOAT16:
+    if row["type"] == dtypes.BFLOAT16 and gpu.capability < _CORES_FOR_BFLOAT16:
         return (
             "this GPU has no tensor cores for bfloat16: use float16 with"
             " torch.amp.GradScaler"

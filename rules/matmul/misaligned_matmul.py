@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
+from traceq.analysis.patterns import matmul
 from traceq.linter import (
     Bad,
     Evidence,
@@ -26,7 +26,7 @@ from traceq.linter import (
     same_place,
     text,
 )
-from traceq.model.dtypes import SHORT_HALF
+from traceq.model import dtypes
 
 from ._shared import shape_lines
 
@@ -148,23 +148,23 @@ class MisalignedMatmul(Rule):
         name, size = text("name"), pl.col("size")
         rows = [nth("rows", at) for at in range(3)]
         misaligned = (pl.when(one % _ALIGNED != 0).then(one) for one in rows)
-        calls = matmuls(view.trace, view.kernels, _SLOW)
-        if not calls.height or not calls["dtype"].is_in(SHORT_HALF).any():
+        calls = matmul.matmuls(view.trace, view.kernels, _SLOW)
+        if not calls.height or not calls["dtype"].is_in(dtypes.SHORT_HALF).any():
             return
         slow = calls.with_columns(
             loaded=pl.coalesce(name.str.extract(_SLOW, 1), name.str.extract(_SLOW, 3)),
             size=pl.max_horizontal(misaligned),
         ).filter(
             pl.col("loaded").is_not_null(),
-            text("dtype").is_in(SHORT_HALF),
+            text("dtype").is_in(dtypes.SHORT_HALF),
             size.is_null() | (_padded(size) <= _MOST_PADDING * size),
         )
         if not slow.height:
             return
         groups = (
-            with_fastest(slow, view.gpu, "fp16")
-            .filter(saved() > 0)
-            .sort(saved(), "id", descending=[True, False])
+            matmul.with_fastest(slow, view.gpu, "fp16")
+            .filter(matmul.saved() > 0)
+            .sort(matmul.saved(), "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)
             .agg(
                 "id",
@@ -173,7 +173,7 @@ class MisalignedMatmul(Rule):
                 pairs=pl.struct("left", "right").unique(maintain_order=True),
                 module=text("module").unique(maintain_order=True),
                 time=pl.col("dur").sum(),
-                share=saved_share(),
+                share=matmul.saved_share(),
             )
         )
         for row in groups.iter_rows(named=True):

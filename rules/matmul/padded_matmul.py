@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.matmul_padding import matmul_padding
 from traceq.linter import (
     Bad,
     Evidence,
@@ -22,6 +21,8 @@ from traceq.linter import (
     kernel_lines,
     module_line,
 )
+
+from ._padding import matmul_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

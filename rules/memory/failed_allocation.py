@@ -20,7 +20,7 @@ from traceq.linter import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.memory.oom import Room
+    from traceq.analysis.memory import oom
     from traceq.linter import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
@@ -154,17 +154,19 @@ class FailedAllocation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Report of the first failure at each line why it did not fit."""
-        from traceq.analysis.memory.oom import failures
+        from traceq.analysis.memory import oom
 
-        groups = failures(view).group_by("device", "file", "line", maintain_order=True)
+        groups = oom.failures(view).group_by(
+            "device", "file", "line", maintain_order=True
+        )
         for _, group in groups:
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        from traceq.analysis.memory.oom import droppable, room
+        from traceq.analysis.memory import oom
 
-        found = room(view, row)
-        held = droppable(view, row["device"], row["event"]).to_dicts()
+        found = oom.room(view, row)
+        held = oom.droppable(view, row["device"], row["event"]).to_dicts()
         first = _line(held[0]) if held else "nothing"
         cause = found.cause
         if _is_limited(row):
@@ -203,7 +205,7 @@ class FailedAllocation(Rule):
         )
 
 
-def _why(found: Room, row: dict[str, Any]) -> str:
+def _why(found: oom.Room, row: dict[str, Any]) -> str:
     if found.cause == "fragmented":
         return (
             f"{size(found.free)} are reserved and free, but fragmented into"
@@ -219,7 +221,7 @@ def _is_limited(row: dict[str, Any]) -> bool:
     return (row["device_free"] or 0) >= row["asked"]
 
 
-def _totals(found: Room, row: dict[str, Any]) -> Iterator[Evidence]:
+def _totals(found: oom.Room, row: dict[str, Any]) -> Iterator[Evidence]:
     """Yield what was held and what was free."""
     yield Evidence(
         "held",
@@ -257,7 +259,7 @@ def _holder(row: dict[str, Any]) -> Evidence:
     )
 
 
-def _after(found: Room) -> Evidence:
+def _after(found: oom.Room) -> Evidence:
     allocations = counted(found.allocations_after, "allocation")
     return Evidence("after", f"the program goes on: {allocations} follow")
 

@@ -135,7 +135,7 @@ class Float32LogitsAtPeak(Rule):
     def _finding(
         self, view: SnapshotView, device: int, mine: pl.DataFrame, wide: pl.DataFrame
     ) -> Finding:
-        from traceq.analysis.memory.peak_without import peak_savings
+        from ._peak_without import peak_savings
 
         here = pl.col("device") == device
         kind = view.allocations.filter(here, pl.col("category") == _LOGITS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import PLACE
+from traceq.analysis.base import callers
 from traceq.linter import (
     Bad,
     Evidence,
@@ -133,7 +133,7 @@ class GrowingMemory(Rule):
         leaks = memory_leaks(view)
         for (device,), group in leaks.group_by("device", maintain_order=True):
             lines = (
-                group.group_by(PLACE, maintain_order=True)
+                group.group_by(callers.PLACE, maintain_order=True)
                 .agg(
                     pl.col("chain").first(),
                     pl.col("op").cast(pl.String).drop_nulls().unique().sort(),

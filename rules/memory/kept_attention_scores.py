@@ -118,7 +118,7 @@ class KeptAttentionScores(Rule):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
-        from traceq.analysis.memory.peak_without import peak_savings
+        from ._peak_without import peak_savings
 
         here = pl.col("device") == device
         held, peak = int(mine["size"].sum()), view.peak_bytes(device)

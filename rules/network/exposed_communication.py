@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SLOW_MACHINE_LINK
+from traceq.analysis.base import assumptions
 from traceq.analysis.patterns.collectives import exposed_by_collective
 from traceq.analysis.patterns.host_collectives import (
     exposed_through_host,
@@ -193,7 +193,9 @@ class ExposedCommunication(Rule):
         count, exposed = row["calls"] / view.steps, row["exposed"] / view.steps
         ranks = view.trace.facts.world_size
         over = f" over {counted(ranks, 'rank')}" if ranks else ""
-        sending = min(1.0, 2 * row["bytes"] / SLOW_MACHINE_LINK / row["time"])
+        sending = min(
+            1.0, 2 * row["bytes"] / assumptions.SLOW_MACHINE_LINK / row["time"]
+        )
         waits = pl.DataFrame(row["waits"], schema={"start": pl.Int64, "end": pl.Int64})
         return self.finding(
             f"{row['collective']}{over} goes through the host ({row['backend']})"
@@ -274,7 +276,7 @@ def _sent(row: Mapping[str, Any]) -> Iterator[Evidence]:
         yield Evidence("rate", value=rate, note="GB/s")
     if row["unsized"]:
         yield Evidence("note", _UNSIZED)
-    elif row["bytes"] < SLOW_MACHINE_LINK * row["time"]:
+    elif row["bytes"] < assumptions.SLOW_MACHINE_LINK * row["time"]:
         yield Evidence("note", _SLOW)
 
 

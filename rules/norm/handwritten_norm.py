@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.norms import fused_share
-from traceq.analysis.patterns.norms_handwritten import handwritten_norms
+from traceq.analysis.base import assumptions, ownership
 from traceq.linter import (
     Bad,
     Evidence,
@@ -29,6 +26,9 @@ from traceq.linter import (
     rewritten,
     shape,
 )
+
+from ._handwritten import handwritten_norms
+from ._norms import fused_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +156,7 @@ class HandwrittenNorm(Rule):
             row | {"kind": _kind(row), "share": fused_share(row, gpu)}
             for row in found.iter_rows(named=True)
         ]
-        for same in together(rows, "kind"):
+        for same in ownership.together(rows, "kind"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -170,7 +170,11 @@ class HandwrittenNorm(Rule):
             subject=most["kind"],
             place=view.place(most),
             count=calls,
-            fix=[one for row in rows for one in fused_fixes(row, FUSED_NORM_LAUNCHES)],
+            fix=[
+                one
+                for row in rows
+                for one in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
+            ],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),
                 Evidence("input", f"{dtype_name(most['type'])} {shape(most['dims'])}"),

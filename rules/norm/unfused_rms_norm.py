@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
+from traceq.analysis.base import assumptions, ownership
 from traceq.linter import (
     Bad,
     Evidence,
@@ -26,6 +24,8 @@ from traceq.linter import (
     shape,
 )
 from traceq.model.torch_versions import version
+
+from ._norms import fused_share, unfused_rms_norms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +153,7 @@ class UnfusedRmsNorm(Rule):
             row | {"cause": _cause(row, newest), "share": fused_share(row, gpu)}
             for row in found.iter_rows(named=True)
         ]
-        for same in together(rows, "cause"):
+        for same in ownership.together(rows, "cause"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -167,7 +167,11 @@ class UnfusedRmsNorm(Rule):
             subject=f"rms_norm {most['cause']}",
             place=view.place(most),
             count=calls,
-            fix=[one for row in rows for one in fused_fixes(row, FUSED_NORM_LAUNCHES)],
+            fix=[
+                one
+                for row in rows
+                for one in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
+            ],
             evidence=[
                 *_input_lines(most),
                 *kernel_lines(view, kernels, most=4),

@@ -6,20 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import GRAPH_HOST_SAVED
-from traceq.analysis.patterns.iteration_marks import DECODE
-from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.analysis.time.device_syncs import device_syncs
-from traceq.analysis.time.host_activity import (
-    DISPATCH,
-    LAUNCHES,
-    LIBRARY,
-    MODULES,
-    NO_STACKS,
-    PYTHON,
-    WITH_LIBRARIES,
-)
-from traceq.analysis.time.serving import gaps_before
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import iteration_marks, kv_cache
+from traceq.analysis.time import device_syncs, host_activity, serving
 from traceq.linter import (
     Bad,
     Evidence,
@@ -48,10 +37,21 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-_CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
+_CALLS = (
+    host_activity.LAUNCHES,
+    "copies and sets",
+    "allocating memory",
+    "other runtime calls",
+)
 # What a model that runs as a CUDA graph does not do any more.
-_OF_MODEL = (DISPATCH, *_CALLS, MODULES, LIBRARY, NO_STACKS)
-_PYTHON = (PYTHON, WITH_LIBRARIES)
+_OF_MODEL = (
+    host_activity.DISPATCH,
+    *_CALLS,
+    host_activity.MODULES,
+    host_activity.LIBRARY,
+    host_activity.NO_STACKS,
+)
+_PYTHON = (host_activity.PYTHON, host_activity.WITH_LIBRARIES)
 _TRANSFORMERS = (
     'generate(…, cache_implementation="static"), which compiles decode and replays it'
     " as a CUDA graph"
@@ -169,7 +169,7 @@ class DecodeWithoutGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the decodes that are eager, if the GPU idles in them."""
-        decodes = steady_iterations(view, DECODE)
+        decodes = steady_iterations(view, iteration_marks.DECODE)
         if not decodes.height or searches_beams(view):
             return
         eager = decodes.filter(pl.col("run") == "eager")
@@ -180,13 +180,14 @@ class DecodeWithoutGraph(Rule):
             return
         launches = float(steps["launches"].sum()) / steps.height
         kernels = view.kernels.join(eager, on="step", how="semi")
-        grows = cache_cats(view.trace).height > 0
+        grows = kv_cache.cache_cats(view.trace).height > 0
         yield self.finding(
             _message(decodes, eager, round(launches)),
             subject="decode",
             count=eager.height / view.steps,
             fix=Fix(
-                spans=_removed(view, eager.select("step")), host_share=GRAPH_HOST_SAVED
+                spans=_removed(view, eager.select("step")),
+                host_share=assumptions.GRAPH_HOST_SAVED,
             ),
             gpu_idle_ns=idle / view.steps,
             evidence=[
@@ -231,9 +232,9 @@ def _removed(view: View, eager: pl.DataFrame) -> pl.DataFrame:
     segments = view.host_account.of(of_model, "start", "end", "step", "kind").join(
         eager, on="step", how="semi"
     )
-    gaps = gaps_before(view.trace, eager).select("start", "end")
+    gaps = serving.gaps_before(view.trace, eager).select("start", "end")
     # Without stacks, what Python does between iterations looks as the model's does.
-    between = pl.col("kind") == NO_STACKS
+    between = pl.col("kind") == host_activity.NO_STACKS
     inside = segments.with_columns(in_gap=overlap(segments, gaps))
     return inside.filter(
         ~(between & (2 * pl.col("in_gap") > pl.col("end") - pl.col("start")))
@@ -245,7 +246,7 @@ def _first(view: View, eager: pl.DataFrame, *, grows: bool) -> Sequence[Evidence
     found = []
     if grows:
         found.append(Evidence("first", "a KV cache that grows by cat (SRV007)"))
-    syncs = device_syncs(view.trace).join(eager, on="step", how="semi")
+    syncs = device_syncs.device_syncs(view.trace).join(eager, on="step", how="semi")
     each = syncs.height / max(1, int(eager["decodes"].fill_null(1).sum()))
     if each >= _SEVERAL:
         found.append(Evidence("first", "syncs in the iteration", count=round(each, 1)))

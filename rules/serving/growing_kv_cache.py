@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.kv_cache import cache_cats
+from traceq.analysis.patterns import kv_cache
 from traceq.linter import (
     Bad,
     Evidence,
@@ -132,7 +132,7 @@ class GrowingKvCache(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the cats by place."""
-        cats = cache_cats(view.trace).select("length", "shape", op="id")
+        cats = kv_cache.cache_cats(view.trace).select("length", "shape", op="id")
         if not cats.height:
             return
         kernels = view.kernels.join(cats, on="op", maintain_order="left")

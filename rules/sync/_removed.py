@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import during
+from traceq.analysis.base import ownership
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.intervals import merged
-from traceq.linter import END, Evidence, Fix, fill_false, named_like
+from traceq.linter import END, Evidence, Fix, fill_false, merged, named_like
 
 from ._written import COPYING, MASKED_COPY
 
@@ -44,7 +43,7 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
         row["inner"], schema_overrides={"thread": view.trace.ops["thread"].dtype}
     )
     functions = functions.drop_nulls().sort("start").with_row_index("owner")
-    owner = during(view.trace, functions)
+    owner = ownership.during(view.trace, functions)
     ops = view.trace.ops[owner.is_not_null().arg_true()]
     part = _part_of_check(view, wait, ops)
     runs = (
@@ -120,7 +119,7 @@ def _part_of_check(view: View, wait: KnownWait, ops: pl.DataFrame) -> pl.Series:
         return view.ops_named(wait.checks)[outermost]
     frames = view.trace.frames
     kept = frames.filter(named_like(frames, _KEPT))
-    inside = during(
+    inside = ownership.during(
         view.trace,
         kept.select("thread", start="ts", end=END).with_row_index("owner"),
     )

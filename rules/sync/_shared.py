@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import innermost_calls, library_calls
-from traceq.analysis.time.device_syncs import sync_chains
+from traceq.analysis.base import callers
+from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Evidence,
     Fix,
@@ -65,7 +65,7 @@ class DeviceSync(Rule):
         found = waits.join(
             _chains(view), on="id", how="left", maintain_order="left"
         ).with_columns(
-            *library_calls(view.trace.frames, waits),
+            *callers.library_calls(view.trace.frames, waits),
             *_functions(view, waits),
             lost=pl.min_horizontal("wait", "gap"),
         )
@@ -181,7 +181,7 @@ def _chains(view: View) -> pl.DataFrame:
 
     The longest one of a chain has those of all.
     """
-    chains = sync_chains(view.trace)
+    chains = device_syncs.sync_chains(view.trace)
     calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
     calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
@@ -210,7 +210,7 @@ def _also(row: Mapping[str, Any]) -> list[Evidence]:
 
 def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the functions that wait; all that print a tensor are as none."""
-    found = innermost_calls(view.trace.frames, waits)
+    found = callers.innermost_calls(view.trace.frames, waits)
     if "method" not in waits.columns:
         return found
     printing = fill_false(waits["method"] == "print")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.gpu_use import MISSING, sign_of_gpu
 from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.linter import (
     Bad,
@@ -18,6 +17,8 @@ from traceq.linter import (
     dataclass,
     option,
 )
+
+from ._gpu_use import MISSING, sign_of_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

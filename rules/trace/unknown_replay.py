@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import without_capture
+from traceq.analysis.patterns import compilation
 from traceq.linter import (
     Bad,
     Evidence,
@@ -108,7 +108,7 @@ class UnknownReplay(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Add up what is replayed without a capture."""
-        lost = without_capture(view.trace)[view.kernels["id"]]
+        lost = compilation.without_capture(view.trace)[view.kernels["id"]]
         if not lost.any():
             return
         replayed = view.kernels.filter(lost)

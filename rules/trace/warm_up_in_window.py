@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.start_up import start_up
-from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
+from traceq.analysis.patterns import iteration_marks
 from traceq.analysis.patterns.iterations import iterations
-from traceq.intervals import disjoint
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,6 +20,7 @@ from traceq.linter import (
     View,
     counted,
     dataclass,
+    disjoint,
     listed,
     spans,
 )
@@ -194,7 +194,7 @@ def _warm_up(view: View) -> pl.DataFrame:
     phases = iterations(view.trace).select("step", "phase")
     steady = phases.join(view.steady.windows, on="step", how="semi")["phase"]
     other = phases.filter(
-        pl.col("phase").is_in([PREFILL, MIXED]),
+        pl.col("phase").is_in([iteration_marks.PREFILL, iteration_marks.MIXED]),
         ~pl.col("phase").is_in(steady.unique().implode()),
     )
     return left_out.join(other, on="step", how="anti", maintain_order="left")

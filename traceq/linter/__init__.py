@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         time,
     )
     from traceq.graph.nesting import nearest
-    from traceq.intervals import overlap, spans
+    from traceq.intervals import disjoint, merged, overlap, spans
     from traceq.linter.evidence import (
         kernel_lines,
         library_module,
@@ -79,6 +79,7 @@ __all__ = [
     "cached_per_trace",
     "counted",
     "dataclass",
+    "disjoint",
     "dtype_name",
     "fill_false",
     "first_sizes",
@@ -90,6 +91,7 @@ __all__ = [
     "library_module",
     "listed",
     "located_advice",
+    "merged",
     "module_line",
     "named",
     "named_like",
@@ -129,7 +131,7 @@ _MODULES = {
         "common.expressions": "END asof fill_false nth rows_where text",
         "common.words": "at_function counted listed often shape size time",
         "graph.nesting": "nearest",
-        "intervals": "overlap spans",
+        "intervals": "disjoint merged overlap spans",
         "linter.evidence": (
             "kernel_lines library_module located_advice module_line own_function"
             " rewritten share_of_steps tensor"

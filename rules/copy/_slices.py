@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import (
+from traceq.linter import (
+    END,
     NOTHING,
+    fill_false,
     has_named,
     named,
     named_like,
+    nearest,
+    nth,
     plain,
+    text,
 )
-from traceq.common.expressions import END, known, nth, text
-from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 _CUTTING = ("aten::select", "aten::slice")
 # Ops that may stand between cutting a slice out and writing to it.
@@ -64,7 +67,7 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
     outermost = outermost.with_columns(
         before.shift(1).name.suffix("_cut"), before.shift(2).name.suffix("_row")
-    ).with_columns(writes=known(writes_slice))
+    ).with_columns(writes=fill_false(writes_slice))
     if not outermost["writes"].any():
         return NOTHING
     mine = thread == pl.col("thread_row")
@@ -83,7 +86,7 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         *_positions(trace, found["inputs_cut"], "_cut"),
         *_positions(trace, found["inputs_row"], "_row"),
     )
-    of_row = known((pl.col("plain_row") == "aten::select") & _is_row())
+    of_row = fill_false((pl.col("plain_row") == "aten::select") & _is_row())
     writes = writes.with_columns(
         written=pl.col("whole"),
         whole=pl.when(of_row).then("whole_row").otherwise("whole_cut"),
@@ -177,4 +180,4 @@ def _cut_inside(trace: Trace, cuts: pl.Series) -> pl.Series:
     """Return which ops that cut are inside of an op that the program calls."""
     ops = trace.ops
     around = nearest(ops["parent"], ~named(ops, _CUTS))[cuts]
-    return known(named_like(ops, _COMPILED)[around])
+    return fill_false(named_like(ops, _COMPILED)[around])
