@@ -16,12 +16,17 @@ from traceq.linter import (
     nearest,
     nth,
     plain,
+    same_place,
     text,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
     from traceq.linter import Trace
 
+_SOURCE = ("file", "line", "function")
 _CUTTING = ("aten::select", "aten::slice")
 # Ops that may stand between cutting a slice out and writing to it.
 _VIEWING = ("aten::view", "aten::expand", "aten::expand_as", "aten::reshape")
@@ -181,3 +186,35 @@ def _cut_inside(trace: Trace, cuts: pl.Series) -> pl.Series:
     ops = trace.ops
     around = nearest(ops["parent"], ~named(ops, _CUTS))[cuts]
     return fill_false(named_like(ops, _COMPILED)[around])
+
+
+def slice_loops(
+    slices: pl.DataFrame, min_slices: int, **more: pl.Expr
+) -> Iterator[dict[str, Any]]:
+    """Yield slices by place and tensor, where they have enough positions.
+
+    A tensor that has another size in every step is the same tensor: the first one,
+    the second one and so on that a step cuts at this place.
+    """
+    places = same_place()
+    count = pl.col("at").n_unique().over(*places, "whole", "along", "step")
+    first = pl.col("ts").min().over(*places, "whole", "along", "step")
+    yield from (
+        slices.with_columns(slices=count, first=first)
+        .filter(pl.col("slices") >= min_slices, pl.col("whole").is_not_null())
+        .with_columns(
+            tensor=pl.col("first").rank("dense").over(*places, "along", "step")
+        )
+        .group_by(*places, "tensor", "along")
+        .agg(
+            "id",
+            pl.col("whole").first(),
+            pl.col("whole").unique().alias("wholes"),
+            text("module").unique(maintain_order=True),
+            pl.col("slices").max(),
+            **more,
+        )
+        .with_columns(sharing=pl.len().over("whole"))
+        .sort(*_SOURCE, "whole", "along")
+        .iter_rows(named=True)
+    )

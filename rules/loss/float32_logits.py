@@ -30,6 +30,8 @@ from traceq.linter import (
     text,
 )
 
+from ._advice import subject_and_advice
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,15 +47,6 @@ _INSIDE = (
     "compile model and loss as one function that returns the loss: cast, softmax and"
     " their backward are fused then, and no float32 logits are written; or drop the"
     " cast, since cross_entropy sums in float32 inside"
-)
-_OUTSIDE = 'call the loss inside torch.autocast("cuda", enabled=False): '
-_OF_RESULT = (
-    f"{_OUTSIDE}autocast casts log-probabilities that were computed in {{half}}, which"
-    " makes them no more accurate; or "
-)
-_OF_INPUT = (
-    "cross_entropy sums in float32 inside, and rounds only the log-probabilities it"
-    " returns to {half}; to keep float32 throughout, "
 )
 _LOSS = inputs([[4096, 32000], [4096]], ["c10::BFloat16", "long int"])
 _UP = inputs([[4096, 32000], [4096, 32000], []], ["float", "c10::BFloat16", "Scalar"])
@@ -188,7 +181,7 @@ class Float32Logits(Rule):
         )
         wide = softmax.filter(pl.col("width") == vocabulary)
         half, count = dtype_name(row["src"]), SIZES[FLOAT32] * row["numel"]
-        what, advice = _subject_and_advice(row)
+        what, advice = subject_and_advice(row)
         return self.finding(
             f"{what} {shape(row['dims'])} are cast from {half} to float32 for the loss",
             subject=row["caller"] or "logits",
@@ -225,16 +218,6 @@ class Float32Logits(Rule):
 def _beside_compiled(view: View) -> bool:
     """Return whether the loss runs eager ops in a step that runs compiled code."""
     return view.compiled
-
-
-def _subject_and_advice(row: Row) -> tuple[str, str]:
-    """Return what is cast, and what to do about it."""
-    if row["own"]:
-        cast = f"drop the cast in {row['function'] or 'the program'}: "
-        return "logits", cast + _OF_INPUT
-    if "nll_loss" in row["caller"]:
-        return "log-probabilities", _OF_RESULT
-    return "logits", _OUTSIDE + _OF_INPUT
 
 
 def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evidence:

@@ -11,11 +11,7 @@ from traceq.analysis.base.profiler_overhead import recorder_keeps
 from traceq.linter import Bad, Good, Seen, View, dataclass, overlap, size, spans
 from traceq.model import names
 
-from ._driver_allocations import (
-    driver_calls,
-    growth,
-    shapes_change,
-)
+from ._driver_allocations import driver_calls, growth, shapes_change
 from ._driver_calls import DriverCallRule, in_most_steps
 
 if TYPE_CHECKING:
