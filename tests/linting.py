@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from recordings import CAPTURES, loaded, path_of, read
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 def bundled_rules() -> Rules:
     """Return traceq's own rules."""
     return load_rules()
+
+
+def rule_module(name: str) -> Any:  # noqa: ANN401 - a module
+    """Return a module that rules of a family share, as ``launch._graphed_model``."""
+    bundled_rules()
+    return import_module(f"_traceq_pack0.{name}")
 
 
 def outcome(recording: Recording, *codes: str, **config: Any) -> Outcome:  # noqa: ANN401 - what Config takes

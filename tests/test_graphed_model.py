@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from linting import drawn_findings
+from linting import drawn_findings, rule_module
 
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.time.graphed_model import GraphedModel, accumulates, graphed_model
 from traceq.testing import load_drawn
 
+MODEL = rule_module("launch._graphed_model")
 WIDTH = 60
 NET = ("nn.Module: Net_0", "aten::mm", 40)
 
@@ -38,10 +40,10 @@ def drawn(*parts: tuple[str, str, int], inner: str = "") -> str:
     )
 
 
-def model_of(drawing: str) -> GraphedModel:
+def model_of(drawing: str) -> Any:  # noqa: ANN401 - a class of the rules
     """Return what of a drawn step is replayed."""
     trace = load_drawn(drawing)
-    return graphed_model(trace, steady_steps(trace))
+    return MODEL.graphed_model(trace, steady_steps(trace))
 
 
 def test_what_runs_outside_of_modules_stays() -> None:
@@ -156,6 +158,6 @@ def test_the_gradient_of_a_weight_is_accumulated_as_before() -> None:
     )
 
     stays = dict(
-        zip(trace.ops["name"], accumulates(trace, trace.ops["id"]), strict=True)
+        zip(trace.ops["name"], MODEL.accumulates(trace, trace.ops["id"]), strict=True)
     )
     assert stays == {node: True, "aten::detach": True, "aten::mm": False}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from linting import case_snapshot
+from linting import case_snapshot, rule_module
 
 from traceq.analysis.memory.curve import memory_curve
 from traceq.analysis.memory.fragmentation import (
@@ -18,7 +18,6 @@ from traceq.analysis.memory.fragmentation import (
     reserved_at,
 )
 from traceq.analysis.memory.history import History
-from traceq.analysis.memory.peak_without import peak_savings
 from traceq.formats.snapshot import read_snapshot
 from traceq.testing import draw_history, load_history
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from traceq.model.snapshot import Snapshot
 
+peak_savings = rule_module("memory._peak_without").peak_savings
 MIB = 1 << 20
 MOMENTS = 12
 CASES = (

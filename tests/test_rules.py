@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import inspect
 import json
 import re
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,15 +42,6 @@ ADVICE = ("benchmarks/models/advice.py", "benchmarks/models/serving.py")
 FIGURES = re.compile(r"``(\w+)``\s+(\d+(?:\.\d+)?)\s+→\s+(\d+(?:\.\d+)?)")
 # What these say is about a recording, or is the reason of another rule's finding.
 WITHOUT_FIGURES = ("TRC", "LOG")
-OURS = (
-    "traceq.linter",
-    "traceq.analysis",
-    "traceq.model",
-    "traceq.common.expressions",
-    "traceq.intervals",
-    "traceq.common.dataclass",
-    "traceq.common.words",
-)
 RULES = list(bundled_rules().values())
 # A drawing whose last span is open: a file that was cut, in which order matters.
 _CUT = re.compile(r"\[[^\]]*\Z")
@@ -218,27 +207,6 @@ def test_a_file_is_named_after_its_rule_and_lies_with_its_family(
 @each_rule
 def test_a_name_says_what_is_wrong_and_not_the_cure(rule: type[Rule]) -> None:
     assert rule.name().partition("-")[0] not in ("avoid", "use", "prefer", "no")
-
-
-@each_rule
-def test_a_rule_imports_only_what_any_pack_may(rule: type[Rule]) -> None:
-    tree = ast.parse(source(rule).read_text(encoding="utf-8"))
-    imported = {
-        name
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            # A pack may share code in files that begin with an underscore.
-            else [node.module or "."]
-            if isinstance(node, ast.ImportFrom) and not node.level
-            else []
-        )
-    }
-
-    others = {name for name in imported if not name.startswith(OURS)}
-    roots = {name.partition(".")[0] for name in others}
-    assert roots <= {"polars", "__future__", *sys.stdlib_module_names}
 
 
 @each_rule

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.words import shape
-from traceq.linter import Evidence, Fix
-from traceq.model.dtypes import dtype_name
+from traceq.linter import Evidence, Fix, dtype_name, shape
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.ownership import Row
+    from traceq.linter import Row
 
 KERNELS = {"efficient": "mem-efficient", "math": "unfused (math)"}
 """What the kernels of a backend are called."""

@@ -4,83 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import fallbacks, flash_share
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
-from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
-from traceq.linter.evidence import (
+from traceq.analysis.base import ownership
+from traceq.analysis.patterns import attention
+from traceq.linter import (
+    Bad,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
+    often,
     own_function,
 )
 
-from ._shared import INPUTS, KERNELS, attention_lines, dtypes, fixes
+from ._fallback_causes import UNEXPLAINED, cause_and_advice, causes
+from ._shared import KERNELS, attention_lines, fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
-# What FlashAttention does not take, and what to do about it; filled in from the call.
-_CAUSES = {
-    "rank": (
-        "its inputs have {rank} dims instead of 4",
-        "pass [batch, heads, sequence, head dim]; unsqueeze what is missing",
-    ),
-    "mixed dtypes": (
-        "query, key and value are {types}",
-        "cast them to one dtype, as query.to(value.dtype): rotary embeddings in float32"
-        " often leave query and key in float32",
-    ),
-    "dtype": (
-        "query, key and value are {types}",
-        "run it in bfloat16, with torch.autocast('cuda', dtype=torch.bfloat16) or"
-        " model.to(torch.bfloat16): FlashAttention takes bfloat16 and float16 only",
-    ),
-    "head dims": (
-        "query, key and value have head dims {width}, {key_width} and {value_width}",
-        "pad them with zeros to one head dim, pass scale={width} ** -0.5, and slice the"
-        " result",
-    ),
-    "head dim": (
-        "the head dim is {width}, more than FlashAttention supports on this GPU",
-        "if the model may change, use more heads of 64 or 128, which are fastest",
-    ),
-    "strides": (
-        "the last dim of query, key or value is not contiguous",
-        "transpose other dims than the last, or call .contiguous() on that input",
-    ),
-    "batch": (
-        "query, key and value have batch sizes {batch}, {key_batch} and {value_batch}",
-        "expand them to one batch size",
-    ),
-    "heads": (
-        "query has {heads} heads, key and value have {key_heads}",
-        "pass enable_gqa=True",
-    ),
-    "causal": (
-        "is_causal=True is used with {length} queries and {key_length} keys",
-        "if the queries are the last positions of the keys, as with a KV cache, pass"
-        " attn_mask=torch.nn.attention.bias.causal_lower_right({length}, {key_length})"
-        " instead: is_causal=True aligns the mask to the first key",
-    ),
-    "": (
-        "and its arguments do not show why",
-        "look for sdpa_kernel(...), enable_flash_sdp(False), or a torch built without"
-        " FlashAttention",
-    ),
-    "unknown": (
-        "and this trace does not show why",
-        "record with profile(record_shapes=True); likely causes are an attn_mask or"
-        " sdpa_kernel(...)",
-    ),
-}
-_UNEXPLAINED = ("", "unknown")
-_DIMS = ("batch", "heads", "length", "width")
 _SHAPES = [[8, 12, 1024, 64]] * 3
 
 
@@ -189,26 +139,26 @@ class AttentionFallback(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place, kernels and causes."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         rows = [
             row
             | {
-                "causes": _causes(row),
-                "share": flash_share(row, gpu, causal=row["causal"]),
+                "causes": causes(row),
+                "share": attention.flash_share(row, gpu, causal=row["causal"]),
             }
-            for row in fallbacks(view.trace, view.kernels, gpu)
+            for row in attention.fallbacks(view.trace, view.kernels, gpu)
             if row["causes"] != ["mask"]
         ]
-        for same in together(rows, "backend", "causes"):
+        for same in ownership.together(rows, "backend", "causes"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["query"] or []))
         calls = sum(row["calls"] for row in rows) / view.steps
-        why, advice = _cause_and_advice(most)
+        why, advice = cause_and_advice(most)
         when = f" {often(calls)}" if calls else ""
         fits = most["causes"][0] == "dtype" and not most["via"]
-        unexplained = most["causes"][0] in _UNEXPLAINED
+        unexplained = most["causes"][0] in UNEXPLAINED
         return self.finding(
             f"SDPA falls back to {KERNELS[most['backend']]} kernels{when} {why}",
             subject=f"{most['backend']} {', '.join(most['causes'])}",
@@ -227,34 +177,3 @@ class AttentionFallback(Rule):
             severity=Severity.info if unexplained else None,
             ops=[op for row in rows for op in row["ops"]],
         )
-
-
-def _causes(call: Row) -> tuple[str, ...]:
-    if call["causes"]:
-        return tuple(call["causes"])
-    return ("",) if call["query"] else ("unknown",)
-
-
-def _cause_and_advice(call: Row) -> tuple[str, str]:
-    """Return why a call falls back, and what to do about it."""
-    found = [_CAUSES[cause] for cause in call["causes"] if cause != "mask"]
-    why = ", and ".join(text for text, _ in found)
-    advice = "; ".join(text for _, text in found)
-    if "mask" in call["causes"]:
-        why, advice = f"{why}, and it has an attn_mask", f"{advice}; then see ATT001"
-    if call["causes"][0] not in _UNEXPLAINED:
-        why = f"because {why}"
-    sizes = _sizes(call)
-    return why.format(**sizes), advice.format(**sizes)
-
-
-def _sizes(call: Row) -> dict[str, str]:
-    """Return what the texts on causes are filled in with."""
-    known = {"types": " and ".join(dtypes(call)) or "float32"}
-    if not call["query"]:
-        return known
-    for part in INPUTS:
-        prefix = "" if part == "query" else f"{part}_"
-        sizes = zip(_DIMS, call[part], strict=False)
-        known |= {f"{prefix}{name}": str(size) for name, size in sizes}
-    return known | {"rank": str(len(call["query"]))}

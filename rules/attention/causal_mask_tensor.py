@@ -6,26 +6,25 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    CAUSAL_MASK_SAVING,
-    LONG_CAUSAL_MASK,
-    LONG_CAUSAL_MASK_SAVING,
-)
-from traceq.analysis.base.ownership import has_named, together
-from traceq.analysis.patterns.attention import (
-    SDPA_BACKENDS,
-    attention,
-    causal_making,
-    mask_kind,
-)
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.analysis.base import assumptions, ownership
+from traceq.analysis.patterns import attention
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
+    often,
     own_function,
+    shape,
 )
 
 from ._shared import attention_lines
@@ -33,8 +32,7 @@ from ._shared import attention_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _DRAWN = """
             host   [ProfilerStep#1                                                    ]
@@ -136,19 +134,19 @@ class CausalMaskTensor(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place."""
         rows = []
-        if not has_named(view.trace.ops, SDPA_BACKENDS):
+        if not view.has_op(attention.SDPA_BACKENDS):
             return
-        calls = attention(view.trace, view.kernels).filter(
+        calls = attention.attention(view.trace, view.kernels).filter(
             pl.col("backend") == "cudnn", pl.col("masked"), ~pl.col("causal")
         )
         for row in calls.iter_rows(named=True):
-            if mask_kind(row) != "square":
+            if attention.mask_kind(row) != "square":
                 continue
             high, wide = row["mask"][-2:]
-            making = causal_making(view.trace, high, wide, row["module"])
+            making = attention.causal_making(view.trace, high, wide, row["module"])
             if making:
                 rows.append(row | {"making": making})
-        for same in together(rows):
+        for same in ownership.together(rows):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -179,6 +177,8 @@ class CausalMaskTensor(Rule):
 
 def _fix(row: Row) -> Fix:
     """Return what goes of the kernels of calls with masks of one size."""
-    long = max(row["mask"][-2:]) >= LONG_CAUSAL_MASK
-    share = LONG_CAUSAL_MASK_SAVING if long else CAUSAL_MASK_SAVING
+    long = max(row["mask"][-2:]) >= assumptions.LONG_CAUSAL_MASK
+    share = (
+        assumptions.LONG_CAUSAL_MASK_SAVING if long else assumptions.CAUSAL_MASK_SAVING
+    )
     return Fix(kernels=row["kernels"], kernel_share=share)

@@ -2,104 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention import (
-    causal_making,
-    fallbacks,
-    flash_share,
-    mask_kind,
-    mask_shape,
-)
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.analysis.base import ownership
+from traceq.analysis.patterns import attention
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
+    often,
     own_function,
 )
-from traceq.model.dtypes import dtype_name
 
+from ._mask_kinds import KINDS, kind_of, mask_of
 from ._shared import KERNELS, attention_lines, fixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
-_PACKED = (
-    "pack the sequences (torch.nn.attention.varlen, nested jagged tensors or"
-    " flash_attn_varlen_func)"
-)
-_BLOCKS = "use FlexAttention with create_block_mask"
-_PACK = f"{_PACKED}, or {_BLOCKS}"
-_IF_CAUSAL = "if it is the lower triangle, drop attn_mask and pass is_causal=True"
-
-
-class _Kind(NamedTuple):
-    """What a mask is, as the message has it, why that is so, and what to do."""
-
-    what: str
-    note: str
-    advice: str
-
-
-_KINDS = {
-    "causal": _Kind(
-        "causal",
-        "made by {making}",
-        "drop attn_mask and pass is_causal=True",
-    ),
-    "square": _Kind(
-        "shared by all sequences and heads",
-        "(often causal or a sliding window)",
-        f"{_IF_CAUSAL}; for any other mask {_BLOCKS}",
-    ),
-    "batched causal": _Kind(
-        "causal, one for each sequence",
-        "made by {making}",
-        "where nothing is padded, drop attn_mask and pass is_causal=True; otherwise"
-        f" {_PACK}",
-    ),
-    "batched": _Kind(
-        "one for each sequence",
-        "(often padding)",
-        "if it masks padding, drop attn_mask where nothing is padded, and otherwise"
-        f" {_PACKED}; for any other mask {_BLOCKS}",
-    ),
-    "padding": _Kind(
-        "likely padding",
-        "(the same for all queries)",
-        f"where nothing is padded, drop attn_mask; otherwise {_PACK}",
-    ),
-    "bias": _Kind(
-        "likely a bias",
-        "(one for each head, as for ALiBi or relative positions)",
-        "use FlexAttention under torch.compile and add the bias in its score_mod",
-    ),
-    "rectangle": _Kind(
-        "with fewer or more queries than keys",
-        "(shared by all sequences and heads)",
-        "if it is causal, pass torch.nn.attention.bias.causal_lower_right(queries,"
-        f" keys) instead; else {_BLOCKS}",
-    ),
-    "decode": _Kind(
-        "for a single query",
-        "(often the filled part of a KV cache)",
-        "if it marks the filled part of the KV cache, slice keys and values to that"
-        " part and drop attn_mask",
-    ),
-    "": _Kind(
-        "shape unknown",
-        "(SDPA prepares a mask)",
-        f"{_IF_CAUSAL}; if it masks padding, {_PACK}",
-    ),
-}
 # Masks that are priced as a causal one, of which half is computed.
 _CAUSAL = ("causal", "square")
 
@@ -214,22 +145,22 @@ class MaskedAttentionFallback(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place, kernels and kind of mask."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         rows = []
-        for row in fallbacks(view.trace, view.kernels, gpu):
+        for row in attention.fallbacks(view.trace, view.kernels, gpu):
             if row["causes"] != ["mask"]:
                 continue
-            kind, making = _kind(view, row)
-            share = flash_share(row, gpu, causal=kind in _CAUSAL)
+            kind, making = kind_of(view, row)
+            share = attention.flash_share(row, gpu, causal=kind in _CAUSAL)
             rows.append(row | {"kind": kind, "making": making, "share": share})
-        for same in together(rows, "backend", "kind"):
+        for same in ownership.together(rows, "backend", "kind"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: (row["gpu_ns"], row["mask"] or []))
         calls = sum(row["calls"] for row in rows) / view.steps
-        kind = _KINDS[most["kind"]]
-        mask = _mask(most)
+        kind = KINDS[most["kind"]]
+        mask = mask_of(most)
         return self.finding(
             f"SDPA falls back to {KERNELS[most['backend']]} kernels {often(calls)}"
             f" because of its attn_mask: {f'{mask}, ' if mask else ''}{kind.what}",
@@ -254,23 +185,3 @@ class MaskedAttentionFallback(Rule):
             example=None if "is_causal" in kind.advice and not most["via"] else "",
             ops=[op for row in rows for op in row["ops"]],
         )
-
-
-def _kind(view: View, call: Row) -> tuple[str, str]:
-    """Return the kind of a call's mask, and what is seen to make it causal, if any."""
-    kind = mask_kind(call)
-    if kind not in ("square", "batched"):
-        return kind, ""
-    rows, columns = call["mask"][-2:]
-    making = causal_making(view.trace, rows, columns, call["module"])
-    if not making:
-        return kind, ""
-    return "causal" if kind == "square" else "batched causal", making
-
-
-def _mask(call: Row) -> str:
-    size = mask_shape(call)
-    if not size:
-        return ""
-    added = call["mask_type"] != "bool"
-    return f"{dtype_name(call['mask_type'])}{' added' if added else ''} {shape(size)}"

@@ -5,23 +5,32 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.attention_repeated_heads import repeated_heads
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.analysis.base import ownership
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    inputs,
     kernel_lines,
     located_advice,
     module_line,
+    often,
     own_function,
+    shape,
 )
+
+from ._repeated_heads import repeated_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _HALF = "c10::BFloat16"
 _EXPANDED = [8, 2, 4, 1024, 64]
@@ -120,7 +129,7 @@ class RepeatedKeyValueHeads(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the copies by place and by how many heads become how many."""
         rows = repeated_heads(view.trace, view.kernels).iter_rows(named=True)
-        for same in together(rows, "heads", "repeats"):
+        for same in ownership.together(rows, "heads", "repeats"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import NOTHING, named_like
-from traceq.analysis.patterns.compilation import (
-    CALL,
-    LOOKUP,
-    REGION,
-    REGION_FRAME,
-    graph_breaks,
-)
-from traceq.analysis.patterns.compile_reasons import break_reason
-from traceq.analysis.patterns.fusion import unfused
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, asof, known, text
-from traceq.common.words import listed, often
+from traceq.analysis.patterns import compilation, compile_reasons
 from traceq.linter import (
     Bad,
     Evidence,
@@ -32,23 +19,21 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    dataclass,
+    module_line,
+    often,
+    text,
 )
-from traceq.linter.evidence import module_line
+
+from ._fusion import unfused
+from ._graph_breaks import apart_lines, breaks_by_place, breaks_here, evidence, overhead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.analysis.patterns.compile_reasons import Reason
     from traceq.linter import Finding
     from traceq.model.run import CompiledPlace
-
-# What torch calls the rest of a function after a break in it.
-_RESUME = r"^torch_dynamo_resume_in_(?<of>.+)_at_(?<at>\d+)$"
-# What the host does for each part of a function, before its compiled code runs.
-_WRAPPERS = ("Pregraph bytecode", "AOTDispatcher Runtime Wrapper Prologue")
-
-_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -148,10 +133,10 @@ class GraphBreak(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the inner regions by the line at which the outer one broke."""
-        known = graph_breaks(view.trace)
-        found = _breaks(view)
+        breaks = compilation.graph_breaks(view.trace)
+        found = breaks_by_place(view)
         if not found.height:
-            yield from map(self._not_seen, known)
+            yield from map(self._not_seen, breaks)
             return
         rows = view.by_place(
             found,
@@ -161,10 +146,10 @@ class GraphBreak(Rule):
         )
         seen = set()
         for row in rows.iter_rows(named=True):
-            here = _here(known, row)
+            here = breaks_here(breaks, row)
             seen |= set(here)
             yield self._finding(view, row, here, found)
-        yield from (self._not_seen(one) for one in known if one not in seen)
+        yield from (self._not_seen(one) for one in breaks if one not in seen)
 
     def _finding(
         self,
@@ -173,7 +158,7 @@ class GraphBreak(Rule):
         here: list[CompiledPlace],
         found: pl.DataFrame,
     ) -> Finding:
-        reasons = [break_reason(one.why) for one in here]
+        reasons = [compile_reasons.break_reason(one.why) for one in here]
         function = row["function"]
         where = f" in `{function}`" if function else ""
         regions = found.filter(pl.col("id").is_in(row["ids"]))
@@ -188,15 +173,15 @@ class GraphBreak(Rule):
             place=place,
             count=len(row["ids"]) / view.steps,
             fix=[
-                Fix(spans=_overhead(view, regions)),
+                Fix(spans=overhead(view, regions)),
                 *(
                     Fix(kernels=apart["kernel"], kernel_share=share)
                     for (share,), apart in apart.group_by("share", maintain_order=True)
                 ),
             ],
             evidence=[
-                *_evidence(row, reasons),
-                *_apart(apart, view.steps),
+                *evidence(row, reasons),
+                *apart_lines(apart, view.steps),
                 *module_line(row["modules"]),
             ],
             data={
@@ -210,7 +195,7 @@ class GraphBreak(Rule):
 
     def _not_seen(self, one: CompiledPlace) -> Finding:
         """Return a graph break that happened when something else was recorded."""
-        reason = break_reason(one.why)
+        reason = compile_reasons.break_reason(one.why)
         where = f" in `{one.function}`" if one.function else ""
         return self.finding(
             f"a graph break{where} splits compiled code, in none of these steps",
@@ -223,128 +208,8 @@ class GraphBreak(Rule):
         )
 
 
-def _here(
-    known: Sequence[CompiledPlace], row: Mapping[str, Any]
-) -> list[CompiledPlace]:
-    """Return the breaks that are at a row's place; without one, all there are."""
-    if row["file"] is None:
-        return list(known)
-    name = PurePath(row["file"]).name
-    return [
-        one
-        for one in known
-        if (PurePath(one.file or "").name, one.line) == (name, row["line"])
-    ]
-
-
 def _place(one: CompiledPlace) -> Place:
     return Place(one.file, one.line, one.function, line_is="call")
-
-
-def _evidence(row: Mapping[str, Any], reasons: list[Reason]) -> Iterator[Evidence]:
-    for reason in reasons[:_MOST_REASONS]:
-        yield Evidence("reason", reason.text)
-    if row["before"]:
-        yield Evidence("before", listed(row["before"], 6))
-    yield Evidence("after", listed(row["parts"]))
-
-
-def _apart(found: pl.DataFrame, steps: int) -> Iterator[Evidence]:
-    """Yield the kernels that the break keeps apart."""
-    pairs = found.group_by("before", "after", maintain_order=True).len()
-    for before, after, count in pairs.head(_MOST_REASONS).iter_rows():
-        yield Evidence("unfused", f"{before} and {after}", count=count / steps)
-
-
-def _breaks(view: View) -> pl.DataFrame:
-    """Return the regions inside other regions, each with the break before it.
-
-    ``lookup`` is when the guards of the part after the break began to be checked,
-    ``before`` the last op before it, ``frame`` the number of the function that broke,
-    and file, line and function are those of the break.
-    """
-    ops = view.ops
-    region = named_like(view.trace.ops, REGION)
-    # Regions are few, and mostly none of them is inside another.
-    if not known(region[view.trace.ops["parent"].filter(region)]).any():
-        return NOTHING
-    inside = known(region[ops["parent"]])
-    inner = ops.filter(inside & region[ops["id"]])
-    if not inner.height:
-        return NOTHING
-    parts = ops.filter(inside)
-    outer = view.trace.ops["name"].gather(inner["parent"]).cast(pl.String)
-    return (
-        inner.drop("file", "line", "function")
-        .with_columns(frame=outer.str.extract(REGION_FRAME))
-        .join(_resumed(parts), left_on="id", right_on="parent", how="left")
-        .pipe(asof, _lookups(parts), "ts", "at", by="parent")
-        .drop("at")
-        .pipe(asof, _own_ops(parts), "ts", "at", by="parent")
-    )
-
-
-def _lookups(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the guard checks in the outer regions: each is for the region after it."""
-    return parts.filter(pl.col("name") == LOOKUP).select("parent", at="ts", lookup="ts")
-
-
-def _overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
-    """Return the host time of the parts after a break that one part would not have.
-
-    That is from the check of the guards to the first operator of compiled code, and
-    from its last one to the end of the region.
-    """
-    ops = view.ops
-    roots = view.roots(pl.col("id").is_in(regions["id"].implode()))
-    name = text("name")
-    work = (
-        ops.with_columns(root=roots.gather(ops["id"]))
-        .filter(
-            pl.col("root").is_not_null(),
-            ~name.is_in([*_WRAPPERS, LOOKUP, CALL]),
-            ~name.str.contains(REGION),
-        )
-        .group_by("root")
-        .agg(first=pl.col("ts").min(), last=END.max())
-    )
-    timed = regions.join(work, left_on="id", right_on="root", how="left").select(
-        begin=pl.coalesce("lookup", "ts"), end=END, first="first", last="last"
-    )
-    before = timed.select(start="begin", end=pl.coalesce("first", "end"))
-    after = timed.drop_nulls("last").select(start="last", end="end")
-    return pl.concat([before, after]).filter(pl.col("start") < pl.col("end"))
-
-
-def _resumed(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return where the function broke whose rest each region is, if stacks show it."""
-    resume = text("function").str.extract_groups(_RESUME)
-    return (
-        parts.select("parent", "file", resume.alias("resume"))
-        .unnest("resume")
-        .drop_nulls("at")
-        .group_by("parent", maintain_order=True)
-        .agg(
-            pl.col("file").first(),
-            line=pl.col("at").first().cast(pl.UInt32),
-            function=pl.col("of").first(),
-        )
-    )
-
-
-def _own_ops(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops that the program itself ran in a region, after compiled code.
-
-    Without autograd there is no mark around compiled code, so its ops cannot be
-    distinguished from the program's own, and none are returned.
-    """
-    name = text("name")
-    after = (name == CALL).cum_sum().over("parent") > 0
-    return (
-        parts.sort("ts")
-        .filter(after, name.str.starts_with("aten::"))
-        .select("parent", at="ts", before=name)
-    )
 
 
 def _advice(before: list[str]) -> str:

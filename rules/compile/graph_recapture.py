@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import outermost_ops
-from traceq.analysis.patterns.compilation import (
-    CALL,
-    captures,
-    changing_inputs,
-    compilations,
-    settled,
-    sized_inputs,
+from traceq.analysis.patterns import compilation
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    listed,
+    overlap,
+    rows_where,
+    shape,
+    share_of_steps,
+    spans,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import rows_where
-from traceq.common.words import listed, shape
-from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, Severity, View
-from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -133,12 +137,12 @@ class GraphRecapture(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls that captured by where the compiled code was called."""
-        found = captures(view.trace, view.steady)
+        found = compilation.captures(view.trace, view.steady)
         if not found.height:
             return
-        compiled = compilations(view.trace, view.steady).select("step")
+        compiled = compilation.compilations(view.trace, view.steady).select("step")
         found = found.join(compiled, on="step", how="anti", nulls_equal=True)
-        found = settled(found, view.steady)
+        found = compilation.settled(found, view.steady)
         if not found.height:
             return
         called_at = view.trace.ops.select(_PLACE).select(
@@ -195,13 +199,13 @@ def _evidence(
 def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     """Return the shapes that the graphs were for: of the inputs that change."""
     ops = view.trace.ops
-    rows = rows_where(ops["name"] == CALL)
+    rows = rows_where(ops["name"] == compilation.CALL)
     # Regions are outermost ops.
-    within = outermost_ops(view.trace)[rows].is_in(regions)
+    within = view.outermost_ops[rows].is_in(regions)
     calls = view.with_inputs(ops[["ts", "inputs"]][rows.filter(within)])
-    found = changing_inputs(calls)
+    found = compilation.changing_inputs(calls)
     if not found.height:
-        found = sized_inputs(calls)
+        found = compilation.sized_inputs(calls)
     return found["shapes"].explode().unique(maintain_order=True).drop_nulls().to_list()
 
 

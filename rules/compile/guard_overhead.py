@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named_like
-from traceq.analysis.patterns.compilation import LOOKUP, REGION, REGION_FRAME
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.analysis.patterns import compilation
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    named_like,
+    often,
+    option,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +118,7 @@ class GuardOverhead(Rule):
         """Add up the lookups of a step by where the compiled code is called."""
         if view.bound.by != "host":
             return
-        found = view.ops.filter(pl.col("name") == LOOKUP)
+        found = view.ops.filter(pl.col("name") == compilation.LOOKUP)
         total = int(found["dur"].sum())
         if not found.height or total < self.min_share * view.steady.time:
             return
@@ -122,7 +132,7 @@ class GuardOverhead(Rule):
         )
         yield self.finding(
             f"guards of {code} are checked {often(calls)}",
-            subject=LOOKUP,
+            subject=compilation.LOOKUP,
             place=view.place(longest),
             count=calls,
             fix=Fix(ops=found["id"]),
@@ -150,9 +160,9 @@ def _parts(view: View) -> int | None:
     Layers of one class have their code in common, and differ by module: without
     modules, one that is called often looks like many.
     """
-    regions = view.ops.filter(named_like(view.ops, REGION))
+    regions = view.ops.filter(named_like(view.ops, compilation.REGION))
     parts = regions.select(
-        "module", frame=text("name").str.extract(REGION_FRAME)
+        "module", frame=text("name").str.extract(compilation.REGION_FRAME)
     ).unique()
     if parts.height == 1 and parts["module"].null_count():
         return None

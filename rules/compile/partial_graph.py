@@ -6,18 +6,27 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import has_named, named
-from traceq.analysis.patterns.compilation import CALL, captures
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.analysis.patterns import compilation
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.linter import Finding
 
-_BACKWARD = f"{CALL}Backward"
+_BACKWARD = f"{compilation.CALL}Backward"
 _MOST_REASONS = 3
 _SKIPPING = "skipping cudagraphs due to "
 # Words of torch's reason, and what to do.
@@ -129,9 +138,9 @@ class PartialGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Compare what the forward and the backward of each compiled call launch."""
-        if not has_named(view.trace.ops, [CALL, _BACKWARD]):
+        if not view.has_op([compilation.CALL, _BACKWARD]):
             return
-        if captures(view.trace, view.steady).height:
+        if compilation.captures(view.trace, view.steady).height:
             return
         launches = _launches(view)
         calls = (
@@ -220,7 +229,7 @@ def _advice(why: str) -> str:
 def _launches(view: View) -> pl.DataFrame:
     """Return what each compiled call launches: graphs, kernels, and the host's time."""
     calls = view.runtime[["id", "op", "call", "dur"]].drop_nulls("op")
-    roots = view.roots(pl.lit(named(view.trace.ops, [CALL, _BACKWARD])))
+    roots = view.roots(pl.lit(view.ops_named([compilation.CALL, _BACKWARD])))
     single = pl.col("call") == "launch"
     return (
         calls.with_columns(root=roots.gather(calls["op"]))

@@ -7,34 +7,35 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.patterns.compilation import (
-    CALL,
-    REGION,
-    changing_inputs,
-    compilations,
-    recompiles,
-    settled,
+from traceq.analysis.patterns import compilation, compile_reasons
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    fill_false,
+    listed,
+    overlap,
+    shape,
+    share_of_steps,
+    spans,
 )
-from traceq.analysis.patterns.compile_reasons import guard_reason
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import listed, shape
-from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
-from traceq.linter.evidence import share_of_steps
+
+from ._changed_inputs import advice, changed_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.analysis.patterns.compile_reasons import Reason
     from traceq.linter import Finding
 
 _FRAME = r"^(!?\d+)"
 _VERSION = r"(\d+)$"
-# torch._dynamo.config.recompile_limit (cache_size_limit up to torch 2.6): from this
-# version on torch may give up and run the frame uncompiled.
-_RECOMPILE_LIMIT = 8
 _MOST_INPUTS = 3
 
 
@@ -123,19 +124,19 @@ class Recompilation(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
-        found = compilations(view.trace, view.steady)
+        found = compilation.compilations(view.trace, view.steady)
         if not found.height:
             return
         found = found.with_columns(
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
         )
-        again = known(pl.col("version") > 0)
+        again = fill_false(pl.col("version") > 0)
         returns = (
             pl.col("step").n_unique().over("frame", "file", "line", "function") > 1
         )
         unknown = pl.col("version").is_null() & returns
-        found = settled(found.filter(again | unknown), view.steady)
+        found = compilation.settled(found.filter(again | unknown), view.steady)
         rows = (
             found.with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
             .group_by(
@@ -155,7 +156,7 @@ class Recompilation(Rule):
             yield self._finding(view, row)
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
-        inputs = _changed_inputs(view, row["frame"])
+        inputs = changed_inputs(view, row["frame"])
         reasons = _reasons(view)
         what = f"frame {row['frame']}" if row["frame"] else "code"
         return self.finding(
@@ -176,19 +177,22 @@ class Recompilation(Rule):
             },
             advice=reasons[0].advice
             if reasons and not inputs
-            else _advice(inputs, row["newest"]),
+            else advice(inputs, row["newest"]),
         )
 
 
-def _reasons(view: View) -> list[Reason]:
+def _reasons(view: View) -> list[compile_reasons.Reason]:
     """Return the guards that failed, if the recording knows them of one function.
 
     It does not know which number torch gave to a function.
     """
-    found = recompiles(view.trace)
+    found = compilation.recompiles(view.trace)
     if len({(one.file, one.function) for one in found}) != 1:
         return []
-    named = {reason.key: reason for reason in (guard_reason(one.why) for one in found)}
+    named = {
+        reason.key: reason
+        for reason in (compile_reasons.guard_reason(one.why) for one in found)
+    }
     return list(named.values())
 
 
@@ -201,50 +205,3 @@ def _evidence(
         shapes = [shape(one) for one in inputs[position]]
         yield Evidence("shapes", listed(shapes, 4), note=f"of input {position}")
     yield Evidence("host", value=row["host"], unit="ns", note="each, as recorded")
-
-
-def _changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
-    """Return the shapes of the inputs that differ between versions, by position."""
-    if frame is None:
-        return {}
-    name = text("name")
-    region = name.str.contains(REGION) & name.str.contains(f": {frame}/")
-    inside = view.trace.ops.filter(
-        view.roots(region).is_not_null(), pl.col("name") == CALL
-    )
-    return dict(changing_inputs(view.with_inputs(inside)).iter_rows())
-
-
-def _advice(inputs: Mapping[int, list[list[int]]], newest: int | None) -> str:
-    limit = (
-        f"; at {_RECOMPILE_LIMIT} versions torch gives up and runs it uncompiled"
-        if newest is not None and newest < _RECOMPILE_LIMIT
-        else ""
-    )
-    shapes = next(iter(inputs.values()), [])
-    dims = _changing_dims(shapes)
-    if dims:
-        marks = listed([f"torch._dynamo.mark_dynamic(x, {dim})" for dim in dims])
-        return (
-            f"call {marks} on the input of shape {shape(shapes[0])}, compile with"
-            f" dynamic=True, or pad it to a few sizes{limit}"
-        )
-    return (
-        "run with TORCH_LOGS=recompiles to see which guard fails; compile with"
-        f" dynamic=True if it is a size{limit}"
-    )
-
-
-def _changing_dims(shapes: list[list[int]]) -> list[int]:
-    """Return the dimensions that differ, if the shapes have the same number of them.
-
-    >>> _changing_dims([[1, 320], [1, 384]])
-    [1]
-    """
-    if len({len(one) for one in shapes}) != 1:
-        return []
-    return [
-        dim
-        for dim, sizes in enumerate(zip(*shapes, strict=True))
-        if len(set(sizes)) > 1
-    ]

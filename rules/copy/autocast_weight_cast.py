@@ -6,12 +6,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import at_function, counted, often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines
-from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
+from traceq.linter import (
+    FLOAT32,
+    SIZES,
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    at_function,
+    counted,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    often,
+    text,
+)
 
 from ._shared import pass_lines
 

@@ -6,15 +6,27 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.patterns.copies_needless import cast_round_trips
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import dtype_name
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    module_line,
+    often,
+    same_place,
+    shape,
+    text,
+)
 
+from ._needless import cast_round_trips
 from ._shared import pass_lines
 
 if TYPE_CHECKING:

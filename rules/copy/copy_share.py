@@ -6,55 +6,38 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import REMOVABLE_COPIES
-from traceq.analysis.patterns.copies import PARTS
-from traceq.analysis.patterns.copies_needless import (
-    cast_round_trips,
-    layout_round_trips,
-    unwritten_clones,
-)
-from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.analysis.patterns.weights_stored import scaled_after
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import at_function
+from traceq.analysis.patterns import kv_cache
 from traceq.linter import (
     Bad,
     Evidence,
-    Fix,
     Good,
     Need,
     Rule,
     Seen,
     Severity,
     View,
+    dataclass,
+    dtype_name,
     inputs,
     option,
+    text,
 )
-from traceq.model.dtypes import dtype_name
+
+from ._copy_parts import (
+    HINTS,
+    NOUNS,
+    fixes,
+    part_line,
+    scale_line,
+    scales_weights,
+    unexplained,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+    from collections.abc import Iterator
 
     from traceq.linter import Finding
 
-_NOUNS = {part.name: part.noun for part in PARTS}
-# What is known about a part; of the others nothing is in general.
-_HINTS = {
-    "optimizer": "needed",
-    "transfer": "needed",
-    "collective": "see NET001",
-    "pageable": "see CPY003",
-    "conv layout": "see LAY001",
-    "weights": "see CPY006",
-    "loss": "see LOS001",
-    "cast": "CPY002 reports those that are undone",
-    "autocast": "by autocast, or for the dtype that the op computes in",
-    "dequantized": "dequantize them once",
-    "backward": "part of the backward pass",
-    "layout": "CPY005 reports those that are needless",
-}
 _NEEDED = ("optimizer", "transfer")
 _DEQUANTIZE = (
     "start with {noun}: dequantize them once, if there is memory for them in {dtype};"
@@ -180,7 +163,7 @@ class CopyShare(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Divide all copies into parts, if together they take enough time."""
         # What a KV cache that grows by cat copies is SRV007's.
-        grown = cache_cats(view.trace)["id"]
+        grown = kv_cache.cache_cats(view.trace)["id"]
         moved = view.copies.filter(~pl.col("op").is_in(grown.implode()))
         busy, copied = int(view.kernels["dur"].sum()), int(moved["dur"].sum())
         if not copied or copied < self.min_share * busy:
@@ -191,21 +174,21 @@ class CopyShare(Rule):
             .sort("time", "part", descending=[True, False])
         )
         needed = int(parts.filter(pl.col("part").is_in(_NEEDED))["time"].sum())
-        rest = _unexplained(view)
+        rest = unexplained(view)
         matters = int(rest["dur"].sum()) >= self.min_share * busy
-        scales = _scales(view, rest)
+        scales = scales_weights(view, rest)
         yield self.finding(
             "copies take a large share of the GPU's time, mainly "
-            + ", then ".join(_NOUNS[name] for name in parts["part"].head(2)),
+            + ", then ".join(NOUNS[name] for name in parts["part"].head(2)),
             subject="copies",
             count=moved.height / view.steps,
-            fix=_fixes(rest, scales) if matters else (),
+            fix=fixes(rest, scales) if matters else (),
             severity=Severity.warning if matters else Severity.info,
             evidence=[
                 _share("share", copied / busy),
                 *([_share("needed", needed / busy)] if needed else []),
-                *(_part(view, row) for row in parts.iter_rows(named=True)),
-                *_scale_line(view, scales),
+                *(part_line(view, row) for row in parts.iter_rows(named=True)),
+                *scale_line(view, scales),
             ],
             data={
                 "share": round(copied / busy, 4),
@@ -219,88 +202,14 @@ class CopyShare(Rule):
         )
 
 
-def _unexplained(view: View) -> pl.DataFrame:
-    """Return the program's own casts and layouts that no other rule reports."""
-    moved = view.copies
-    undone = layout_round_trips(moved, view.kernels)
-    reported = [
-        cast_round_trips(view.trace, moved).select("request"),
-        undone.select("request"),
-        undone.select(request="back"),
-        unwritten_clones(view.trace, moved).select("request"),
-    ]
-    return (
-        moved.filter(pl.col("part").is_in(["cast", "layout", "dequantized"]))
-        .with_columns(request=pl.coalesce("origin", "request"))
-        .join(pl.concat(reported), on="request", how="anti")
-    )
-
-
-def _scales(view: View, rest: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels that scale weights which were dequantized just before."""
-    dequantized = rest.filter(pl.col("part") == "dequantized")
-    if not dequantized.height:
-        return view.kernels.clear()
-    scales = scaled_after(view.trace, dequantized)
-    return view.kernels.filter(pl.col("op").is_in(scales.implode()))
-
-
-def _fixes(rest: pl.DataFrame, scales: pl.DataFrame) -> list[Fix]:
-    stored = pl.col("part") == "dequantized"
-    others, dequantized = rest.filter(~stored), rest.filter(stored)
-    ops = pl.concat([dequantized["request"], scales["op"]]).drop_nulls().unique()
-    return [
-        Fix(kernels=others["id"], kernel_share=REMOVABLE_COPIES),
-        Fix(kernels=pl.concat([dequantized["id"], scales["id"]]), ops=ops),
-    ]
-
-
-def _scale_line(view: View, scales: pl.DataFrame) -> list[Evidence]:
-    """Return what the multiplication by the scale takes, which is no copy."""
-    if not scales.height:
-        return []
-    return [
-        Evidence(
-            "scale",
-            value=int(scales["dur"].sum()) / view.steps,
-            unit="ns",
-            note="a step, of weights that were dequantized",
-            count=scales.height / view.steps,
-        )
-    ]
-
-
 def _share(label: str, value: float) -> Evidence:
     return Evidence(label, value=value, unit="share", note="of the GPU's time")
-
-
-def _part(view: View, row: Mapping[str, Any]) -> Evidence:
-    """Return what one part takes, with the lines that ask for most of it."""
-    places = (
-        view.copies.filter(pl.col("part") == row["part"])
-        .drop_nulls("file")
-        .group_by("file", "line", "function")
-        .agg(time=pl.col("dur").sum())
-        .sort("time", "file", "line", descending=[True, False, False])
-        .head(2)
-    )
-    lines = [at_function(*row[:3]) for row in places.iter_rows()]
-    hint = _HINTS.get(row["part"])
-    notes = "; ".join([*([hint] if hint else []), *lines])
-    return Evidence(
-        "part",
-        _NOUNS[row["part"]],
-        value=row["time"] / view.steps,
-        unit="ns",
-        note="a step" + (f" ({notes})" if notes else ""),
-        count=row["calls"] / view.steps,
-    )
 
 
 def _advice(moved: pl.DataFrame, parts: pl.Series) -> str:
     if not len(parts):
         return "all of them are needed: overlap the transfers with compute"
-    noun, hint = _NOUNS[parts[0]], _HINTS.get(parts[0])
+    noun, hint = NOUNS[parts[0]], HINTS.get(parts[0])
     if parts[0] == "dequantized":
         dequantized = moved["dst"].filter(moved["part"] == "dequantized")
         return _DEQUANTIZE.format(noun=noun, dtype=dtype_name(dequantized[0]))

@@ -6,12 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.patterns.transfers import TO_GPU, direction
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, often, size
-from traceq.intervals import overlap, spans
 from traceq.linter import (
     Bad,
     Evidence,
@@ -21,11 +15,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    kernel_lines,
+    often,
     option,
+    overlap,
+    same_place,
+    size,
+    spans,
+    tensor,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, tensor
-from traceq.model.names import PINNED
+from traceq.model import names
+
+from ._transfers import TO_GPU, direction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,7 +165,7 @@ class ExposedHostCopy(Rule):
         if not transfers.height:
             return
         sent = transfers.filter(
-            text("name").str.contains(PINNED),
+            text("name").str.contains(names.PINNED),
             direction() == TO_GPU,
             pl.col("bytes") >= self.min_kib * 1024,
         )

@@ -6,16 +6,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.patterns.copies_needless import (
-    layout_round_trips,
-    unwritten_clones,
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    inputs,
+    kernel_lines,
+    module_line,
+    often,
+    same_place,
+    tensor,
+    text,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line, tensor
+
+from ._needless import layout_round_trips, unwritten_clones
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

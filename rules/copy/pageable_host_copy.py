@@ -6,17 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.patterns.transfers import TO_GPU, TO_HOST, direction, pinned_rate
-from traceq.analysis.time.device_syncs import waits_to_copy
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import counted, often, size
-from traceq.intervals import overlap, spans
+from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Bad,
-    Evidence,
     Fix,
     Good,
     Need,
@@ -24,11 +16,20 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    dataclass,
+    fill_false,
     inputs,
+    kernel_lines,
     option,
+    overlap,
+    same_place,
+    spans,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, tensor
 from traceq.linter.savings import WORTH_FIXING
+
+from ._pageable import blocking_calls, message, rates
+from ._transfers import TO_GPU, TO_HOST, direction, pinned_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,7 +47,6 @@ _ADVICE = {
 }
 # In the order of the page.
 _EXAMPLES = (TO_GPU, TO_HOST)
-_ON_GPU = "on the GPU a step"
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
 
@@ -170,12 +170,14 @@ class PageableHostCopy(Rule):
         )
         hidden = overlap(spans(large), spans(kernels))
         # Those of which SYN001 reports the wait.
-        waits = waits_to_copy(view.trace, view.steady).filter(~pl.col("copying"))
+        waits = device_syncs.waits_to_copy(view.trace, view.steady).filter(
+            ~pl.col("copying")
+        )
         groups = (
             large.with_columns(
                 direction=direction(),
                 alone=pl.col("dur") - hidden,
-                waits=known(pl.col("op").is_in(waits["op"].implode())),
+                waits=fill_false(pl.col("op").is_in(waits["op"].implode())),
             )
             .sort("bytes", "ts", descending=[True, False])
             .group_by(*same_place(), "direction", maintain_order=True)
@@ -194,14 +196,14 @@ class PageableHostCopy(Rule):
             yield from self._found(view, row)
 
     def _found(self, view: View, row: Mapping[str, Any]) -> Iterator[Finding]:
-        rate = pinned_rate(view.copies, used_gpu(view.trace), row["direction"])
+        rate = pinned_rate(view.copies, view.gpu, row["direction"])
         saved = max(0.0, row["alone"] - row["bytes"] / rate)
         # SYN001 reports the wait: a minor finding would say little more of its line.
         if row["waits"] and saved / view.steps < WORTH_FIXING * view.bound.step_ns:
             return
-        calls = () if row["waits"] else _blocking_calls(view, row["op"])
+        calls = () if row["waits"] else blocking_calls(view, row["op"])
         yield self.finding(
-            _message(row, view.steps),
+            message(row, view.steps),
             subject=row["direction"],
             place=view.place_of_group(row),
             count=row["calls"] / view.steps,
@@ -213,44 +215,10 @@ class PageableHostCopy(Rule):
             severity=Severity.warning if view.trace.steps.height else Severity.info,
             evidence=[
                 *kernel_lines(view, row["id"]),
-                *_rates(row, rate, saved / view.steps),
+                *rates(row, rate, saved / view.steps),
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
             advice=_ADVICE[row["direction"]],
             example=self.example(_EXAMPLES.index(row["direction"])),
             ops=row["op"],
         )
-
-
-def _message(row: Mapping[str, Any], steps: int) -> str:
-    way = "from pageable memory to the GPU"
-    if row["direction"] == TO_HOST:
-        way = "from the GPU to pageable memory"
-    calls = row["calls"] / steps
-    if row["calls"] <= steps and row["dims"]:
-        what = tensor(row["dst"], row["dims"])
-        each = size(row["bytes"] / row["calls"])
-        return f"{what} of {each} is copied {way} {often(calls)}"
-    verb = "is" if calls == 1 else "are"
-    total = size(row["bytes"] / steps)
-    return f"{counted(calls, 'tensor')} of {total} in all {verb} copied {way} in a step"
-
-
-def _rates(row: Mapping[str, Any], pinned: float, saved_ns: float) -> list[Evidence]:
-    """Return how fast it goes, and how much faster on the GPU if it were pinned."""
-    rate = Evidence("rate", value=row["bytes"] / row["time"], note="GB/s")
-    if not saved_ns:
-        # A copy that is as fast as that still blocks the host.
-        return [rate]
-    return [
-        rate,
-        Evidence("pinned", value=pinned, note="GB/s"),
-        Evidence("saved", value=saved_ns, unit="ns", note=_ON_GPU),
-    ]
-
-
-def _blocking_calls(view: View, ops: list[int]) -> pl.Series:
-    """Return the calls of the copies, and those that wait for them to end."""
-    return view.runtime.filter(
-        pl.col("op").is_in(ops), pl.col("call").is_in(["copy", "sync"])
-    )["id"]

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import outermost_ops, same_place
-from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.analysis.patterns.copies_by_slice import (
-    backward_of_slices,
-    slice_gradients,
-    slice_writes,
-)
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, shape
 from traceq.linter import (
     Bad,
     Evidence,
@@ -28,21 +15,30 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    kernel_lines,
+    module_line,
     option,
+    shape,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import FLOAT32, SIZES
+
+from ._slice_advice import (
+    cut_at_once,
+    filled,
+    join_at_once,
+    removed_writes,
+    saved_share,
+    time_line,
+)
+from ._slices import backward_of_slices, slice_gradients, slice_loops, slice_writes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from traceq.linter import Finding
-
-_PLACE = ("file", "line", "function")
-# Where a slice begins, of its position.
-_BEGIN = r"^([^:]*)"
 
 _LOOP = """
     host  [ProfilerStep#1                                                                                                                ]
@@ -154,44 +150,17 @@ class SliceCopyLoop(Rule):
         yield from self._written(view)
         yield from self._read(view)
 
-    def _loops(self, slices: pl.DataFrame, **more: pl.Expr) -> Iterator[dict[str, Any]]:
-        """Yield slices by place and tensor, where they have enough positions.
-
-        A tensor that has another size in every step is the same tensor: the first one,
-        the second one and so on that a step cuts at this place.
-        """
-        places = same_place()
-        count = pl.col("at").n_unique().over(*places, "whole", "along", "step")
-        first = pl.col("ts").min().over(*places, "whole", "along", "step")
-        yield from (
-            slices.with_columns(slices=count, first=first)
-            .filter(pl.col("slices") >= self.min_slices, pl.col("whole").is_not_null())
-            .with_columns(
-                tensor=pl.col("first").rank("dense").over(*places, "along", "step")
-            )
-            .group_by(*places, "tensor", "along")
-            .agg(
-                "id",
-                pl.col("whole").first(),
-                pl.col("whole").unique().alias("wholes"),
-                text("module").unique(maintain_order=True),
-                pl.col("slices").max(),
-                **more,
-            )
-            .with_columns(sharing=pl.len().over("whole"))
-            .sort(*_PLACE, "whole", "along")
-            .iter_rows(named=True)
-        )
-
     def _written(self, view: View) -> Iterator[Finding]:
         writes = slice_writes(view.trace, view.ops)
         if not writes.height:
             return
-        loops = self._loops(
+        loops = slice_loops(
             writes,
+            self.min_slices,
             spans=pl.struct("start", "end"),
             lengths=pl.col("written").n_unique(),
-            begins=pl.col("at").str.extract(_BEGIN).n_unique(),
+            # Where a slice begins, of its position.
+            begins=pl.col("at").str.extract(r"^([^:]*)").n_unique(),
         )
         back = None
         for row in loops:
@@ -199,53 +168,36 @@ class SliceCopyLoop(Rule):
                 back = backward_of_slices(view.trace, view.kernels)
             forward = view.kernels.filter(pl.col("op").is_in(row["id"]))
             backward = back.filter(pl.col("whole").is_in(row["wholes"])).drop("whole")
-            # Autograd does not record whose backward it is if several have this shape.
             part = 1 / row["sharing"]
-            spent = int(forward["dur"].sum()) + int(backward["dur"].sum()) * part
-            saved = _saved_share(view, row, spent)
             yield self._finding(
                 view,
                 row,
-                message=_filled(row, len(row["id"]) / view.steps)
+                message=filled(row, len(row["id"]) / view.steps)
                 + ("" if forward.height else " on the CPU"),
                 subject=f"slices along {row['along']}",
-                fix=[
-                    Fix(
-                        kernels=forward["id"],
-                        kernel_share=saved,
-                        spans=pl.DataFrame(row["spans"]),
-                        host_share=1 - 1 / row["slices"],
-                    ),
-                    Fix(
-                        kernels=backward["id"],
-                        kernel_share=saved * part,
-                        ops=outermost_ops(view.trace)
-                        .gather(backward["op"])
-                        .drop_nulls()
-                        .unique(),
-                        host_share=part * (1 - 1 / row["slices"]),
-                    ),
-                ],
+                fix=removed_writes(view, row, forward, backward, part),
                 evidence=[
-                    _time(view, "forward", forward),
-                    _time(view, "backward", backward, part),
+                    time_line(view, "forward", forward),
+                    time_line(view, "backward", backward, part),
                 ]
                 if forward.height
                 else [],
-                advice=_join_at_once(row),
+                advice=join_at_once(row),
             )
 
     def _read(self, view: View) -> Iterator[Finding]:
         gradients = slice_gradients(view.trace, view.ops)
         if not gradients.height:
             return
-        loops = list(self._loops(gradients, cut=pl.col("cut").unique()))
+        loops = list(
+            slice_loops(gradients, self.min_slices, cut=pl.col("cut").unique())
+        )
         if not loops:
             return
         nodes = [node for row in loops for node in row["id"]]
-        made = view.kernels_under(pl.col("id").is_in(nodes))
+        within = view.roots(pl.col("id").is_in(nodes))[view.kernels["op"]]
         for row in loops:
-            mine = made.filter(pl.col("root").is_in(row["id"]))
+            mine = view.kernels.filter(within.is_in(row["id"]))
             tensors = len(row["id"]) / row["slices"] / view.steps
             yield self._finding(
                 view,
@@ -257,16 +209,16 @@ class SliceCopyLoop(Rule):
                 fix=[
                     Fix(
                         kernels=mine["id"],
-                        kernel_share=_saved_share(view, row, int(mine["dur"].sum())),
+                        kernel_share=saved_share(view, row, int(mine["dur"].sum())),
                         ops=row["id"],
                         host_share=1 - 1 / row["slices"],
                     )
                 ],
                 evidence=[
-                    _time(view, "backward", mine),
+                    time_line(view, "backward", mine),
                     Evidence("tensors", value=tensors, note="a step"),
                 ],
-                advice=_cut_at_once(row),
+                advice=cut_at_once(row),
             )
 
     def _finding(  # noqa: PLR0913 - what differs between slices written and read
@@ -295,55 +247,3 @@ class SliceCopyLoop(Rule):
             data={"dims": row["whole"], "slices": row["slices"]},
             advice=advice,
         )
-
-
-def _time(view: View, label: str, kernels: pl.DataFrame, part: float = 1.0) -> Evidence:
-    spent = int(kernels["dur"].sum()) * part / view.steps
-    return Evidence(label, value=spent, unit="ns", note="a step")
-
-
-def _saved_share(view: View, row: Mapping[str, Any], spent: float) -> float:
-    """Return the share of the time that the fix removes: one copy of each remains."""
-    tensors = len(row["id"]) / row["slices"]
-    moved = 2 * SIZES[FLOAT32] * prod(row["whole"])
-    one = roofline_ns(used_gpu(view.trace), COPY_EFFICIENCY, moved=moved)
-    return saved_share(spent, (one or 0.0) * tensors)
-
-
-def _filled(row: Mapping[str, Any], writes: float) -> str:
-    if row["begins"] == 1:
-        # They all begin at one position, so that each is of another tensor.
-        return (
-            f"{counted(writes, 'tensor')} {shape(row['whole'])} a step are filled one"
-            f" by one, to different lengths along dimension {row['along']}"
-        )
-    slices = counted(row["slices"], "slice")
-    return (
-        f"a {shape(row['whole'])} tensor is filled in {slices} along dimension"
-        f" {row['along']}"
-    )
-
-
-def _join_at_once(row: Mapping[str, Any]) -> str:
-    if row["lengths"] > 1:
-        return (
-            "collect the slices in a list and join them after the loop:"
-            " torch.nn.utils.rnn.pad_sequence(slices, batch_first=True) where they are"
-            f" padded, torch.cat(slices, dim={row['along']}) where they follow each"
-            " other; or compute all of them at once"
-        )
-    return (
-        "collect the slices in a list and join them after the loop:"
-        f" torch.stack(slices, dim={row['along']}); or compute all of them at once"
-    )
-
-
-def _cut_at_once(row: Mapping[str, Any]) -> str:
-    along = row["along"]
-    cut = f"tensor.unbind({along})"
-    if any("slice" in name for name in row["cut"]):
-        cut = f"tensor.split(sizes, dim={along})"
-    return (
-        f"cut all slices at once, slices = {cut}, so that the backward joins their"
-        " gradients once; or compute all of them at once"
-    )

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    WHOLE_BATCH_BYTE_NS,
-    WHOLE_BATCH_ROW_NS,
-    WHOLE_BATCH_TENSOR_NS,
-)
-from traceq.analysis.base.ownership import has_like, named_like
+from traceq.analysis.base import assumptions
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
+from traceq.linter import dataclass, has_like, named_like, text
 from traceq.model.owners import third_party
 
 from ._workers import called_in, loading_ns
@@ -72,8 +66,9 @@ class RowByRow:
             return None
         rows, loading = picks.height / view.steps, loading_ns(view)
         batches = regions.height / view.steps
-        whole = WHOLE_BATCH_BYTE_NS * _sent_bytes(view) + tensors * (
-            batches * WHOLE_BATCH_TENSOR_NS + rows * WHOLE_BATCH_ROW_NS
+        whole = assumptions.WHOLE_BATCH_BYTE_NS * _sent_bytes(view) + tensors * (
+            batches * assumptions.WHOLE_BATCH_TENSOR_NS
+            + rows * assumptions.WHOLE_BATCH_ROW_NS
         )
         share = 1 - whole / loading if loading else 0.0
         if share < _LEAST:

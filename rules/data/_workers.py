@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    BISECTIONS,
-    FEWEST_WORKERS,
-    USUAL_WORKERS,
-    WORKER_SLOWDOWN,
-    WORKER_TENSOR_NS,
-)
-from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base import assumptions
 from traceq.analysis.base.sync_calls import TO_GPU, copy_directions
 from traceq.analysis.replay.simulation import Change
-from traceq.analysis.time.host_activity import DATA, WAITS
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, asof
+from traceq.analysis.time import host_activity
+from traceq.linter import END, asof, dataclass, named_like
 
 if TYPE_CHECKING:
     from traceq.linter import View
@@ -46,11 +38,17 @@ class WorkerPlan:
         """Return the plan for what is loaded in regions; 0 wanted are as needed."""
         loading = loading_ns(view)
         tensors = _tensors(view, regions)
-        handing = min(1.0, tensors * WORKER_TENSOR_NS / loading) if loading else 0.0
+        handing = (
+            min(1.0, tensors * assumptions.WORKER_TENSOR_NS / loading)
+            if loading
+            else 0.0
+        )
         rest, cores = _step(view, regions, 1 - handing), _cores(view)
-        worked = WORKER_SLOWDOWN * loading
-        needed = max(FEWEST_WORKERS, math.ceil(worked / rest)) if rest else 1
-        workers = wanted or min(needed, cores or USUAL_WORKERS)
+        worked = assumptions.WORKER_SLOWDOWN * loading
+        needed = (
+            max(assumptions.FEWEST_WORKERS, math.ceil(worked / rest)) if rest else 1
+        )
+        workers = wanted or min(needed, cores or assumptions.USUAL_WORKERS)
         share = _share(view, regions, worked / workers, 1 - handing)
         return cls(loading, rest, tensors, cores, workers, share)
 
@@ -62,12 +60,12 @@ class WorkerPlan:
     @property
     def worked_ns(self) -> float:
         """What a worker takes for the batches of a step."""
-        return WORKER_SLOWDOWN * self.loading_ns
+        return assumptions.WORKER_SLOWDOWN * self.loading_ns
 
     @property
     def handing_ns(self) -> float:
         """What the training process still does for a batch."""
-        return self.tensors * WORKER_TENSOR_NS
+        return self.tensors * assumptions.WORKER_TENSOR_NS
 
     @property
     def step_ns(self) -> float:
@@ -92,7 +90,7 @@ _LOADER = r"^torch/utils/data/dataloader\.py"
 
 def loading_ns(view: View) -> float:
     """Return what loading takes the training process a step."""
-    entries = view.host_account.entries.filter(pl.col("kind") == DATA)
+    entries = view.host_account.entries.filter(pl.col("kind") == host_activity.DATA)
     return float(entries["estimated"].sum())
 
 
@@ -110,9 +108,9 @@ def waited_ns(view: View, regions: pl.DataFrame) -> int | None:
     memory of its tensors. None if the calls in the regions were not recorded.
     """
     frames = view.trace.frames
-    calls = frames.filter(named_like(frames, f"{_LOADER}|{WAITS}"))
+    calls = frames.filter(named_like(frames, f"{_LOADER}|{host_activity.WAITS}"))
     inside = called_in(calls.select("name", "thread", "ts", "dur"), regions)
-    waits = named_like(inside, WAITS)
+    waits = named_like(inside, host_activity.WAITS)
     if waits.all():
         return None
     return int(inside["dur"].filter(waits).sum())
@@ -129,7 +127,7 @@ def _share(view: View, regions: pl.DataFrame, step_ns: float, most: float) -> fl
     if _step(view, regions, most) >= step_ns:
         return most
     low, high = 0.0, most
-    for _ in range(BISECTIONS):
+    for _ in range(assumptions.BISECTIONS):
         middle = (low + high) / 2
         longer = _step(view, regions, middle) > step_ns
         low, high = (middle, high) if longer else (low, middle)

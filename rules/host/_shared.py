@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import inside
+from traceq.analysis.base import ownership
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.patterns.compilation import captures, compilations
-from traceq.common.expressions import known
+from traceq.analysis.patterns import compilation
+from traceq.linter import cached_per_trace, fill_false
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from traceq.linter import View
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace, View
 
 
 def own_time(view: View, ops: Collection[int]) -> pl.DataFrame:
@@ -30,7 +28,7 @@ def settled(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     Left out are those that compile or capture, or run in steps that compile: what they
     take is the cost of compiling and capturing, which has rules of its own.
     """
-    calls = calls.filter(known(_settled_ops(view.trace)[calls["op"]]))
+    calls = calls.filter(fill_false(_settled_ops(view.trace)[calls["op"]]))
     ops = view.trace.ops.drop("id", "name")[calls["op"]]
     return calls.with_columns(ops.get_columns(), id=calls["op"])
 
@@ -40,12 +38,12 @@ def _settled_ops(trace: Trace) -> pl.Series:
     """Return for each op whether it is settled; none is outside of the steps."""
     ops, steady = trace.ops, steady_steps(trace)
     left_out = ops["captured"] | ops["compiling"]
-    captured = captures(trace, steady)["id"]
+    captured = compilation.captures(trace, steady)["id"]
     if len(captured):
-        left_out |= inside(trace, captured).is_not_null()
-    compiled = compilations(trace, steady)["step"].unique()
+        left_out |= ownership.inside(trace, captured).is_not_null()
+    compiled = compilation.compilations(trace, steady)["step"].unique()
     if len(compiled):
-        left_out |= known(ops["step"].is_in(compiled.implode()))
+        left_out |= fill_false(ops["step"].is_in(compiled.implode()))
     return ops["step"].is_not_null() & ~left_out
 
 

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time.host_activity import (
-    ENGINE,
-    LIBRARY,
-    MODULES,
-    NO_STACKS,
-    OPTIMIZER,
-    PLACE,
-    PYTHON,
-    WITH_LIBRARIES,
+from traceq.analysis.time import host_activity
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    option,
+    rows_where,
+    share_of_steps,
+    time,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import rows_where
-from traceq.common.words import time
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import share_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,8 +31,16 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 # Python, in which the interpreter may stop for something else.
-_KINDS = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, OPTIMIZER, ENGINE, NO_STACKS)
-_AT = ("kind", *PLACE)
+_KINDS = (
+    host_activity.PYTHON,
+    host_activity.WITH_LIBRARIES,
+    host_activity.LIBRARY,
+    host_activity.MODULES,
+    host_activity.OPTIMIZER,
+    host_activity.ENGINE,
+    host_activity.NO_STACKS,
+)
+_AT = ("kind", *host_activity.PLACE)
 # A pause is this many times as long as what is usual at its place, and at least this
 # long. Both chosen by judgement: pauses of 73 and 127 ms were seen.
 _UNUSUAL = 5

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import inside
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, listed, often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,11 +16,17 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    counted,
+    dataclass,
+    listed,
+    module_line,
+    often,
     option,
+    share_of_steps,
 )
-from traceq.linter.evidence import module_line, share_of_steps
 
-from ._shared import own_time, settled
+from ._shared import own_time
+from ._slow_calls import LOADING, SPREAD, UNKNOWN, median, slow_calls, turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,11 +35,9 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _MOST_OPS = 4
-_SUMS = ("excess", "own", "idle", "usual")
-_LOADING, _UNKNOWN = "loading", "unknown"
 _WHY = {
-    _LOADING: "loads the code of kernels",
-    _UNKNOWN: "takes the host far longer than usual",
+    LOADING: "loads the code of kernels",
+    UNKNOWN: "takes the host far longer than usual",
 }
 _CONTENTION = (
     "look for what takes the processor away: more DataLoader workers and threads of"
@@ -45,15 +46,10 @@ _CONTENTION = (
     " collector (gc.freeze() after setting up)"
 )
 _ADVICE = {
-    _LOADING: "it passes by itself once each kernel has been used: record later (traceq"
+    LOADING: "it passes by itself once each kernel has been used: record later (traceq"
     " collect --warmup), or run a few steps before those that count",
-    _UNKNOWN: f"what it does is not in the trace; {_CONTENTION}",
+    UNKNOWN: f"what it does is not in the trace; {_CONTENTION}",
 }
-# Slow calls of this many ops, at different places, have nothing in common but the host.
-_SPREAD = 3
-# Stalls are alike that differ by no more than this. Judgement: four of 2.00 to 2.04 ms
-# were seen, a turn of the scheduler's, among others of 0.1 to 2.4 ms.
-_ALIKE = 0.1
 _MEDIAN, _SAME = "at the median", "of calls that do the same"
 _USUAL, _SLOW = "[aten::sum          ]" * 3, f"[aten::sum {' ' * 130}]"
 _CALLS = " [cudaLaunchKernel]  " * 4
@@ -156,7 +152,7 @@ class SlowHostOp(Rule):
         least = min(self.min_share, self.min_spread_share) * view.steady.time
         if not slow.height or int(slow["excess"].sum()) < least:
             return
-        slow = _slow_calls(view, slow)
+        slow = slow_calls(view, slow)
         if not slow.height:
             return
         rows = view.by_place(
@@ -180,7 +176,7 @@ class SlowHostOp(Rule):
 
     def _at_one_place(self, view: View, row: Mapping[str, Any]) -> Finding:
         calls = len(row["ids"]) / view.steps
-        loading = row["why"] == _LOADING
+        loading = row["why"] == LOADING
         return self.finding(
             f"{row['name']} {_WHY[row['why']]} {often(calls)}",
             subject=f"{row['name']}, {row['why']}",
@@ -200,12 +196,12 @@ class SlowHostOp(Rule):
 
     def _spread(self, view: View, slow: pl.DataFrame) -> Iterator[Finding]:
         """Yield that calls of many ops are slow for no reason that is seen."""
-        slow = slow.filter(pl.col("why") == _UNKNOWN)
+        slow = slow.filter(pl.col("why") == UNKNOWN)
         ops = slow.group_by("name").agg(pl.col("excess").sum())
         excess = int(ops["excess"].sum())
         steps = slow["step"].n_unique()
         large = excess >= self.min_spread_share * view.steady.time
-        if ops.height < _SPREAD or steps <= 1 or not large:
+        if ops.height < SPREAD or steps <= 1 or not large:
             return
         names = ops.sort("excess", "name", descending=[True, False])["name"].to_list()
         calls = slow.height / view.steps
@@ -220,51 +216,13 @@ class SlowHostOp(Rule):
             ops=ops_inside,
             evidence=[
                 Evidence("ops", listed(names, _MOST_OPS)),
-                Evidence("slow", value=_median(slow["own"]), unit="ns", note=_MEDIAN),
-                Evidence("usual", value=_median(slow["usual"]), unit="ns", note=_SAME),
-                *_turns(slow["excess"]),
+                Evidence("slow", value=median(slow["own"]), unit="ns", note=_MEDIAN),
+                Evidence("usual", value=median(slow["usual"]), unit="ns", note=_SAME),
+                *turns(slow["excess"]),
                 Evidence("steps", share_of_steps(view, steps)),
             ],
             advice=_CONTENTION,
         )
-
-
-def _slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that were slow for another reason than a new shape.
-
-    A slow call inside of another is one with it: nothing but the moment makes both of
-    them slow. ``ops`` are all of them.
-    """
-    slow = settled(view, slow)
-    around = inside(view.trace, slow["id"])
-    nested = around[slow["parent"]].is_not_null()
-    if nested.any():
-        around = inside(view.trace, slow["id"].filter(~nested))
-    call = around[slow["id"]]
-    whole = slow.group_by(call=call).agg(
-        pl.col(_SUMS).sum(), pl.col("loads").any(), ops=pl.col("id")
-    )
-    why = pl.when("loads").then(pl.lit(_LOADING)).otherwise(pl.lit(_UNKNOWN))
-    return (
-        slow.drop(*_SUMS, "loads")
-        .join(whole, left_on="id", right_on="call", maintain_order="left")
-        .with_columns(why=why)
-    )
-
-
-def _median(times: pl.Series) -> float:
-    return float(times.cast(pl.Float64).quantile(0.5, "linear") or 0.0)
-
-
-def _turns(stalls: pl.Series) -> list[Evidence]:
-    """Say that stalls are as long as each other, as turns of the scheduler's are."""
-    middle = _median(stalls)
-    alike = stalls.filter((stalls - middle).abs() <= _ALIKE * middle)
-    if len(alike) < _SPREAD or 2 * len(alike) <= len(stalls):
-        return []
-    note = "longer than usual, whatever the op: as if another process had the core"
-    name = f"{len(alike)} of {len(stalls)} take"
-    return [Evidence("alike", name, value=_median(alike), unit="ns", note=note)]
 
 
 def _fix(view: View, ops: list[int], share: float) -> Fix:

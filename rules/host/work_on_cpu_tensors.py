@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import re
-from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import (
-    called_by_its_like,
-    named_like,
-    outermost_ops,
-)
-from traceq.analysis.time.host_activity import DATA
-from traceq.analysis.time.op_calls import on_host
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import elements, known, nth, text
-from traceq.common.words import often
+from traceq.analysis.time import host_activity
 from traceq.linter import (
     Bad,
     Evidence,
@@ -27,12 +17,14 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
     inputs,
+    module_line,
+    often,
     option,
 )
-from traceq.linter.evidence import module_line, tensor
-from traceq.model.dtypes import ALL_SIZES
 
+from ._cpu_tensors import InputTensor, on_cpu
 from ._shared import own_time, settled
 
 if TYPE_CHECKING:
@@ -46,19 +38,8 @@ if TYPE_CHECKING:
 _LONG_NS = 100_000
 # What the host takes to let the GPU do it instead. Judgement.
 _LAUNCHED_NS = 20_000
-# What takes long on fewer elements does not take long because of them. Judgement.
-_FEW = 1000
 # A tensor up to which it is advised to keep it on the GPU. Judgement.
 _MOST_KEPT = 4 << 30
-# Operators of others may wait for a network, or for other processes.
-_COMPUTES = "^(aten|torchvision|torchaudio)::"
-# These touch no element; in a subclass of Tensor they take long nevertheless.
-_VIEWS = (
-    r"^aten::(_unsafe_view|_reshape_alias|alias|as_strided|chunk|detach_?|diagonal"
-    r"|empty\w*|expand\w*|flatten|narrow|new_empty\w*|permute|reshape|resize\w*|select"
-    r"|set_|slice|split\w*|squeeze|swapaxes|t|transpose|unbind|unflatten\w*|unsqueeze"
-    r"|view\w*)$"
-)
 _DRAWS = (
     r"^aten::(bernoulli|binomial|cauchy|exponential|geometric|log_normal|multinomial"
     r"|normal|poisson|random|randperm|uniform)_?$"
@@ -195,7 +176,7 @@ class WorkOnCpuTensors(Rule):
         least = self.min_share * view.bound.step_ns * view.steps
         if int(calls["own"].sum()) < least or view.trace.runtime.is_empty():
             return
-        calls = _on_cpu(view, settled(view, calls))
+        calls = on_cpu(view, settled(view, calls))
         if not calls.height:
             return
         rows = view.by_place(
@@ -211,7 +192,9 @@ class WorkOnCpuTensors(Rule):
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
         found = rows.filter(regular, pl.col("usual") >= least)
         for row in found.sort("usual", descending=True).iter_rows(named=True):
-            spans = own_time(view, row["ids"]).filter(pl.col("kind") != DATA)
+            spans = own_time(view, row["ids"]).filter(
+                pl.col("kind") != host_activity.DATA
+            )
             if spans.height:
                 yield self._finding(view, row, spans)
 
@@ -220,7 +203,7 @@ class WorkOnCpuTensors(Rule):
     ) -> Finding:
         calls = len(row["ids"])
         (given, size, dtype), source = (
-            _Given.of(view, row["inputs"], n) for n in (0, 1)
+            InputTensor.of(view, row["inputs"], n) for n in (0, 1)
         )
         advice, example, does = _ADVICE, "", f"works on {given}" if given else "works"
         if re.match(_DRAWS, row["name"]):
@@ -255,47 +238,3 @@ class WorkOnCpuTensors(Rule):
             advice=advice,
             example=example,
         )
-
-
-class _Given(NamedTuple):
-    """A tensor that an operator is given; nothing where that is not known."""
-
-    text: str = ""
-    """Its dtype and its shape."""
-    size: int = 0
-    """Its bytes."""
-    dtype: str = ""
-
-    @classmethod
-    def of(cls, view: View, inputs: int | None, at: int) -> _Given:
-        if inputs is None:
-            return cls()
-        dims, types = view.trace.inputs.select("dims", "types").row(inputs)
-        if not dims or len(dims) <= at or not dims[at] or types[at] not in ALL_SIZES:
-            return cls()
-        size = prod(dims[at]) * ALL_SIZES[types[at]]
-        return cls(tensor(types[at], dims[at]), size, types[at])
-
-
-def _on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that compute on tensors in host memory.
-
-    ``called`` is the outermost operator around each.
-    """
-    ops = view.trace.ops
-    # An operator on a subclass of Tensor runs Python.
-    wrapped = ops["parent"].filter(called_by_its_like(view.trace))
-    given = view.trace.inputs[calls["inputs"]]
-    is_tensor = nth("types", 0).is_in(list(ALL_SIZES)) & (nth("dims", 0).list.len() > 0)
-    few = given.select(known(is_tensor & (elements() < _FEW))).to_series()
-    chosen = (
-        on_host(view.trace, calls["op"])
-        & named_like(calls, _COMPUTES)
-        & ~named_like(calls, _VIEWS)
-        & ~calls["op"].is_in(wrapped.implode())
-        & calls["phase"].ne_missing("optimizer")
-        & ~few
-    )
-    calls = calls.filter(chosen)
-    called = ops["name"][outermost_ops(view.trace)[calls["op"]]]
-    return calls.with_columns(text("name"), called=called.cast(pl.String))

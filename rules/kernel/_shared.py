@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SHORTEST_KERNEL_NS
-from traceq.analysis.base.ownership import NOTHING, named_like
-from traceq.analysis.base.roofline import saved_share
+from traceq.analysis.base import assumptions
 from traceq.analysis.time.roofline import roofline
-from traceq.linter import Evidence
-from traceq.linter.evidence import kernel_lines, module_line
+from traceq.linter import NOTHING, Evidence, View, kernel_lines, module_line, named_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import View
+    from traceq.linter import Row
 
 # What the ops of a group have in common, beside their place.
 _ALIKE = ("name", "dims_text", "phase")
@@ -84,8 +80,8 @@ def saved(row: Row, efficiency: float, kernels: int = 1) -> float:
 
     What takes its place launches this many kernels for each op.
     """
-    shortest = float(len(row["ids"]) * kernels * SHORTEST_KERNEL_NS)
-    return saved_share(row["gpu_ns"], max(row["least_ns"] / efficiency, shortest))
+    shortest = float(len(row["ids"]) * kernels * assumptions.SHORTEST_KERNEL_NS)
+    return View.saved_share(row["gpu_ns"], max(row["least_ns"] / efficiency, shortest))
 
 
 def evidence(view: View, row: Row, *more: Evidence) -> list[Evidence]:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import (
-    ADDED_ROWS_EFFICIENCY,
-    ADDED_ROWS_MOST_SAVED,
-    SORTED_ROWS_NS,
-)
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -21,18 +15,21 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import HALF, dtype_name
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # With accumulate, torch's kernels sort the indices, and one warp adds up all rows that
 # go to the same place, one after the other.
@@ -177,8 +174,11 @@ class RepeatedIndexGradient(Rule):
 
 def _share(row: Row) -> float:
     """Return the share of the time that goes: never all that the roofline allows."""
-    then = SORTED_ROWS_NS * len(row["ids"]) + row["least_ns"] / ADDED_ROWS_EFFICIENCY
-    return min(ADDED_ROWS_MOST_SAVED, max(0.0, 1 - then / row["gpu_ns"]))
+    then = (
+        assumptions.SORTED_ROWS_NS * len(row["ids"])
+        + row["least_ns"] / assumptions.ADDED_ROWS_EFFICIENCY
+    )
+    return min(assumptions.ADDED_ROWS_MOST_SAVED, max(0.0, 1 - then / row["gpu_ns"]))
 
 
 def _advice(row: Row) -> str:

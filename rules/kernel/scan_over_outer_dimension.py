@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import named_like
-from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -22,17 +17,24 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    kernel_lines,
+    module_line,
+    named_like,
+    nth,
+    often,
     option,
+    roofline_ns,
+    shape,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import ALL_SIZES, HALF, dtype_name
+from traceq.model import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # torch's kernel for a scan along any dimension but the last: one thread goes down each
 # column, a row at a time.
@@ -179,11 +181,11 @@ def _share(view: View, row: Row) -> float:
     elements = 1
     for size in row["dims"]:
         elements *= size
-    moved = 2.0 * elements * ALL_SIZES.get(row["type"], 4) * _KERNELS_INSTEAD
+    moved = 2.0 * elements * dtypes.ALL_SIZES.get(row["type"], 4) * _KERNELS_INSTEAD
     instead = roofline_ns(
-        used_gpu(view.trace), COPY_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
+        view.gpu, assumptions.COPY_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
     )
-    return saved_share(row["gpu_ns"] / len(row["ids"]), instead)
+    return view.saved_share(row["gpu_ns"] / len(row["ids"]), instead)
 
 
 def _advice(dtype: str, along: int, rank: int) -> str:

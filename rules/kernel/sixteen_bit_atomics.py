@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FLOAT32_ATOMICS_EFFICIENCY
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -17,18 +15,21 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import HALF, dtype_name
 
 from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _RESIZES = r"^aten::upsample_\w+_backward$"
 _ADDS = r"^aten::scatter_(add|reduce)_?$"
@@ -151,7 +152,7 @@ class SixteenBitAtomics(Rule):
             count=calls,
             fix=Fix(
                 kernels=row["kernels"],
-                kernel_share=saved(row, FLOAT32_ATOMICS_EFFICIENCY),
+                kernel_share=saved(row, assumptions.FLOAT32_ATOMICS_EFFICIENCY),
             ),
             evidence=evidence(
                 view, row, Evidence("values", f"{kind} {shape(_values(row))}")

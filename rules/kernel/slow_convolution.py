@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    DEPTHWISE_SAVED,
-    FLOAT32_DEPTHWISE_SAVED,
-    PATCHES_SAVED,
-)
-from traceq.analysis.base.device import used_gpu
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth, text
-from traceq.common.words import counted, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -24,18 +17,23 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
     option,
+    shape,
+    text,
 )
-from traceq.model.dtypes import HALF, dtype_name
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # torch's own kernels, which it takes where cuDNN has none for images in NCHW.
 _KERNEL = "conv_depthwise2d_"
@@ -153,7 +151,7 @@ class SlowConvolution(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, forward and backward together."""
-        if used_gpu(view.trace).amd:
+        if view.gpu.amd:
             return
         ops = judged(view, r"^aten::convolution", self.min_share)
         if not ops.height:
@@ -165,7 +163,7 @@ class SlowConvolution(Rule):
             weight=pl.when(back).then(nth("dims", 2)).otherwise(nth("dims", 1)),
             stride=pl.when(back).then(nth("values", 4)).otherwise(nth("values", 3)),
             half=nth("types", 0).is_in(HALF),
-        ).filter(known(pl.col("image").list.len() == _IMAGES))
+        ).filter(fill_false(pl.col("image").list.len() == _IMAGES))
         window = pl.col("weight").list.get(2, null_on_oob=True)
         depthwise = text("kernel").str.contains(_KERNEL) & (
             pl.col("half") | (window <= _FLOAT32_WINDOW)
@@ -177,13 +175,17 @@ class SlowConvolution(Rule):
             & pl.col("half")
         )
         for chosen, finding in ((depthwise, self._depthwise), (patches, self._patches)):
-            found = ops.filter(known(chosen))
+            found = ops.filter(fill_false(chosen))
             for row in groups(view, found, self.min_share, ("half",)):
                 if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                     yield finding(view, row)
 
     def _depthwise(self, view: View, row: Row) -> Finding:
-        share = DEPTHWISE_SAVED if row["half"] else FLOAT32_DEPTHWISE_SAVED
+        share = (
+            assumptions.DEPTHWISE_SAVED
+            if row["half"]
+            else assumptions.FLOAT32_DEPTHWISE_SAVED
+        )
         return self._finding(
             view,
             row,
@@ -198,7 +200,7 @@ class SlowConvolution(Rule):
             view,
             row,
             "patch",
-            PATCHES_SAVED,
+            assumptions.PATCHES_SAVED,
             "cut the image by F.unfold(x, size, stride=size).transpose(1, 2), and"
             " multiply: F.linear(patches, weight.flatten(1), bias)",
         )

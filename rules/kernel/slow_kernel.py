@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import COPY_EFFICIENCY
-from traceq.analysis.base.ownership import named_like
+from traceq.analysis.base import assumptions
 from traceq.analysis.time.roofline import roofline
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
 from traceq.linter import (
     Bad,
     Evidence,
@@ -20,7 +17,10 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
     inputs,
+    named_like,
+    often,
     option,
 )
 
@@ -29,8 +29,7 @@ from ._shared import evidence, groups, long_enough, saved
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # Attention has rules of its own; optimizers and collectives are no kernels to replace;
 # for convolutions, embeddings and resizes nothing is faster but what KRN003 to 5 say.
@@ -187,7 +186,7 @@ class SlowKernel(Rule):
             count=calls,
             fix=Fix(
                 kernels=row["kernels"],
-                kernel_share=saved(row, COPY_EFFICIENCY.bandwidth / 6),
+                kernel_share=saved(row, assumptions.COPY_EFFICIENCY.bandwidth / 6),
             ),
             evidence=evidence(view, row, *more),
             data={"op": row["name"], "shapes": row["dims_text"]},

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import ONE_HOT_EFFICIENCY
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import often, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     Bad,
     Evidence,
@@ -22,18 +17,23 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    nth,
+    often,
     option,
+    roofline_ns,
+    shape,
 )
-from traceq.model.dtypes import ALL_SIZES, dtype_name
+from traceq.model import dtypes
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # The one-hot matrix is made of truth values, cast, and multiplied.
 _KERNELS_INSTEAD = 3
@@ -176,10 +176,10 @@ class SmallEmbeddingGradient(Rule):
 
 def _share(view: View, row: Row) -> float:
     """Return the share of the time that goes, by a matmul with a one-hot matrix."""
-    size = ALL_SIZES.get(row["types"][0], 4)
+    size = dtypes.ALL_SIZES.get(row["types"][0], 4)
     hot = row["table"] * prod(row["dims"][1])
     moved = hot * (2.0 + 2 * size) + prod(row["dims"][0]) * size
     then = roofline_ns(
-        used_gpu(view.trace), ONE_HOT_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
+        view.gpu, assumptions.ONE_HOT_EFFICIENCY, moved=moved, kernels=_KERNELS_INSTEAD
     )
-    return saved_share(row["gpu_ns"] / len(row["ids"]), then)
+    return view.saved_share(row["gpu_ns"] / len(row["ids"]), then)

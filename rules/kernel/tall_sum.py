@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import ONES_EFFICIENCY
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth
-from traceq.common.words import often, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
+    FLOAT32,
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -19,18 +18,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import FLOAT32, HALF, dtype_name
 
 from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # With fewer columns the reduction is as fast; with fewer rows both are short.
 _COLUMNS, _ROWS = 32, 16384
@@ -134,7 +137,7 @@ class TallSum(Rule):
             return
         ops = ops.filter(
             pl.col("phase") == "forward",
-            known(tall & (nth("values", 1) == "[0]")),
+            fill_false(tall & (nth("values", 1) == "[0]")),
             nth("types", 0).is_in([*HALF, FLOAT32]),
         )
         for row in groups(view, ops, self.min_share):
@@ -152,7 +155,10 @@ class TallSum(Rule):
             subject=row["name"],
             place=view.place(row),
             count=calls,
-            fix=Fix(kernels=row["kernels"], kernel_share=saved(row, ONES_EFFICIENCY)),
+            fix=Fix(
+                kernels=row["kernels"],
+                kernel_share=saved(row, assumptions.ONES_EFFICIENCY),
+            ),
             evidence=evidence(view, row, Evidence("input", f"{kind} {shape(dims)}")),
             data={"dims": dims, "dtype": kind},
             advice=advice,

@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SHARED_MATRIX_SAVED, TINY_MATMULS_SAVED
-from traceq.analysis.patterns.matmul import tiny_matmuls
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth
-from traceq.common.words import often, shape
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import matmul
 from traceq.linter import (
     Bad,
     Evidence,
@@ -20,18 +17,22 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
+    often,
     option,
+    shape,
 )
-from traceq.model.dtypes import dtype_name
 
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # Where rows are few, one larger matmul is no better than a batch of them.
 _SHARED_ROWS = 64
@@ -140,9 +141,11 @@ class TinyBatchedMatmul(Rule):
         ops = judged(view, r"^aten::bmm$", self.min_share)
         if not ops.height:
             return
-        tiny = tiny_matmuls(left, right)
+        tiny = matmul.tiny_matmuls(left, right)
         rows = left.list.get(1, null_on_oob=True)
-        shared = known((nth("strides", 1).list.first() == 0) & (rows <= _SHARED_ROWS))
+        shared = fill_false(
+            (nth("strides", 1).list.first() == 0) & (rows <= _SHARED_ROWS)
+        )
         ops = ops.with_columns(
             matrix=pl.when(shared)
             .then(pl.lit("shared"))
@@ -168,7 +171,9 @@ class TinyBatchedMatmul(Rule):
             count=calls,
             fix=Fix(
                 kernels=row["kernels"],
-                kernel_share=SHARED_MATRIX_SAVED if is_shared else TINY_MATMULS_SAVED,
+                kernel_share=assumptions.SHARED_MATRIX_SAVED
+                if is_shared
+                else assumptions.TINY_MATMULS_SAVED,
             ),
             evidence=evidence(view, row, Evidence("dtype", kind)),
             data={"left": row["dims"][0], "right": row["dims"][1], "dtype": kind},

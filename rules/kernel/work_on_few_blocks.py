@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    FEW_CHANNELS_EFFICIENCY,
-    STAGED_EFFICIENCY,
-    STAGED_KERNELS,
-)
-from traceq.analysis.base.device import used_gpu
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, nth, text
-from traceq.common.words import counted, often, shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
     Bad,
     Evidence,
@@ -25,18 +17,24 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
+    dtype_name,
+    fill_false,
     inputs,
+    nth,
+    often,
     option,
+    shape,
+    text,
 )
-from traceq.model.dtypes import dtype_name
 
 from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _BATCH_NORM = r"^aten::(cudnn|native)_batch_norm(_backward)?$"
 _LAYER_NORM = r"^aten::native_layer_norm(_backward)?$"
@@ -158,7 +156,7 @@ class WorkOnFewBlocks(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group them by place, kind and shape, with their gradients."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         ops = judged(view, f"{_BATCH_NORM}|{_LAYER_NORM}|{_SOFTMAX}", self.min_share)
         if not ops.height:
             return
@@ -170,13 +168,17 @@ class WorkOnFewBlocks(Rule):
         one = pl.col("name").str
         ops = ops.with_columns(
             what=pl.when(
-                known(one.contains(_BATCH_NORM) & images & ~last.fill_null(value=False))
+                fill_false(
+                    one.contains(_BATCH_NORM) & images & ~last.fill_null(value=False)
+                )
             )
             .then(pl.lit("batch norm"))
             .when(text("kernel").str.contains(_OUTER))
             .then(pl.lit("softmax"))
             .when(
-                known(one.contains(f"{_LAYER_NORM}|{_SOFTMAX}") & (rows <= _FEW_ROWS))
+                fill_false(
+                    one.contains(f"{_LAYER_NORM}|{_SOFTMAX}") & (rows <= _FEW_ROWS)
+                )
             )
             .then(pl.lit("rows"))
         ).filter(
@@ -195,9 +197,9 @@ class WorkOnFewBlocks(Rule):
         calls, dims = row["calls"] / view.steps, row["dims"][0]
         message, advice = _words(row)
         share = (
-            saved(row, FEW_CHANNELS_EFFICIENCY, 2)
+            saved(row, assumptions.FEW_CHANNELS_EFFICIENCY, 2)
             if row["what"] == "batch norm"
-            else saved(row, STAGED_EFFICIENCY, STAGED_KERNELS)
+            else saved(row, assumptions.STAGED_EFFICIENCY, assumptions.STAGED_KERNELS)
         )
         kind = dtype_name(row["types"][0])
         return self.finding(

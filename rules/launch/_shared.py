@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import outermost_ops
-from traceq.common.words import listed
-from traceq.linter import Evidence
+from traceq.linter import Evidence, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +33,7 @@ def step_of_adamw(op: str, calls: int) -> str:
 
 def launched(view: View, ops: list[int]) -> pl.Series:
     """Return the kernels of the steps that these outermost ops launch."""
-    roots = outermost_ops(view.trace)[view.kernels["op"]]
+    roots = view.outermost_ops[view.kernels["op"]]
     of_ops = pl.Series([ops], dtype=pl.List(roots.dtype))
     return view.kernels["id"].filter(roots.is_in(of_ops))
 

@@ -7,152 +7,34 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    COMPILED_GPU_SHARE,
-    GRAPH_HOST_SAVED,
-    MOST_BETWEEN_OPS_NS,
-    MOST_DISPATCH_NS,
-    MOST_IN_TRAINER_NS,
-    MOST_OF_MODEL_NS,
-)
-from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import has_like, outermost_ops
-from traceq.analysis.patterns.compilation import REGION
-from traceq.analysis.patterns.optimizers import closures
-from traceq.analysis.time.graph_obstacles import HARD, UNCOMPILED, graph_obstacles
-from traceq.analysis.time.graphed_model import OUTER_MODULE, accumulates, graphed_model
-from traceq.analysis.time.host_activity import (
-    DISPATCH,
-    ENGINE,
-    LAUNCHES,
-    LIBRARY,
-    MODULES,
-    NO_STACKS,
-    PYTHON,
-    WITH_LIBRARIES,
-)
-from traceq.analysis.time.serving import serving
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import at_function, counted, time
-from traceq.linter import (
-    Bad,
-    Evidence,
-    Fix,
-    Good,
-    Need,
-    Rule,
-    Seen,
-    Severity,
-    View,
-    option,
+from traceq.analysis.time import host_activity, serving
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, dataclass, option
+
+from ._graph_obstacles import HARD, graph_obstacles
+from ._graphed_model import graphed_model
+from ._host_bound_advice import advice_for, evidence, message, trainer_of, trains
+from ._host_bound_examples import WAITING, drawn
+from ._host_bound_fixes import (
+    fixes_of_graph,
+    mostly_gaps,
+    removed_time,
+    replayed,
+    uncompiled,
+    unexplained_idle_ns,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from traceq.analysis.replay.host_account import HostAccount
-    from traceq.analysis.time.graph_obstacles import Obstacle
-    from traceq.analysis.time.graphed_model import GraphedModel
     from traceq.linter import Finding
-    from traceq.model.tables import Tables
 
-_MOST_ENTRIES = 4
 # If the other findings explain all but this share of the idle time, they are enough.
 # Chosen by judgement.
 _LITTLE_LEFT = 0.2
-# Less outside of the model is the loss, mostly. Chosen by judgement.
-_MUCH_AROUND = 0.1
-_CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
-# What a model that runs as a CUDA graph does not do any more; its Python goes with it.
-_OF_OPS = (DISPATCH, ENGINE, *_CALLS)
-_OF_MODEL = (*_OF_OPS, MODULES, LIBRARY, NO_STACKS)
-_FORBIDS = {
-    "shapes": "sizes that are new in every step",
-    "launches": "steps that launch another number of kernels",
-    "values": "data-dependent sizes",
-    "branches": "branches on values that only the GPU has",
-    "syncs": "syncs in the model",
-    "copies": "copies from the host in the model",
-    "cache": "a KV cache that grows by cat (SRV007)",
-    "replaced": "weights that lie elsewhere in every step (`.data = …`)",
-    "sparse": "sparse gradients, with which compiling ends in an error",
-    "passes": "several backward passes a step, which are not alike",
-    "between": "syncs between modules of one forward pass",
-    "backwards": "overwrites the gradients of several backward passes a step",
-    "rnn": "does not capture nn.LSTM, nn.GRU and nn.RNN",
-    "loop": "unrolls a loop of the model (LCH001), which may take minutes",
-}
-_FIRST = {
-    "shapes": "pad or bucket the sizes that change to a few",
-    "launches": "make loops and branches that depend on data the same in every step",
-    "values": "avoid data-dependent sizes, as with torch.where instead of nonzero",
-    "branches": "decide on the GPU with torch.where, and check values less often",
-    "cache": "write the KV cache in place, at a fixed size",
-    "replaced": "write into the weights, with lerp_ or copy_, and do not replace them",
-    "sparse": "make them dense (sparse=False), if the tables are small",
-    "between": "read no value on the host between modules",
-    "syncs": "take the syncs out of the model",
-    "copies": "make the tensors of the model on the GPU",
-}
-_GRAPHED = (
-    "torch.cuda.make_graphed_callables(model, (batch,)) replays a CUDA graph for each"
-    " {passes}, for batches of one size; or give each launch more to do with a larger"
-    " batch"
-)
-# Trainers by a call that they make: how they are told to compile, and an example.
-_TRAINERS = (
-    (
-        r"(^|/)transformers/trainer\.py\(",
-        "torch_compile=True and torch_compile_mode="
-        '"reduce-overhead" in TrainingArguments replay a CUDA graph',
-        "- args = TrainingArguments(output_dir)\n"
-        "+ args = TrainingArguments(output_dir, torch_compile=True,\n"
-        '+                          torch_compile_mode="reduce-overhead")',
-    ),
-    (
-        r"(^|/)(lightning/pytorch|pytorch_lightning)/",
-        'torch.compile(net, mode="reduce-overhead") of the network in the'
-        " LightningModule replays a CUDA graph",
-        "- self.net = Net()\n"
-        '+ self.net = torch.compile(Net(), mode="reduce-overhead")  # in __init__',
-    ),
-)
-_FUNCTION = (
-    'torch.compile(mode="reduce-overhead") of the function that calls the modules, each'
-    " too small alone, replays a CUDA graph"
-)
-_TOO_SMALL = (
-    "give each launch more to do, with a larger batch: a call of a compiled model would"
-    " take the host as long as the few kernels of this one do"
-)
 _LOOK = (
     "record with stacks, profile(with_stack=True), to see what the host does in the"
     " gaps: it may load data, compile, or wait for another process"
 )
-
-
-def _drawn(launches: int, kernel: str) -> str:
-    """Draw a step of this many ops, each with a launch and a kernel."""
-    numbers = range(1, launches + 1)
-    width = 21 * launches
-    return "\n".join(
-        (
-            f"host  [ProfilerStep#1{' ' * (width - 10)}]",
-            "host   " + "[aten::add          ]" * launches,
-            "host    " + "".join(f"[cuLaunchKernel>{n}]".ljust(21) for n in numbers),
-            "gpu 7          " + "".join(kernel.format(n=n).ljust(21) for n in numbers),
-        )
-    )
-
-
-_WAITING = """
-    host  [ProfilerStep#1                                                        ]
-    host   [train.py(3): main                                                   ]
-    host    [train.py(9): tokenise                         ] [aten::mm           ]
-    host                                                      [cudaLaunchKernel>1]
-    gpu 7                                                                 [gemm<1]
-"""
 
 
 @dataclass(frozen=True)
@@ -301,14 +183,14 @@ class HostBoundStep(Rule):
 
     examples = (
         Bad(
-            _drawn(8, "[k<{n}]"),
+            drawn(8, "[k<{n}]"),
             finds=("the GPU waits for the host to launch 8 kernels a step",),
         ),
         Bad(
-            _WAITING,
+            WAITING,
             finds=("the GPU waits for the host: mostly Python with its libraries",),
         ),
-        Good(_drawn(8, "[k<{n}                 ]")),
+        Good(drawn(8, "[k<{n}                 ]")),
     )
 
     def check(self, view: View) -> Iterator[Finding]:
@@ -317,308 +199,47 @@ class HostBoundStep(Rule):
             return
         waits = view.waits
         # What nobody recorded may be anything: no graph removes it.
-        unknown = _mostly_gaps(view)
+        unknown = mostly_gaps(view)
         obstacles = [] if unknown else graph_obstacles(view.trace, view.steady)
         forbidden = unknown or any(one.reason in HARD for one in obstacles)
-        fixes = [] if forbidden else _fixes(view, obstacles)
-        launches = _removed(view, pl.col("kind") == LAUNCHES).height / view.steps
+        fixes = [] if forbidden else fixes_of_graph(view, obstacles)
+        launches = (
+            removed_time(view, pl.col("kind") == host_activity.LAUNCHES).height
+            / view.steps
+        )
         found = self.finding(
-            _message(view, launches),
+            message(view, launches),
             subject="launches",
             count=launches,
             fix=fixes,
-            gpu_idle_ns=_idle_ns(view),
-            evidence=_evidence(view, obstacles, fixes),
+            gpu_idle_ns=unexplained_idle_ns(view),
+            evidence=evidence(view, obstacles, fixes),
             data={
                 "launches": launches,
                 "idle_ns": round(waits.idle_ns),
                 "forbids": [one.reason for one in obstacles],
             },
-            advice=_LOOK if unknown else _advice(view, obstacles, fixes),
+            advice=_LOOK if unknown else advice_for(view, obstacles, fixes),
             severity=None if view.bound.sure else Severity.info,
         )
         # The example compiles a model that is not compiled yet.
         unfit = (
             not fixes
-            or serving(view.trace)
-            or _replayed(view)
-            or _uncompiled(obstacles)
+            or serving.serving(view.trace)
+            or replayed(view)
+            or uncompiled(obstacles)
             or graphed_model(view.trace, view.steady).is_function
         )
-        if trainer := _trainer(view):
+        if trainer := trainer_of(view):
             found = replace(found, example=trainer[1])
-        elif not _trains(view):
+        elif not trains(view):
             found = replace(found, example=found.example.replace("loss =", "y ="))
         yield replace(found, example="") if unfit else found
 
     def _matters(self, view: View) -> bool:
         """Return whether enough of the step is idle and not explained."""
         all_ns = view.bound.waits.idle_ns if view.bound.waits else 0.0
-        least = self.min_share * (2 if _replayed(view) else 1) * view.bound.step_ns
+        least = self.min_share * (2 if replayed(view) else 1) * view.bound.step_ns
         if view.waits.idle_ns < max(least, _LITTLE_LEFT * all_ns):
             return False
         return view.waits.kinds.height > 0
-
-
-def _idle_ns(view: View) -> float:
-    """Return how long the GPU idled as recorded, in the share that is not explained."""
-    before = view.bound.waits.idle_ns if view.bound.waits else 0.0
-    # Of gaps between kernels; a step may also begin or end with the GPU idle.
-    steady = view.steady
-    idle_ns = view.host_account.idle_ns or steady.time - steady.gpu_busy
-    recorded = idle_ns / view.steps
-    return recorded * view.waits.idle_ns / before if before else 0.0
-
-
-def _replayed(view: View) -> bool:
-    """Return whether CUDA graphs are replayed in the steps."""
-    return bool((view.runtime["call"] == "graph launch").any())
-
-
-def _message(view: View, launches: float) -> str:
-    likely = "" if view.bound.sure else "likely "
-    kinds = view.waits.kinds
-    largest = kinds["kind"][0]
-    if _replayed(view):
-        return (
-            f"the GPU {likely}waits for the host around CUDA graphs: mostly {largest}"
-        )
-    of_ops = kinds.filter(pl.col("kind").is_in(_OF_OPS))["time"].sum()
-    mostly = largest in _OF_OPS or of_ops > view.waits.idle_ns / 2
-    if mostly and launches:
-        kernels = counted(round(launches) or launches, "kernel")
-        return f"the GPU {likely}waits for the host to launch {kernels} a step"
-    return f"the GPU {likely}waits for the host: mostly {largest}"
-
-
-_IS_TORCH = text("library").str.contains("^(torch|<)").fill_null(value=True)
-
-
-def _of(kinds: Sequence[str]) -> pl.Expr:
-    """Return which things a graph removes of these kinds: no Python outside modules."""
-    removed = pl.col("kind").is_in(list(kinds))
-    if LIBRARY in kinds:
-        # What a trainer does around the model, as logging, stays.
-        around = pl.col("module").is_null() & ~_IS_TORCH
-        removed &= ~((pl.col("kind") == LIBRARY) & around)
-    if MODULES in kinds:
-        python = pl.col("kind").is_in([PYTHON, WITH_LIBRARIES])
-        removed |= python & pl.col("module").is_not_null()
-    return removed
-
-
-def _removed(view: View, things: pl.Expr) -> pl.DataFrame:
-    """Return when the host is at things, but for those that the optimizer does."""
-    return _without_optimizer(
-        view.trace, view.host_account.of(things, "start", "end", "op")
-    )
-
-
-def _without_optimizer(trace: Tables, found: pl.DataFrame) -> pl.DataFrame:
-    stays = known(trace.ops["phase"] == "optimizer")[found["op"]]
-    return found.select("start", "end").filter(~known(stays))
-
-
-@cached_per_trace
-def _in_graph(trace: Tables, account: HostAccount, model: GraphedModel) -> pl.DataFrame:
-    """Return when the host is at what the model does not do any more as a graph."""
-    columns = ("start", "end", "op", "kind")
-    if model.modules is not None:
-        mine = OUTER_MODULE.is_in(model.modules.implode())
-        found = account.of(_of(_OF_MODEL) & mine, *columns)
-    else:
-        found = account.of(_of(_OF_MODEL) & (pl.col("kind") != ENGINE), *columns)
-        found = found.filter(model.are_in_windows(trace, found))
-    return _only_dispatch(trace, account, found)
-
-
-@cached_per_trace
-def _outside_optimizer(trace: Tables, account: HostAccount) -> pl.DataFrame:
-    """Return when the host is at ops and their Python, in a model or around it."""
-    found = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
-    return _only_dispatch(trace, account, found)
-
-
-def _only_dispatch(
-    trace: Tables, account: HostAccount, found: pl.DataFrame
-) -> pl.DataFrame:
-    """Return what only calls kernels: no gaps, and no work on the host."""
-    longest = MOST_IN_TRAINER_NS if closures(trace).height else MOST_OF_MODEL_NS
-    slow = account.calls.filter(
-        pl.col("own") > MOST_DISPATCH_NS, pl.col("name").str.starts_with("aten::")
-    )
-    working = known(pl.col("op").is_in(slow["op"].implode()))
-    return _without_optimizer(trace, found.filter(~_is_gap(longest), ~working))
-
-
-@cached_per_trace
-def _one_by_one(trace: Tables, account: HostAccount) -> pl.DataFrame:
-    """Return when the host is at ops that launch beside graphs which are replayed.
-
-    What is around a replay, as guards and wrappers of compiled code, stays.
-    """
-    calls = trace.runtime.filter(pl.col("kernels") > 0)
-    replays = calls["call"] == "graph launch"
-    launching, around = (
-        calls["op"].filter(chosen).drop_nulls().unique()
-        for chosen in (~replays, replays)
-    )
-    outermost = outermost_ops(trace)
-    apart = outermost[launching].unique()
-    apart = apart.filter(~apart.is_in(outermost[around].implode()))
-    found = account.of(_of(_OF_OPS), "start", "end", "op")
-    op = found["op"]
-    chosen = outermost[op].is_in(apart.implode()) | op.is_in(launching.implode())
-    return _without_optimizer(trace, found.filter(known(chosen)))
-
-
-def _is_gap(most_ns: int = MOST_BETWEEN_OPS_NS) -> pl.Expr:
-    """Return whether unrecorded time is too long to be Python of the model."""
-    long = pl.col("end") - pl.col("start") > most_ns
-    return long & (pl.col("kind") == NO_STACKS)
-
-
-@cached_per_trace
-def _gaps(trace: Tables, account: HostAccount) -> tuple[int, float]:  # noqa: ARG001 - it is kept for the trace
-    """Return how often nothing was recorded for too long, and for how long in all."""
-    if not (account.described.things["kind"] == NO_STACKS).any():
-        return 0, 0.0
-    columns = ("start", "end", "kind", "estimated")
-    gaps = account.of(pl.col("kind") == NO_STACKS, *columns).filter(_is_gap())
-    return gaps.height, float(gaps["estimated"].sum())
-
-
-def _mostly_gaps(view: View) -> bool:
-    _, gaps_ns = _gaps(view.trace, view.host_account)
-    return gaps_ns / view.steps > view.waits.idle_ns / 2
-
-
-def _fixes(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
-    """Return what a graph removes: the host's part, and the gaps between kernels."""
-    trace, account = view.trace, view.host_account
-    if _replayed(view):
-        return [Fix(spans=_one_by_one(trace, account), host_share=GRAPH_HOST_SAVED)]
-    gaps_ns = float(view.replay.work["gap"].sum())
-    share = min(1 - COMPILED_GPU_SHARE, gaps_ns / max(1, view.steady.gpu_busy))
-    if has_like(view.ops, REGION) or _uncompiled(obstacles):
-        # It is compiled, and calls take what they take; or it is not to be compiled.
-        spans = _outside_optimizer(trace, account)
-        kernels = view.kernels.filter(~known(view.kernels["phase"] == "optimizer"))
-        return [
-            Fix(spans=spans, host_share=GRAPH_HOST_SAVED),
-            Fix(kernels=kernels["id"], kernel_share=share),
-        ]
-    model = graphed_model(trace, view.steady)
-    if not model.host_share:
-        return []
-    engine = _removed(view, pl.col("kind") == ENGINE)
-    return [
-        Fix(spans=_in_graph(trace, account, model), host_share=model.host_share),
-        Fix(spans=engine, host_share=model.host_share * model.node_share),
-        Fix(kernels=model.kernels, kernel_share=share),
-    ]
-
-
-def _evidence(
-    view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]
-) -> Iterator[Evidence]:
-    waits, step_ns = view.waits, view.bound.step_ns
-    share = min(1.0, waits.idle_ns / step_ns)
-    if view.fixed:
-        note = "of the step is idle once the other findings are fixed"
-        yield Evidence("remains", value=share, unit="share", note=note)
-    else:
-        yield Evidence("idle", value=share, unit="share", note="of the step")
-    for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
-        first = (waits.lines["kind"] == kind).arg_max()
-        line = waits.lines.row(first, named=True)
-        place = at_function(line["file"], line["line"], line["function"])
-        name = None if place and line["name"] == line["function"] else line["name"]
-        most = " in ".join(filter(None, (name, place)))
-        named = counted(round(calls) or calls, "operator") if kind == DISPATCH else kind
-        note = f"in {named} (most in {most})" if most else f"in {named}"
-        yield Evidence("waits", value=ns, unit="ns", note=note)
-    gaps, gaps_ns = _gaps(view.trace, view.host_account)
-    if gaps:
-        often = counted(gaps / view.steps, "gap")
-        note = f"a step in {often} of over {time(MOST_BETWEEN_OPS_NS)}, unrecorded"
-        yield Evidence("gaps", value=gaps_ns / view.steps, unit="ns", note=note)
-    # CUPTI may have lost those of the steps, and have others.
-    if not view.kernels.is_empty():
-        median = float(view.kernels.select(pl.col("dur").median()).item())
-        yield Evidence("kernels", value=median, unit="ns", note="each at the median")
-    stays_ns = _around_ns(view) if fixes else 0.0
-    if stays_ns > _MUCH_AROUND * step_ns:
-        note = "in operators outside of modules, which compiling the model leaves"
-        yield Evidence("around", value=stays_ns, unit="ns", note=note)
-    for one in obstacles:
-        place = at_function(one.file, one.line, one.function)
-        place = f" in {place}" if place else ""
-        of = f" (most in {one.name}{place})" if one.name else ""
-        label = "forbids" if one.reason in HARD else "first"
-        if one.reason in UNCOMPILED:
-            label = "compile"
-        yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)
-    if not view.bound.sure:
-        yield Evidence(
-            "caveat", "recording stacks makes the host 1.5 to 3 times slower"
-        )
-
-
-def _around_ns(view: View) -> float:
-    """Return how long the host is at ops outside of the model in a step."""
-    if _replayed(view) or has_like(view.ops, REGION):
-        return 0.0
-    model = graphed_model(view.trace, view.steady)
-    if model.modules is None:
-        return 0.0
-    mine = OUTER_MODULE.is_in(model.modules.implode())
-    ops = pl.col("kind").is_in([DISPATCH, LAUNCHES])
-    found = view.host_account.of(ops & ~known(mine), "op", "estimated")
-    phase = view.trace.ops["phase"][found["op"]]
-    accumulated = accumulates(view.trace, found["op"])
-    stays = ~known(phase == "optimizer") & ~accumulated
-    return float(found["estimated"].filter(stays).sum()) / view.steps
-
-
-def _uncompiled(obstacles: Sequence[Obstacle]) -> bool:
-    return any(one.reason in UNCOMPILED for one in obstacles)
-
-
-def _trainer(view: View) -> tuple[str, str] | None:
-    """Return how the trainer that calls the model compiles it, and an example of it."""
-    for name, told, example in _TRAINERS:
-        if has_like(view.trace.frames, name):
-            return told, example
-    return None
-
-
-def _trains(view: View) -> bool:
-    """Return whether there is a backward pass or an update: not a forward alone."""
-    seen = view.ops["phase"].is_in(["backward", "optimizer"]).any()
-    return bool(seen) or has_like(view.trace.frames, "run_backward")
-
-
-def _advice(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
-    compiled = has_like(view.ops, REGION)
-    if any(one.reason in HARD for one in obstacles):
-        cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
-    elif _uncompiled(obstacles):
-        passes = "forward and backward pass" if _trains(view) else "forward pass"
-        cure = _GRAPHED.format(passes=passes)
-    elif _replayed(view):
-        cure = "capture what is still launched one by one in the CUDA graph as well"
-    elif compiled:
-        cure = 'compile with mode="reduce-overhead", which replays a CUDA graph'
-    elif not fixes:
-        cure = _TOO_SMALL
-    else:
-        graph = 'torch.compile(model, mode="reduce-overhead") replays a CUDA graph'
-        if graphed_model(view.trace, view.steady).is_function:
-            graph = _FUNCTION
-        elif trainer := _trainer(view):
-            graph = trainer[0]
-        cure = f"{graph} instead; or give each launch more to do with a larger batch"
-    reasons = (one.reason for one in obstacles)
-    first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
-    return f"{cure}; first {first}" if first else cure

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    FOREACH_HOST_SAVED,
-    FOREACH_KERNELS_SAVED,
-    FUSED_HOST_SAVED,
-    FUSED_SGD_PASSES,
-    OPTIMIZER_KERNELS_SAVED,
-    REWRITTEN_HOST_SAVED,
-    UPDATE_PASSES,
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import optimizers
+from traceq.linter import (
+    END,
+    Bad,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
 )
-from traceq.analysis.patterns.optimizers import optimizer_steps
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END
-from traceq.common.words import counted
-from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, option
 
 from ._shared import evidence, launched, step_of_adamw
 
@@ -126,7 +127,7 @@ class OptimizerLoop(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the steps of optimizers by class and place."""
         rows = (
-            optimizer_steps(view.trace, view.steady)
+            optimizers.optimizer_steps(view.trace, view.steady)
             .filter(
                 pl.col("many") == 0,
                 pl.col("parameters") >= self.min_parameters,
@@ -178,14 +179,18 @@ def _saved(
     A parameter is updated by ``each`` kernels.
     """
     if optimizer not in _FOREACH:
-        return OPTIMIZER_KERNELS_SAVED, REWRITTEN_HOST_SAVED
+        return assumptions.OPTIMIZER_KERNELS_SAVED, assumptions.REWRITTEN_HOST_SAVED
     if optimizer not in _FUSED or torch.startswith("1."):
-        return FOREACH_KERNELS_SAVED, FOREACH_HOST_SAVED
+        return assumptions.FOREACH_KERNELS_SAVED, assumptions.FOREACH_HOST_SAVED
     if optimizer != "SGD":
-        return OPTIMIZER_KERNELS_SAVED, FUSED_HOST_SAVED
+        return assumptions.OPTIMIZER_KERNELS_SAVED, assumptions.FUSED_HOST_SAVED
     momentum = "aten::mul_" in ops
-    passes = FUSED_SGD_PASSES[momentum] / (UPDATE_PASSES * each - momentum)
-    return min(OPTIMIZER_KERNELS_SAVED, max(0.0, 1 - passes)), FOREACH_HOST_SAVED
+    passes = assumptions.FUSED_SGD_PASSES[momentum] / (
+        assumptions.UPDATE_PASSES * each - momentum
+    )
+    return min(
+        assumptions.OPTIMIZER_KERNELS_SAVED, max(0.0, 1 - passes)
+    ), assumptions.FOREACH_HOST_SAVED
 
 
 def _advice(optimizer: str, torch: str, ops: Sequence[str]) -> str:

@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    FUSED_FOREACH_HOST_SAVED,
-    FUSED_FOREACH_KERNELS_SAVED,
-    MOST_BETWEEN_OPS_NS,
-)
-from traceq.analysis.base.ownership import has_like
-from traceq.analysis.patterns.optimizers import foreach_steps
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import optimizers
 from traceq.analysis.replay.simulation import NO_SPANS, Change
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.intervals import merged
-from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    has_like,
+    merged,
+    option,
+)
 
 from ._shared import evidence, launched, step_of_adamw
 
@@ -141,7 +146,7 @@ class UnfusedOptimizer(Rule):
         if has_like(view.trace.frames, _REFUSES):
             return
         rows = (
-            foreach_steps(view.trace, view.steady)
+            optimizers.foreach_steps(view.trace, view.steady)
             .filter(
                 pl.col("optimizer").is_in(_MEASURED),
                 ~pl.col("names").list.contains(_CAPTURABLE),
@@ -162,9 +167,9 @@ class UnfusedOptimizer(Rule):
             handled = _handled(view, pl.DataFrame(row["spans"]))
             fix = Fix(
                 kernels=launched(view, row["ops"]),
-                kernel_share=FUSED_FOREACH_KERNELS_SAVED,
+                kernel_share=assumptions.FUSED_FOREACH_KERNELS_SAVED,
                 spans=merged(handled),
-                host_share=FUSED_FOREACH_HOST_SAVED,
+                host_share=assumptions.FUSED_FOREACH_HOST_SAVED,
             )
             saves = before - _step_ns(view, fix)
             if saves >= self.min_share * view.bound.step_ns:
@@ -206,7 +211,9 @@ def _handled(view: View, windows: pl.DataFrame) -> pl.DataFrame:
     if (first[1:] < last[:-1]).any():
         rows = rows.unique().sort()
     found = spans[["start", "end"]][rows]
-    return found.filter(found["end"] - found["start"] <= MOST_BETWEEN_OPS_NS)
+    return found.filter(
+        found["end"] - found["start"] <= assumptions.MOST_BETWEEN_OPS_NS
+    )
 
 
 def _step_ns(view: View, *fixes: Fix) -> float:

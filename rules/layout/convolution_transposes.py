@@ -6,39 +6,37 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import Gpu, used_gpu
-from traceq.analysis.base.ownership import WHATEVER_LIBRARY, same_place
-from traceq.analysis.base.roofline import saved_share
-from traceq.analysis.patterns.batch_norms import nchw_batch_norms
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import counted, shape
+from traceq.analysis.base import ownership
 from traceq.linter import (
     Bad,
     Evidence,
     Fix,
     Good,
+    Gpu,
     Need,
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
+    fill_false,
     inputs,
+    kernel_lines,
+    module_line,
     option,
+    same_place,
+    shape,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import SHORT_HALF
+
+from ._batch_norms import nchw_batch_norms
+from ._convolutions import faster, group, norm_lines, of_one_dimension, on_tensor_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
-# From this compute capability on, float32 convolutions use tensor cores too.
-_TF32 = (8, 0)
-# The dimensions of a batch of images.
-_RANK = 4
-_PLACE = ("file", "line", "function")
 _ADVICE = (
     "call model = model.to(memory_format=torch.channels_last) once, and"
     " images.to(device, memory_format=torch.channels_last) for the images"
@@ -159,22 +157,22 @@ class ConvolutionTransposes(Rule):
         """Group the transposes by place, all layers of a model together."""
         if not (view.copies["part"] == "conv layout").any():
             return
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         strides = pl.col("dst_strides").list.get(1, null_on_oob=True)
         channels = pl.col("dims").list.get(1, null_on_oob=True)
         turned = view.copies.filter(
             pl.col("part") == "conv layout",
             pl.col("caller").str.contains("conv"),
-            _on_tensor_cores(gpu),
-            ~known((strides == 1) & (channels > 1)),
-            ~_of_one_dimension(),
+            on_tensor_cores(gpu),
+            ~fill_false((strides == 1) & (channels > 1)),
+            ~of_one_dimension(),
         )
         if not turned.height:
             return
         busy = int(view.kernels["dur"].sum())
         groups = (
             # One call of channels_last is the fix for all functions of a library.
-            turned.with_columns(WHATEVER_LIBRARY)
+            turned.with_columns(ownership.WHATEVER_LIBRARY)
             .sort("dur", "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)
             .agg(
@@ -189,7 +187,7 @@ class ConvolutionTransposes(Rule):
         if not groups.height:
             return
         norms = nchw_batch_norms(view.trace, view.kernels, gpu)
-        norms = norms.with_columns(_group(groups, norms)).filter(not gpu.amd)
+        norms = norms.with_columns(group(groups, norms)).filter(not gpu.amd)
         for row in groups.with_row_index("group").iter_rows(named=True):
             mine = norms.filter(pl.col("group") == row["group"])
             yield self._finding(view, row, gpu, mine)
@@ -207,10 +205,10 @@ class ConvolutionTransposes(Rule):
             subject="NCHW",
             place=view.place_of_group(row),
             count=count,
-            fix=[Fix(kernels=row["id"]), *_faster(norms)],
+            fix=[Fix(kernels=row["id"]), *faster(norms)],
             evidence=[
                 Evidence("time", value=time, unit="ns", note="of transposes a step"),
-                *_norm_lines(norms, view.steps),
+                *norm_lines(norms, view.steps),
                 Evidence(
                     "ops", value=convolutions, note="a step, forward and backward"
                 ),
@@ -222,45 +220,3 @@ class ConvolutionTransposes(Rule):
             advice=_ADVICE + (_ON_AMD if gpu.amd else ""),
             ops=row["op"],
         )
-
-
-def _group(groups: pl.DataFrame, norms: pl.DataFrame) -> pl.Series:
-    """Return the group of each norm: that of its place, or else the largest."""
-    place = groups.select(*_PLACE).with_row_index("group").unique(_PLACE, keep="first")
-    known = norms.select(_PLACE).join(
-        place, on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
-    )
-    return known["group"].fill_null(0)
-
-
-def _faster(norms: pl.DataFrame) -> list[Fix]:
-    """Return what goes of batch norms in channels_last."""
-    spent = int(norms["dur"].sum())
-    if not spent:
-        return []
-    share = saved_share(spent, float(norms["then_ns"].sum()))
-    return [Fix(kernels=norms["id"], kernel_share=share)]
-
-
-def _norm_lines(norms: pl.DataFrame, steps: int) -> Iterator[Evidence]:
-    if norms.height:
-        spent, then = (float(norms[of].sum()) / steps for of in ("dur", "then_ns"))
-        yield Evidence("norms", value=spent, unit="ns", note="of batch norms a step")
-        note = "of them in channels_last, estimated"
-        yield Evidence("then", value=then, unit="ns", note=note)
-
-
-def _of_one_dimension() -> pl.Expr:
-    """Return whether a convolution is of one dimension, which has no channels_last."""
-    dims = pl.col("dims")
-    height = dims.list.get(2, null_on_oob=True)
-    # cuDNN's operator is given a height of 1, the backward's none.
-    by_shape = (dims.list.len() < _RANK) | (dims.list.len().eq(_RANK) & (height == 1))
-    return known(by_shape) | known(text("module").str.contains(r"Conv1d_[0-9]+$"))
-
-
-def _on_tensor_cores(gpu: Gpu) -> pl.Expr:
-    """Return whether the convolution of a kernel may use tensor cores."""
-    if gpu.amd or gpu.capability >= _TF32:
-        return pl.lit(value=True)
-    return text("dtype").is_in(SHORT_HALF)

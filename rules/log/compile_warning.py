@@ -6,23 +6,20 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from traceq.analysis.patterns.compile_reasons import (
-    break_reason,
-    guard_reason,
-    guard_text,
-)
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
-from traceq.linter.log_messages import Message, findings, frames_of, hits, place_of
+from traceq.analysis.patterns import compile_reasons
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, dataclass
+
+from ._compile_hits import by_cause, by_line, frames, place_of_hit
+from ._messages import Message, findings, frames_of, hits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     import polars as pl
 
     from traceq.linter import Finding, Place
-    from traceq.linter.log_messages import Hit
+
+    from ._messages import Hit
 
 _REASON = r"last reason: (?P<reason>[^\n]+)"
 _FUNCTION = r"function: '(?P<function>[^']+)' \((?P<file>[^\s:]+):(?P<line>\d+)\)"
@@ -154,15 +151,15 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
 
     def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
         """Look for each message: one finding for each function and cause."""
-        given_up = _by_cause(hits(_LIMIT, log))
+        given_up = by_cause(hits(_LIMIT, log))
         yield from (self._recompiled(_LIMIT, *group) for group in given_up.items())
-        again = _by_cause(hits(_AGAIN, log))
+        again = by_cause(hits(_AGAIN, log))
         yield from (
             self._recompiled(_AGAIN, cause, group)
             for cause, group in again.items()
             if cause not in given_up
         )
-        breaks = _by_line(hits(_BREAK, log))
+        breaks = by_line(hits(_BREAK, log))
         yield from (self._broken(*group) for group in breaks.items())
         # With a message of its own a break is named by that.
         yield from findings(self, _OTHERS[1:] if breaks else _OTHERS, log)
@@ -173,7 +170,7 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
         place, _ = cause
         last = group[-1]
         guard = last.groups.get("reason", "?")
-        why = guard_reason(guard)
+        why = compile_reasons.guard_reason(guard)
         used = next(reversed(frames_of(last.whole)), None)
         named = {"function": "?", **last.groups, "why": why.text}
         return self.finding(
@@ -183,9 +180,11 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
             count=len(group),
             evidence=[
                 replace(last.evidence, count=len(group) if len(group) > 1 else None),
-                Evidence("guard", guard_text(guard), note=_at(used)),
+                Evidence(
+                    "guard", compile_reasons.guard_text(guard), note=place_of_hit(used)
+                ),
             ],
-            data={"reason": guard, "why": why.text, "frames": _frames(group)},
+            data={"reason": guard, "why": why.text, "frames": frames(group)},
             advice=why.advice,
             explains=message.explains,
             confirmed_by=message.explains if message.to_confirm else (),
@@ -193,7 +192,7 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
 
     def _broken(self, place: Place, group: list[Hit]) -> Finding:
         last = group[-1].groups
-        why = break_reason(
+        why = compile_reasons.break_reason(
             last.get("reason", "?"), last.get("explanation", ""), last.get("hint", "")
         )
         where = f" in {place.function}" if place.function else ""
@@ -219,37 +218,8 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
             data={
                 "reason": last.get("reason", ""),
                 "why": why.text,
-                "frames": _frames(group),
+                "frames": frames(group),
             },
             advice=why.advice,
             explains=_BREAK.explains,
         )
-
-
-def _by_cause(found: list[Hit]) -> dict[tuple[Place, str], list[Hit]]:
-    """Group recompilations by function and by what changes."""
-    groups: dict[tuple[Place, str], list[Hit]] = {}
-    for hit in found:
-        place = replace(place_of(hit.groups), line_is="function")
-        cause = guard_reason(hit.groups.get("reason", "?")).key
-        groups.setdefault((place, cause), []).append(hit)
-    return groups
-
-
-def _by_line(found: list[Hit]) -> dict[Place, list[Hit]]:
-    """Group graph breaks by the user's line: in its stack where a library breaks."""
-    groups: dict[Place, list[Hit]] = {}
-    for hit in found:
-        stack = frames_of(hit.whole)
-        place = stack[-1] if stack else place_of(hit.groups)
-        groups.setdefault(place, []).append(hit)
-    return groups
-
-
-def _frames(group: list[Hit]) -> list[Any]:
-    """Return the numbers of the compiled functions that messages are about."""
-    return [*sorted({one.frame for one in group if one.frame})]
-
-
-def _at(used: Place | None) -> str:
-    return f"({PurePath(used.file or '').name}:{used.line})" if used else ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Good, Need, Rule, Seen
-from traceq.linter.log_messages import Message, findings
+from traceq.linter import Bad, Good, Need, Rule, Seen, dataclass
+
+from ._messages import Message, findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

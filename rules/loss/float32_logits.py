@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import FLOAT32_SOFTMAX_SAVING
-from traceq.analysis.base.ownership import has_like, named, same_place
-from traceq.analysis.patterns.compilation import REGION
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import rows_where, text
-from traceq.common.words import shape
+from traceq.analysis.base import assumptions
 from traceq.linter import (
+    FLOAT32,
+    SIZES,
     Bad,
     Evidence,
     Fix,
@@ -21,17 +18,24 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
+    dtype_name,
     inputs,
+    kernel_lines,
+    module_line,
     option,
+    rows_where,
+    same_place,
+    shape,
+    text,
 )
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import FLOAT32, SIZES, dtype_name
+
+from ._advice import subject_and_advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _PLACE = ("file", "line", "function")
 _SOFTMAX = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
@@ -43,15 +47,6 @@ _INSIDE = (
     "compile model and loss as one function that returns the loss: cast, softmax and"
     " their backward are fused then, and no float32 logits are written; or drop the"
     " cast, since cross_entropy sums in float32 inside"
-)
-_OUTSIDE = 'call the loss inside torch.autocast("cuda", enabled=False): '
-_OF_RESULT = (
-    f"{_OUTSIDE}autocast casts log-probabilities that were computed in {{half}}, which"
-    " makes them no more accurate; or "
-)
-_OF_INPUT = (
-    "cross_entropy sums in float32 inside, and rounds only the log-probabilities it"
-    " returns to {half}; to keep float32 throughout, "
 )
 _LOSS = inputs([[4096, 32000], [4096]], ["c10::BFloat16", "long int"])
 _UP = inputs([[4096, 32000], [4096, 32000], []], ["float", "c10::BFloat16", "Scalar"])
@@ -186,7 +181,7 @@ class Float32Logits(Rule):
         )
         wide = softmax.filter(pl.col("width") == vocabulary)
         half, count = dtype_name(row["src"]), SIZES[FLOAT32] * row["numel"]
-        what, advice = _subject_and_advice(row)
+        what, advice = subject_and_advice(row)
         return self.finding(
             f"{what} {shape(row['dims'])} are cast from {half} to float32 for the loss",
             subject=row["caller"] or "logits",
@@ -194,7 +189,9 @@ class Float32Logits(Rule):
             count=len(requests) / view.steps,
             fix=[
                 Fix(kernels=casts["id"], ops=casts["host"].drop_nulls()),
-                Fix(kernels=wide["id"], kernel_share=FLOAT32_SOFTMAX_SAVING),
+                Fix(
+                    kernels=wide["id"], kernel_share=assumptions.FLOAT32_SOFTMAX_SAVING
+                ),
             ],
             evidence=[
                 Evidence("cast by", row["caller"] or "the program"),
@@ -220,17 +217,7 @@ class Float32Logits(Rule):
 
 def _beside_compiled(view: View) -> bool:
     """Return whether the loss runs eager ops in a step that runs compiled code."""
-    return has_like(view.ops, REGION)
-
-
-def _subject_and_advice(row: Row) -> tuple[str, str]:
-    """Return what is cast, and what to do about it."""
-    if row["own"]:
-        cast = f"drop the cast in {row['function'] or 'the program'}: "
-        return "logits", cast + _OF_INPUT
-    if "nll_loss" in row["caller"]:
-        return "log-probabilities", _OF_RESULT
-    return "logits", _OUTSIDE + _OF_INPUT
+    return view.compiled
 
 
 def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evidence:
@@ -241,7 +228,7 @@ def _time_line(label: str, kernels: pl.DataFrame, steps: int, note: str) -> Evid
 def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
     ops = view.trace.ops
-    softmaxes = ops[["inputs", "id"]][rows_where(named(ops, _SOFTMAX))]
+    softmaxes = ops[["inputs", "id"]][rows_where(view.ops_named(_SOFTMAX))]
     known = (
         view.with_inputs(softmaxes)
         .select(

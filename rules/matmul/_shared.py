@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.words import listed, shape
-from traceq.linter import Evidence
+from traceq.linter import Evidence, listed, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceq.analysis.base.ownership import Row
+    from traceq.linter import Row
 
 
 def shape_lines(calls: Iterable[Row]) -> list[Evidence]:

@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.matmul import (
-    are_matmuls,
-    matmuls,
-    saved,
-    saved_share,
-    tiny_matmuls,
-    with_fastest,
-)
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import at_function, counted, listed
+from traceq.analysis.patterns import matmul
 from traceq.linter import (
+    FLOAT32,
     Bad,
     Evidence,
     Fix,
@@ -27,11 +17,15 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    at_function,
+    counted,
+    dataclass,
     inputs,
+    kernel_lines,
+    listed,
     option,
+    text,
 )
-from traceq.linter.evidence import kernel_lines
-from traceq.model.dtypes import FLOAT32
 
 from ._shared import shape_lines
 
@@ -141,22 +135,22 @@ class Float32Matmul(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Put all matmuls on float32 kernels together."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         if gpu.amd or gpu.capability < _TF32:
             return
         in_tf32 = view.kernels["dtype"] == "tf32"
-        if (in_tf32 & are_matmuls(view.trace, view.kernels)).any():
+        if (in_tf32 & matmul.are_matmuls(view.trace, view.kernels)).any():
             return
-        calls = matmuls(view.trace, view.kernels, _SIMT)
+        calls = matmul.matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height:
             return
         wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)
         # KRN006 is about batches of tiny ones, which TF32 does not help.
-        tiny = tiny_matmuls(pl.col("left"), pl.col("right"))
-        slow = with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
+        tiny = matmul.tiny_matmuls(pl.col("left"), pl.col("right"))
+        slow = matmul.with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
         least = self.min_share * int(view.kernels["dur"].sum())
         # Kernels that took no time, as recorded, save none.
-        if slow.height and slow.select(saved().sum()).item() >= max(1, least):
+        if slow.height and slow.select(matmul.saved().sum()).item() >= max(1, least):
             yield self._finding(view, slow)
 
     def _finding(self, view: View, slow: pl.DataFrame) -> Finding:
@@ -176,14 +170,17 @@ class Float32Matmul(Rule):
             subject="float32",
             place=view.place_of_group(places.row(0, named=True)),
             count=count,
-            fix=Fix(kernels=slow["id"], kernel_share=slow.select(saved_share()).item()),
+            fix=Fix(
+                kernels=slow["id"],
+                kernel_share=slow.select(matmul.saved_share()).item(),
+            ),
             evidence=[
                 Evidence("time", value=time, unit="ns", note="a step"),
                 *([Evidence("lines", where)] if where else []),
                 *shape_lines(largest.head(1).iter_rows(named=True)),
                 *kernel_lines(view, slow["id"]),
             ],
-            data={"matmuls": round(count), "gpu": used_gpu(view.trace).name},
+            data={"matmuls": round(count), "gpu": view.gpu.name},
             advice='call torch.set_float32_matmul_precision("high") at the start of the'
             " program if inputs with a mantissa of 10 bits are enough, or compute in"
             " bfloat16 (torch.autocast), which is faster still",

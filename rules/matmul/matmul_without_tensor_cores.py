@@ -6,24 +6,35 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import text
-from traceq.common.words import counted, listed
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import BFLOAT16, HALF, dtype_name
+from traceq.analysis.patterns import matmul
+from traceq.linter import (
+    HALF,
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    listed,
+    module_line,
+    same_place,
+    text,
+)
+from traceq.model import dtypes
 
 from ._shared import shape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.device import Gpu
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Gpu, Row
 
 # Kernels of matmuls whose names say that they do not use tensor cores.
 _SIMT = (
@@ -120,17 +131,17 @@ class MatmulWithoutTensorCores(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the matmuls on such kernels by place and dtype."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         if gpu.amd or gpu.capability < _CORES or _WITHOUT in gpu.name:
             return
-        calls = matmuls(view.trace, view.kernels, _SIMT)
+        calls = matmul.matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height or not calls["type"].is_in(HALF).any():
             return
         calls = calls.filter(pl.col("type").is_in(HALF))
         groups = (
-            with_fastest(calls, gpu, "fp16")
-            .filter(saved() > 0)
-            .sort(saved(), "id", descending=[True, False])
+            matmul.with_fastest(calls, gpu, "fp16")
+            .filter(matmul.saved() > 0)
+            .sort(matmul.saved(), "id", descending=[True, False])
             .group_by(*same_place(), "type", maintain_order=True)
             .agg(
                 "id",
@@ -139,7 +150,7 @@ class MatmulWithoutTensorCores(Rule):
                 pairs=pl.struct("left", "right").unique(maintain_order=True),
                 module=text("module").unique(maintain_order=True),
                 time=pl.col("dur").sum(),
-                share=saved_share(),
+                share=matmul.saved_share(),
             )
         )
         for row in groups.iter_rows(named=True):
@@ -171,7 +182,7 @@ class MatmulWithoutTensorCores(Rule):
 
 
 def _advice(row: Row, gpu: Gpu) -> str:
-    if row["type"] == BFLOAT16 and gpu.capability < _CORES_FOR_BFLOAT16:
+    if row["type"] == dtypes.BFLOAT16 and gpu.capability < _CORES_FOR_BFLOAT16:
         return (
             "this GPU has no tensor cores for bfloat16: use float16 with"
             " torch.amp.GradScaler"

@@ -6,23 +6,34 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.patterns.matmul import matmuls, saved, saved_share, with_fastest
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth, text
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import SHORT_HALF, dtype_name
+from traceq.analysis.patterns import matmul
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    module_line,
+    nth,
+    same_place,
+    text,
+)
+from traceq.model import dtypes
 
 from ._shared import shape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # Kernels that load one, two or four 16-bit elements at once instead of eight.
 _SLOW = r"align[ac]?([124])(\D|$)|_ldg([124])_"
@@ -137,23 +148,23 @@ class MisalignedMatmul(Rule):
         name, size = text("name"), pl.col("size")
         rows = [nth("rows", at) for at in range(3)]
         misaligned = (pl.when(one % _ALIGNED != 0).then(one) for one in rows)
-        calls = matmuls(view.trace, view.kernels, _SLOW)
-        if not calls.height or not calls["dtype"].is_in(SHORT_HALF).any():
+        calls = matmul.matmuls(view.trace, view.kernels, _SLOW)
+        if not calls.height or not calls["dtype"].is_in(dtypes.SHORT_HALF).any():
             return
         slow = calls.with_columns(
             loaded=pl.coalesce(name.str.extract(_SLOW, 1), name.str.extract(_SLOW, 3)),
             size=pl.max_horizontal(misaligned),
         ).filter(
             pl.col("loaded").is_not_null(),
-            text("dtype").is_in(SHORT_HALF),
+            text("dtype").is_in(dtypes.SHORT_HALF),
             size.is_null() | (_padded(size) <= _MOST_PADDING * size),
         )
         if not slow.height:
             return
         groups = (
-            with_fastest(slow, used_gpu(view.trace), "fp16")
-            .filter(saved() > 0)
-            .sort(saved(), "id", descending=[True, False])
+            matmul.with_fastest(slow, view.gpu, "fp16")
+            .filter(matmul.saved() > 0)
+            .sort(matmul.saved(), "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)
             .agg(
                 "id",
@@ -162,7 +173,7 @@ class MisalignedMatmul(Rule):
                 pairs=pl.struct("left", "right").unique(maintain_order=True),
                 module=text("module").unique(maintain_order=True),
                 time=pl.col("dur").sum(),
-                share=saved_share(),
+                share=matmul.saved_share(),
             )
         )
         for row in groups.iter_rows(named=True):

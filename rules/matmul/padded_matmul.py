@@ -6,11 +6,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.matmul_padding import matmul_padding
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    inputs,
+    kernel_lines,
+    module_line,
+)
+
+from ._padding import matmul_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

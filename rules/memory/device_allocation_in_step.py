@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.profiler_overhead import recorder_keeps
-from traceq.analysis.patterns.driver_allocations import (
-    driver_calls,
-    growth,
-    shapes_change,
-)
-from traceq.common.dataclass import dataclass
-from traceq.common.words import size
-from traceq.intervals import overlap, spans
-from traceq.linter import Bad, Good, Seen, View
-from traceq.linter.driver_calls import DriverCallRule, in_most_steps
-from traceq.model.names import DEVICE_ALLOC, DEVICE_FREE
+from traceq.linter import Bad, Good, Seen, View, dataclass, overlap, size, spans
+from traceq.model import names
+
+from ._driver_allocations import driver_calls, growth, shapes_change
+from ._driver_calls import DriverCallRule, in_most_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +135,9 @@ class DeviceAllocationInStep(DriverCallRule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Make one finding of all calls: which op runs short of memory is chance."""
-        calls = driver_calls(view.trace, view.runtime, DEVICE_ALLOC, DEVICE_FREE)
+        calls = driver_calls(
+            view.trace, view.runtime, names.DEVICE_ALLOC, names.DEVICE_FREE
+        )
         if not in_most_steps(view, calls):
             return
         change = shapes_change(view.trace, view.ops)

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
-from traceq.model.schema import NUMBER
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    option,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +126,7 @@ class DuplicateWeights(Rule):
                 yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
-        from traceq.analysis.memory.peak_without import peak_savings
+        from ._peak_without import peak_savings
 
         curve = view.curve.filter(pl.col("device") == device)
         held, weights = int(mine["size"].sum()), int(mine["copies_of"].sum())
@@ -158,7 +166,7 @@ def _in_all_steps(view: SnapshotView, copies: pl.DataFrame) -> pl.DataFrame:
     """Return what the same stacks allocate of the same size, as often in each step."""
     key = ["device", "stack", "size"]
     often = copies.group_by(key).agg(copies=pl.len())
-    nth = pl.int_range(pl.len(), dtype=NUMBER).over(*key, "step")
+    nth = pl.int_range(pl.len(), dtype=pl.Int64).over(*key, "step")
     same = view.allocations.join(often, on=key, maintain_order="left")
     return same.sort("alloc").filter(nth < pl.col("copies"))
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity
+from traceq.linter import (
+    Bad,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    counted,
+    dataclass,
+    size,
+)
+
+from ._failure_lines import after_failure, holder_line, is_limited, place_line, totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.memory.oom import Room
+    from traceq.analysis.memory import oom
     from traceq.linter import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
@@ -145,20 +155,22 @@ class FailedAllocation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Report of the first failure at each line why it did not fit."""
-        from traceq.analysis.memory.oom import failures
+        from traceq.analysis.memory import oom
 
-        groups = failures(view).group_by("device", "file", "line", maintain_order=True)
+        groups = oom.failures(view).group_by(
+            "device", "file", "line", maintain_order=True
+        )
         for _, group in groups:
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        from traceq.analysis.memory.oom import droppable, room
+        from traceq.analysis.memory import oom
 
-        found = room(view, row)
-        held = droppable(view, row["device"], row["event"]).to_dicts()
-        first = _line(held[0]) if held else "nothing"
+        found = oom.room(view, row)
+        held = oom.droppable(view, row["device"], row["event"]).to_dicts()
+        first = place_line(held[0]) if held else "nothing"
         cause = found.cause
-        if _is_limited(row):
+        if is_limited(row):
             cause += ", limited"
         elif view.snapshot.segments["expandable"].any():
             cause += ", expandable"
@@ -171,9 +183,9 @@ class FailedAllocation(Rule):
             count=count,
             cost_bytes=row["asked"],
             evidence=[
-                *_totals(found, row),
-                *map(_holder, held[:_MOST_HOLDERS]),
-                *([_after(found)] if goes_on else ()),
+                *totals(found, row),
+                *map(holder_line, held[:_MOST_HOLDERS]),
+                *([after_failure(found)] if goes_on else ()),
                 *view.lines(row, row["asked"]),
             ],
             data={
@@ -194,7 +206,7 @@ class FailedAllocation(Rule):
         )
 
 
-def _why(found: Room, row: dict[str, Any]) -> str:
+def _why(found: oom.Room, row: dict[str, Any]) -> str:
     if found.cause == "fragmented":
         return (
             f"{size(found.free)} are reserved and free, but fragmented into"
@@ -203,57 +215,3 @@ def _why(found: Room, row: dict[str, Any]) -> str:
     on_device = f"{size(row['device_free'] or 0)} is free on the device"
     limit = ", which a limit forbids using" if found.cause == "limited" else ""
     return f"only {size(found.free)} are reserved and free, and {on_device}{limit}"
-
-
-def _is_limited(row: dict[str, Any]) -> bool:
-    """Return whether the device had room."""
-    return (row["device_free"] or 0) >= row["asked"]
-
-
-def _totals(found: Room, row: dict[str, Any]) -> Iterator[Evidence]:
-    """Yield what was held and what was free."""
-    yield Evidence(
-        "held",
-        value=row["allocated"],
-        unit="bytes",
-        note=f"by tensors, of {size(row['reserved'])} reserved",
-    )
-    limit = "; a limit forbids using it (set_per_process_memory_fraction)"
-    yield Evidence(
-        "device",
-        value=row["device_free"] or 0,
-        unit="bytes",
-        note="free" + (limit if _is_limited(row) else ""),
-    )
-    if found.other_streams:
-        yield Evidence(
-            "streams",
-            value=found.other_streams,
-            unit="bytes",
-            note="more are free, but for other streams",
-        )
-
-
-def _holder(row: dict[str, Any]) -> Evidence:
-    """Return who holds how much."""
-    kind = "" if row["category"] == "unknown" else f" of {row['category']}"
-    free = row["fragmented"]
-    beside = f", {size(free)} free in the same segments" if free else ""
-    return Evidence(
-        "held by",
-        f"{_line(row)}:",
-        row["held"],
-        "bytes",
-        note=f"in {counted(row['count'], 'allocation')}{kind}{beside}",
-    )
-
-
-def _after(found: Room) -> Evidence:
-    allocations = counted(found.allocations_after, "allocation")
-    return Evidence("after", f"the program goes on: {allocations} follow")
-
-
-def _line(row: dict[str, Any]) -> str:
-    if not row["file"]:
-        return "line not recorded"
-    return f"{row['file']}:{row['line']} {row['function']}"

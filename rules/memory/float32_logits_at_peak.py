@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +135,7 @@ class Float32LogitsAtPeak(Rule):
     def _finding(
         self, view: SnapshotView, device: int, mine: pl.DataFrame, wide: pl.DataFrame
     ) -> Finding:
-        from traceq.analysis.memory.peak_without import peak_savings
+        from ._peak_without import peak_savings
 
         here = pl.col("device") == device
         kind = view.allocations.filter(here, pl.col("category") == _LOGITS)

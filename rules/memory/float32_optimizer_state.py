@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    option,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

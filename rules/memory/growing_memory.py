@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import PLACE
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.analysis.base import callers
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    option,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +133,7 @@ class GrowingMemory(Rule):
         leaks = memory_leaks(view)
         for (device,), group in leaks.group_by("device", maintain_order=True):
             lines = (
-                group.group_by(PLACE, maintain_order=True)
+                group.group_by(callers.PLACE, maintain_order=True)
                 .agg(
                     pl.col("chain").first(),
                     pl.col("op").cast(pl.String).drop_nulls().unique().sort(),

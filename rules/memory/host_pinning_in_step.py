@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.driver_allocations import driver_calls
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Good, Seen, View
-from traceq.linter.driver_calls import DriverCallRule, in_most_steps
-from traceq.linter.evidence import module_line
-from traceq.model.names import HOST_PIN, HOST_UNPIN
+from traceq.linter import Bad, Good, Seen, View, dataclass, module_line
+from traceq.model import names
+
+from ._driver_allocations import driver_calls
+from ._driver_calls import DriverCallRule, in_most_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +104,7 @@ class HostPinningInStep(DriverCallRule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by op and line, without those that happen now and then."""
-        calls = driver_calls(view.trace, view.runtime, HOST_PIN, HOST_UNPIN)
+        calls = driver_calls(view.trace, view.runtime, names.HOST_PIN, names.HOST_UNPIN)
         # A thread that launches nothing, as the DataLoader's, does not hold up a step.
         launching = view.ops["thread"].unique().implode()
         for group in calls.partition_by("op_name", "file", "line", "function"):

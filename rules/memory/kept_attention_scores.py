@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +118,7 @@ class KeptAttentionScores(Rule):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
-        from traceq.analysis.memory.peak_without import peak_savings
+        from ._peak_without import peak_savings
 
         here = pl.col("device") == device
         held, peak = int(mine["size"].sum()), view.peak_bytes(device)

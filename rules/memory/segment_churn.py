@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import size
-from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.linter import (
+    NOWHERE,
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    dataclass,
+    option,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,9 +119,9 @@ class SegmentChurn(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Average over the steps that both free and allocate."""
-        from traceq.analysis.memory.fragmentation import segment_churn
+        from traceq.analysis.memory import fragmentation
 
-        churn = segment_churn(view)
+        churn = fragmentation.segment_churn(view)
         both = pl.min_horizontal("allocated", "freed") >= self.min_mib << 20
         groups = churn.filter(both).group_by("device", maintain_order=True)
         for (device,), steps in groups:
@@ -120,14 +129,16 @@ class SegmentChurn(Rule):
                 yield self._finding(view, steps, int(str(device)))
 
     def _finding(self, view: SnapshotView, steps: pl.DataFrame, device: int) -> Finding:
-        from traceq.analysis.memory.fragmentation import emptied_by
+        from traceq.analysis.memory import fragmentation
 
         mean: dict[str, Any]
         mean = steps.select(pl.col("allocated", "freed", "allocs", "frees").mean()).row(
             0, named=True
         )
         freeing = steps["free_stack"].drop_nulls().mode().sort().to_list()[:1]
-        cause = (emptied_by(view.snapshot, freeing[0]) if freeing else "") or "full"
+        cause = (
+            fragmentation.emptied_by(view.snapshot, freeing[0]) if freeing else ""
+        ) or "full"
         where = view.sources.filter(pl.col("stack").is_in(freeing)).to_dicts()
         return self.finding(
             f"each step frees {size(mean['freed'])} to the driver and allocates"

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, size
-from traceq.linter import NOWHERE, Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.linter import (
+    NOWHERE,
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    option,
+    size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,11 +133,11 @@ class UnusedReservation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Look at each device at the moment when the most was reserved."""
-        from traceq.analysis.memory.fragmentation import fullest, shared_free_blocks
+        from traceq.analysis.memory import fragmentation
 
-        for row in fullest(view.curve).iter_rows(named=True):
+        for row in fragmentation.fullest(view.curve).iter_rows(named=True):
             device = row["device"]
-            blocks = shared_free_blocks(view, device, row["event"])
+            blocks = fragmentation.shared_free_blocks(view, device, row["event"])
             free = int(blocks["size"].sum())
             requested = view.snapshot.events.filter(
                 pl.col("device") == device, pl.col("action") == "alloc"
@@ -187,8 +197,8 @@ class UnusedReservation(Rule):
 
 def _holder(view: SnapshotView, row: dict[str, Any]) -> Place:
     """Return the line whose tensors have the most free memory in their segments."""
-    from traceq.analysis.memory.fragmentation import holders
+    from traceq.analysis.memory import fragmentation
 
-    held = holders(view, row["device"], row["event"]).drop_nulls("file")
+    held = fragmentation.holders(view, row["device"], row["event"]).drop_nulls("file")
     most = held.sort(-pl.col("fragmented"), "file", "line").to_dicts()
     return view.place(most[0]) if most else NOWHERE

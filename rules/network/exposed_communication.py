@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SLOW_MACHINE_LINK
+from traceq.analysis.base import assumptions
 from traceq.analysis.patterns.collectives import exposed_by_collective
 from traceq.analysis.patterns.host_collectives import (
     exposed_through_host,
-    serves_collective,
 )
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import kernel_lines
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    kernel_lines,
+    often,
+    option,
+)
+
+from ._advice import advice_for, sent, syncs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,33 +35,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# Part of the collective's name, and how to overlap it with compute.
-_ADVICE = (
-    (
-        "reduce",
-        "start it earlier and wait for it later: with DDP, a smaller bucket_cap_mb and"
-        " gradient_as_bucket_view=True; in code of your own, async_op=True and wait()"
-        " only where the result is used; with several micro-batches a step, no_sync()"
-        " on all but the last",
-    ),
-    (
-        "gather",
-        "fetch the next layer's weights while this one computes: FSDP's"
-        " forward_prefetch=True and backward_prefetch=BACKWARD_PRE, or"
-        " fully_shard's set_modules_to_forward_prefetch; in code of your own,"
-        " async_op=True and a later wait()",
-    ),
-    (
-        "all_?to_?all|send|recv",
-        "split the batch in two and compute one half while the other is sent:"
-        " async_op=True, and wait() only where the result is used",
-    ),
-)
-_SLOW = (
-    "slow for GPUs of one machine: part of it is likely a wait for other ranks, which"
-    " only the traces of all ranks can show"
-)
-_UNSIZED = "message sizes were not recorded, so part of the time may be a wait"
 _ONE_RANK = (
     "this trace is one rank: part of the time may be waiting for others, which"
     " overlapping does not save; `traceq ranks` on the traces of all ranks tells"
@@ -60,7 +44,6 @@ _THROUGH_HOST = (
     'use NCCL, which sends from GPU to GPU: init_process_group("nccl"), with a GPU for'
     " each rank; it refuses two ranks on one GPU"
 )
-_OTHER = "start it with async_op=True, and wait() only where the result is used"
 
 
 @dataclass(frozen=True)
@@ -182,7 +165,9 @@ class ExposedCommunication(Rule):
         count, exposed = row["calls"] / view.steps, row["exposed"] / view.steps
         ranks = view.trace.facts.world_size
         over = f" over {counted(ranks, 'rank')}" if ranks else ""
-        sending = min(1.0, 2 * row["bytes"] / SLOW_MACHINE_LINK / row["time"])
+        sending = min(
+            1.0, 2 * row["bytes"] / assumptions.SLOW_MACHINE_LINK / row["time"]
+        )
         waits = pl.DataFrame(row["waits"], schema={"start": pl.Int64, "end": pl.Int64})
         return self.finding(
             f"{row['collective']}{over} goes through the host ({row['backend']})"
@@ -192,7 +177,7 @@ class ExposedCommunication(Rule):
             count=count,
             fix=[
                 Fix(spans=waits, host_share=1 - sending),
-                Fix(kernels=row["copies"], syncs=_syncs(view)),
+                Fix(kernels=row["copies"], syncs=syncs(view)),
             ],
             gpu_idle_ns=exposed,
             evidence=[
@@ -235,7 +220,7 @@ class ExposedCommunication(Rule):
                 Evidence("exposed", value=exposed, unit="ns", note="a step"),
                 Evidence("share", value=exposed_share, unit="share", note=_OF_TIME),
                 *([Evidence("op", row["op_name"])] if row["op_name"] else []),
-                *_sent(row),
+                *sent(row),
             ],
             data={
                 "collective": row["collective"],
@@ -245,29 +230,5 @@ class ExposedCommunication(Rule):
                 "bytes": row["bytes"],
                 "share": round(exposed_share, 4),
             },
-            advice=f"{_advice(row['collective'])}; {_ONE_RANK}",
+            advice=f"{advice_for(row['collective'])}; {_ONE_RANK}",
         )
-
-
-def _syncs(view: View) -> pl.Series:
-    """Return the calls in which threads of collectives wait for their copies."""
-    calls = view.runtime.filter(pl.col("call") == "sync")
-    return calls["id"].filter(serves_collective(view.trace, calls))
-
-
-def _sent(row: Mapping[str, Any]) -> Iterator[Evidence]:
-    """Yield what the collective sends, how fast, and what is unclear about it."""
-    if row["bytes"]:
-        rate, each = row["bytes"] / row["time"], row["bytes"] / row["kernels"]
-        yield Evidence("sent", value=each, unit="bytes", note="each, estimated")
-        yield Evidence("rate", value=rate, note="GB/s")
-    if row["unsized"]:
-        yield Evidence("note", _UNSIZED)
-    elif row["bytes"] < SLOW_MACHINE_LINK * row["time"]:
-        yield Evidence("note", _SLOW)
-
-
-def _advice(collective: str) -> str:
-    return next(
-        (advice for part, advice in _ADVICE if re.search(part, collective)), _OTHER
-    )

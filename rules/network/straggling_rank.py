@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.patterns.collectives import exposed_by_collective
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, often
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import kernel_lines
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    kernel_lines,
+    often,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

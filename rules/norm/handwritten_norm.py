@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.norms import fused_share
-from traceq.analysis.patterns.norms_handwritten import handwritten_norms
-from traceq.common.dataclass import dataclass
-from traceq.common.words import listed, often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import (
+from traceq.analysis.base import assumptions, ownership
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    fused_fixes,
+    inputs,
     kernel_lines,
     library_module,
+    listed,
     located_advice,
     module_line,
+    often,
     rewritten,
+    shape,
 )
-from traceq.linter.fused_fix import fused_fixes
-from traceq.model.dtypes import dtype_name
+
+from ._handwritten import handwritten_norms
+from ._norms import fused_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 # LayerNorm subtracts a mean, RMSNorm does not.
 _CENTRING = ("aten::sub", "aten::var")
@@ -143,13 +150,13 @@ class HandwrittenNorm(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         found = handwritten_norms(view.trace, view.kernels)
         rows = [
             row | {"kind": _kind(row), "share": fused_share(row, gpu)}
             for row in found.iter_rows(named=True)
         ]
-        for same in together(rows, "kind"):
+        for same in ownership.together(rows, "kind"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -163,7 +170,11 @@ class HandwrittenNorm(Rule):
             subject=most["kind"],
             place=view.place(most),
             count=calls,
-            fix=[one for row in rows for one in fused_fixes(row, FUSED_NORM_LAUNCHES)],
+            fix=[
+                one
+                for row in rows
+                for one in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
+            ],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),
                 Evidence("input", f"{dtype_name(most['type'])} {shape(most['dims'])}"),

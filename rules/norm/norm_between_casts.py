@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FLOAT32_NORM_SAVING
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.norms import norm_casts
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.model.dtypes import dtype_name
+from traceq.analysis.base import assumptions, ownership
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    dtype_name,
+    inputs,
+    kernel_lines,
+    module_line,
+    often,
+    shape,
+)
+
+from ._norms import norm_casts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _NAMES = {
     "aten::layer_norm": "LayerNorm",
@@ -130,7 +141,7 @@ class NormBetweenCasts(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place and by which casts there are."""
         rows = norm_casts(view.trace, view.kernels).iter_rows(named=True)
-        for same in together(rows, "norm", "half", "up", "down"):
+        for same in ownership.together(rows, "norm", "half", "up", "down"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -147,7 +158,10 @@ class NormBetweenCasts(Rule):
             count=calls,
             fix=[
                 Fix(kernels=casts, ops={op for row in rows for op in row["cast_ops"]}),
-                Fix(kernels=kernels - casts, kernel_share=FLOAT32_NORM_SAVING),
+                Fix(
+                    kernels=kernels - casts,
+                    kernel_share=assumptions.FLOAT32_NORM_SAVING,
+                ),
             ],
             evidence=[
                 Evidence("op", f"{most['norm']} {shape(most['dims'])}"),

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import FUSED_NORM_LAUNCHES
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.ownership import together
-from traceq.analysis.patterns.norms import fused_share, unfused_rms_norms
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, often, shape
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, inputs
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.linter.fused_fix import fused_fixes
-from traceq.model.dtypes import dtype_name
+from traceq.analysis.base import assumptions, ownership
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    dtype_name,
+    fused_fixes,
+    inputs,
+    kernel_lines,
+    module_line,
+    often,
+    shape,
+)
 from traceq.model.torch_versions import version
+
+from ._norms import fused_share, unfused_rms_norms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.base.ownership import Row
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _FIRST_FUSED = (2, 9)
 
@@ -136,14 +146,14 @@ class UnfusedRmsNorm(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place and cause."""
-        gpu = used_gpu(view.trace)
+        gpu = view.gpu
         newest = version(view.trace.facts.torch_to)
         found = unfused_rms_norms(view.trace, view.kernels)
         rows = [
             row | {"cause": _cause(row, newest), "share": fused_share(row, gpu)}
             for row in found.iter_rows(named=True)
         ]
-        for same in together(rows, "cause"):
+        for same in ownership.together(rows, "cause"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -157,7 +167,11 @@ class UnfusedRmsNorm(Rule):
             subject=f"rms_norm {most['cause']}",
             place=view.place(most),
             count=calls,
-            fix=[one for row in rows for one in fused_fixes(row, FUSED_NORM_LAUNCHES)],
+            fix=[
+                one
+                for row in rows
+                for one in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
+            ],
             evidence=[
                 *_input_lines(most),
                 *kernel_lines(view, kernels, most=4),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.common.words import listed
-from traceq.linter import Evidence
+from traceq.linter import Evidence, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    counted,
+    dataclass,
+    option,
+)
 
 from ._shared import EXPERTS, TOKENS, TOKENS_EVEN, ranks, saving
 

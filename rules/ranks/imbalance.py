@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, dataclass
 
 from ._shared import EARLY, MORE, SLOW, hold, late_lines, ranks, saving
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, option
+from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, dataclass, option
 
 from ._shared import EARLY, STAGE_0, STAGE_1, STAGES, saving
 

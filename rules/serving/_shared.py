@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.patterns import kv_cache
 from traceq.analysis.patterns.iterations import iterations
-from traceq.analysis.patterns.kv_cache import reorders_cache
-from traceq.common.expressions import text
-from traceq.linter import Need
+from traceq.linter import Need, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +69,7 @@ def static_cache(view: View, own: str, call: str) -> str:
 
 def searches_beams(view: View) -> bool:
     """Tell whether a decode loop is a beam search, by stacks or by its cache."""
-    if reorders_cache(view.trace):
+    if kv_cache.reorders_cache(view.trace):
         return True
     functions = view.trace.frames.filter(
         text("file").str.contains(_TRANSFORMERS, literal=True)

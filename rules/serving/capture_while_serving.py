@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.iteration_marks import DECODE
+from traceq.analysis.patterns import iteration_marks
 from traceq.analysis.patterns.iterations import iterations
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, text
-from traceq.common.words import counted, time
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View
-from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
+from traceq.linter import (
+    END,
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    text,
+    time,
+)
+from traceq.model import names
 
 from ._shared import DECODE as DRAWN
 
@@ -109,7 +120,9 @@ class CaptureWhileServing(Rule):
             return
         mine = found.join(spans, on="step", how="semi")
         others = found.join(spans, on="step", how="anti")
-        usual = others.filter(pl.col("phase") == DECODE)["time"].median()
+        usual = others.filter(pl.col("phase") == iteration_marks.DECODE)[
+            "time"
+        ].median()
         graphs = counted(spans.height, "CUDA graph").removeprefix("1 ")
         verb = "a CUDA graph is" if spans.height == 1 else f"{graphs} are"
         yield self.finding(
@@ -139,8 +152,10 @@ def _captures(view: View) -> pl.DataFrame:
         pl.col("call") == "capture", pl.col("op").is_null()
     ).sort("ts")
     name = text("name")
-    begins = calls.filter(name.str.contains(BEGIN_CAPTURE)).select("step", start="ts")
-    ends = calls.filter(name.str.contains(END_CAPTURE)).select(end=END)
+    begins = calls.filter(name.str.contains(names.BEGIN_CAPTURE)).select(
+        "step", start="ts"
+    )
+    ends = calls.filter(name.str.contains(names.END_CAPTURE)).select(end=END)
     return (
         begins.drop_nulls("step")
         .sort("start")

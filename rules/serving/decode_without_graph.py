@@ -6,53 +6,30 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import GRAPH_HOST_SAVED
-from traceq.analysis.patterns.iteration_marks import DECODE
-from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.analysis.time.device_syncs import device_syncs
-from traceq.analysis.time.host_activity import (
-    DISPATCH,
-    LAUNCHES,
-    LIBRARY,
-    MODULES,
-    NO_STACKS,
-    PYTHON,
-    WITH_LIBRARIES,
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import iteration_marks, kv_cache
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
 )
-from traceq.analysis.time.serving import gaps_before
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.intervals import overlap
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
 
-from ._shared import (
-    generates_with_transformers,
-    loop,
-    searches_beams,
-    static_cache,
-    steady_iterations,
-)
+from ._eager_decode import advice, first_module, removed_spans
+from ._shared import loop, searches_beams, steady_iterations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from traceq.linter import Finding
 
-_CALLS = (LAUNCHES, "copies and sets", "allocating memory", "other runtime calls")
-# What a model that runs as a CUDA graph does not do any more.
-_OF_MODEL = (DISPATCH, *_CALLS, MODULES, LIBRARY, NO_STACKS)
-_PYTHON = (PYTHON, WITH_LIBRARIES)
-_TRANSFORMERS = (
-    'generate(…, cache_implementation="static"), which compiles decode and replays it'
-    " as a CUDA graph"
-)
-_OWN = (
-    "run decode as a CUDA graph: write the KV cache in place at a fixed size and"
-    " capture the step with torch.cuda.graph for each batch size, or"
-    ' torch.compile(model, mode="reduce-overhead")'
-)
-# One sync for each token is usual, and few more are where a prompt is read.
-_SEVERAL = 1.5
 _LAUNCHES = 6
 _WIDTH = 21 * _LAUNCHES + 4
 
@@ -159,7 +136,7 @@ class DecodeWithoutGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the decodes that are eager, if the GPU idles in them."""
-        decodes = steady_iterations(view, DECODE)
+        decodes = steady_iterations(view, iteration_marks.DECODE)
         if not decodes.height or searches_beams(view):
             return
         eager = decodes.filter(pl.col("run") == "eager")
@@ -170,13 +147,14 @@ class DecodeWithoutGraph(Rule):
             return
         launches = float(steps["launches"].sum()) / steps.height
         kernels = view.kernels.join(eager, on="step", how="semi")
-        grows = cache_cats(view.trace).height > 0
+        grows = kv_cache.cache_cats(view.trace).height > 0
         yield self.finding(
             _message(decodes, eager, round(launches)),
             subject="decode",
             count=eager.height / view.steps,
             fix=Fix(
-                spans=_removed(view, eager.select("step")), host_share=GRAPH_HOST_SAVED
+                spans=removed_spans(view, eager.select("step")),
+                host_share=assumptions.GRAPH_HOST_SAVED,
             ),
             gpu_idle_ns=idle / view.steps,
             evidence=[
@@ -187,10 +165,10 @@ class DecodeWithoutGraph(Rule):
                     unit="ns",
                     note="each at the median",
                 ),
-                *_first(view, eager, grows=grows),
+                *first_module(view, eager, grows=grows),
             ],
             data={"launches": launches, "decodes": decodes.height},
-            advice=_advice(view, grows=grows),
+            advice=advice(view, grows=grows),
         )
 
 
@@ -208,41 +186,3 @@ def _message(decodes: pl.DataFrame, eager: pl.DataFrame, launches: int) -> str:
     found = f"{times:,} of {counted(whole, 'decode iteration')} {runs}"
     several = bool((decodes["decodes"] > 1).any())
     return f"{found} without a CUDA graph, {each} {'a step' if several else 'each'}"
-
-
-def _removed(view: View, eager: pl.DataFrame) -> pl.DataFrame:
-    """Return the host's time in the model's part of these iterations."""
-    in_module = pl.col("module").is_not_null()
-    if view.host_account.described.things["module"].is_not_null().any():
-        # What chooses a token and prepares the next forward pass stays.
-        of_model = pl.col("kind").is_in([*_OF_MODEL, *_PYTHON]) & in_module
-    else:
-        of_model = pl.col("kind").is_in(_OF_MODEL)
-    segments = view.host_account.of(of_model, "start", "end", "step", "kind").join(
-        eager, on="step", how="semi"
-    )
-    gaps = gaps_before(view.trace, eager).select("start", "end")
-    # Without stacks, what Python does between iterations looks as the model's does.
-    between = pl.col("kind") == NO_STACKS
-    inside = segments.with_columns(in_gap=overlap(segments, gaps))
-    return inside.filter(
-        ~(between & (2 * pl.col("in_gap") > pl.col("end") - pl.col("start")))
-    ).select("start", "end")
-
-
-def _first(view: View, eager: pl.DataFrame, *, grows: bool) -> Sequence[Evidence]:
-    """Return what forbids a graph as it is."""
-    found = []
-    if grows:
-        found.append(Evidence("first", "a KV cache that grows by cat (SRV007)"))
-    syncs = device_syncs(view.trace).join(eager, on="step", how="semi")
-    each = syncs.height / max(1, int(eager["decodes"].fill_null(1).sum()))
-    if each >= _SEVERAL:
-        found.append(Evidence("first", "syncs in the iteration", count=round(each, 1)))
-    return found
-
-
-def _advice(view: View, *, grows: bool) -> str:
-    if grows or generates_with_transformers(view):
-        return static_cache(view, _OWN, _TRANSFORMERS)
-    return f"{_OWN}; in vLLM leave out --enforce-eager, in SGLang --disable-cuda-graph"

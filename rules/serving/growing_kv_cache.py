@@ -6,11 +6,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, shape
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
-from traceq.linter.evidence import kernel_lines, module_line
+from traceq.analysis.patterns import kv_cache
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    kernel_lines,
+    module_line,
+    often,
+    option,
+    shape,
+)
 
 from ._shared import DECODE as DRAWN
 from ._shared import generates_with_transformers, static_cache
@@ -120,7 +132,7 @@ class GrowingKvCache(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the cats by place."""
-        cats = cache_cats(view.trace).select("length", "shape", op="id")
+        cats = kv_cache.cache_cats(view.trace).select("length", "shape", op="id")
         if not cats.height:
             return
         kernels = view.kernels.join(cats, on="op", maintain_order="left")

@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.device import used_gpu
-from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
-from traceq.analysis.patterns.iteration_marks import DECODE
-from traceq.analysis.patterns.matmul import MATMULS
+from traceq.analysis.patterns import attention, iteration_marks, matmul
 from traceq.analysis.time.roofline import roofline
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import nth
-from traceq.common.words import counted
 from traceq.linter import (
     Bad,
     Evidence,
@@ -23,7 +17,10 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
+    dataclass,
     inputs,
+    nth,
     option,
 )
 
@@ -140,7 +137,7 @@ class PaddedDecodeGraph(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the padded iterations by the size of their graph."""
-        decodes = steady_iterations(view, DECODE)
+        decodes = steady_iterations(view, iteration_marks.DECODE)
         if not decodes.height:
             return
         padded = (
@@ -175,7 +172,7 @@ class PaddedDecodeGraph(Rule):
 
 def _fixes(view: View, rows: pl.DataFrame) -> list[Fix]:
     """Return by which share each op's kernels get shorter with the real batch."""
-    peak = used_gpu(view.trace).peak
+    peak = view.gpu.peak
     if peak is None:
         return []
     ops = view.with_inputs(roofline(view.trace).ops)
@@ -183,7 +180,7 @@ def _fixes(view: View, rows: pl.DataFrame) -> list[Fix]:
     found = ops.with_columns(step=step).join(
         rows.select("step", "padding", "requests", "graph_batch"), on="step"
     )
-    attends = pl.col("name").is_in(list(FUSED_ARGUMENTS)) & (
+    attends = pl.col("name").is_in(list(attention.FUSED_ARGUMENTS)) & (
         nth("dims", 0).list.get(0, null_on_oob=True) == pl.col("graph_batch")
     )
     rate = pl.col("dtype").replace_strict(
@@ -196,13 +193,13 @@ def _fixes(view: View, rows: pl.DataFrame) -> list[Fix]:
     memory = (pl.col("bytes") - 2.0 * fewer) / peak.bandwidth
     compute = pl.col("flops") * (1 - pl.col("padding")) / rate
     then = pl.max_horizontal(memory, compute.fill_null(0.0)) * _SECOND_NS
-    matmul = pl.col("name").is_in(list(MATMULS))
+    multiplies = pl.col("name").is_in(list(matmul.MATMULS))
     share = (
         pl.when(pl.col("bound") == "latency")
         .then(0.0)
         .when(attends)
         .then(_OF_ATTENTION * pl.col("padding"))
-        .when(matmul)
+        .when(multiplies)
         .then(1 - then / pl.col("least"))
         .otherwise(0.0)
         .clip(0.0, 1.0)

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import inside
-from traceq.analysis.patterns.kv_cache import padded_attention
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
+from traceq.analysis.base import ownership
+from traceq.analysis.patterns import kv_cache
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,10 +17,13 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    dataclass,
     inputs,
+    kernel_lines,
+    module_line,
+    often,
     option,
 )
-from traceq.linter.evidence import kernel_lines, module_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,7 +145,7 @@ class PaddedKvCache(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls by place and length of the cache."""
-        calls = padded_attention(view.trace)
+        calls = kv_cache.padded_attention(view.trace)
         if not calls.height:
             return
         calls = calls.filter(
@@ -153,7 +154,7 @@ class PaddedKvCache(Rule):
         )
         if not calls.height:
             return
-        owner = inside(view.trace, calls["id"]).gather(view.kernels["op"])
+        owner = ownership.inside(view.trace, calls["id"]).gather(view.kernels["op"])
         kernels = view.kernels.with_columns(owner=owner).join(
             calls.select("cache", "context", owner="id"), on="owner"
         )

@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.iteration_marks import DECODE, MIXED, PREFILL
+from traceq.analysis.patterns import iteration_marks
 from traceq.analysis.patterns.iterations import iterations
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    counted,
+    dataclass,
+    option,
+)
 
 from ._shared import DECODE as DRAWN
 
@@ -128,11 +137,11 @@ class PrefillStall(Rule):
         if not found.height:
             return
         found = found.with_columns(waiting=_waiting())
-        usual = found.filter(pl.col("phase") == DECODE)["time"].median()
+        usual = found.filter(pl.col("phase") == iteration_marks.DECODE)["time"].median()
         if not isinstance(usual, float) or not usual:
             return
         stalls = found.filter(
-            pl.col("phase").is_in([PREFILL, MIXED]),
+            pl.col("phase").is_in([iteration_marks.PREFILL, iteration_marks.MIXED]),
             pl.col("waiting") > 0,
             pl.col("prefill_tokens") > 1,
             pl.col("time") >= self.min_times * usual,
@@ -176,13 +185,17 @@ def _waiting() -> pl.Expr:
     In an iteration of its own these are the requests that decode before and after.
     """
     mixed = pl.col("requests") - pl.col("prefill_requests")
-    decoding = pl.when(pl.col("phase") == DECODE).then("requests")
+    decoding = pl.when(pl.col("phase") == iteration_marks.DECODE).then("requests")
     before, after = decoding.forward_fill(), decoding.backward_fill()
     alone = pl.min_horizontal(before, after - pl.col("prefill_requests"))
     return (
-        pl.when(pl.col("phase") == MIXED)
+        pl.when(pl.col("phase") == iteration_marks.MIXED)
         .then(mixed)
-        .when((pl.col("phase") == PREFILL) & before.is_not_null() & after.is_not_null())
+        .when(
+            (pl.col("phase") == iteration_marks.PREFILL)
+            & before.is_not_null()
+            & after.is_not_null()
+        )
         .then(alone)
         .otherwise(0)
     )

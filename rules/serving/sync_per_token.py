@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time.serving import LEAST_GAP, token_gaps
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.analysis.time import serving
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    option,
+)
 
 from ._shared import loop, sync_calls, written
 
@@ -87,7 +97,8 @@ class SyncPerToken(Rule):
     )
 
     min_share: float = option(
-        LEAST_GAP, "Less idle time after it, as a share of decode, is not reported."
+        serving.LEAST_GAP,
+        "Less idle time after it, as a share of decode, is not reported.",
     )
 
     seen = Seen(
@@ -114,7 +125,7 @@ class SyncPerToken(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits for tokens by place."""
-        found = token_gaps(view.trace)
+        found = serving.token_gaps(view.trace)
         if not found or not found.by_sync or found.share < self.min_share:
             return
         idle_ns = int((found.gaps["end"] - found.gaps["start"]).sum())

@@ -6,17 +6,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time.serving import LEAST_GAP, token_gaps
-from traceq.common.dataclass import dataclass
-from traceq.common.words import at_function
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, Seen, View, option
+from traceq.analysis.time import serving
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    at_function,
+    dataclass,
+    option,
+)
 
 from ._shared import loop, sync_calls, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.time.serving import TokenGaps
     from traceq.linter import Finding
 
 _MOST_ACTIVITIES = 4
@@ -96,7 +105,9 @@ class TokenHostGap(Rule):
         " on it while the next one runs (vLLM: --async-scheduling)"
     )
 
-    min_share: float = option(LEAST_GAP, "Smaller shares of decode are not reported.")
+    min_share: float = option(
+        serving.LEAST_GAP, "Smaller shares of decode are not reported."
+    )
 
     seen = Seen(
         text="""
@@ -125,7 +136,7 @@ class TokenHostGap(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the gaps in which the host works."""
-        found = token_gaps(view.trace)
+        found = serving.token_gaps(view.trace)
         if not found or not found.by_work:
             return
         if min(found.share, found.work_share) < self.min_share:
@@ -172,13 +183,13 @@ def _doing(activity: str) -> str:
     )
 
 
-def _fix(view: View, found: TokenGaps) -> Fix:
+def _fix(view: View, found: serving.TokenGaps) -> Fix:
     if found.syncs.height:
         return Fix(syncs=sync_calls(view, found.syncs))
     return Fix(spans=found.work.select("start", "end"))
 
 
-def _sync(view: View, found: TokenGaps) -> list[Evidence]:
+def _sync(view: View, found: serving.TokenGaps) -> list[Evidence]:
     """Return where the host waits for the token before it works on it."""
     for row in found.syncs.head(1).iter_rows(named=True):
         place = at_function(row["file"], row["line"], row["function"])

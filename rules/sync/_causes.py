@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named, outermost_ops
-from traceq.common.expressions import END, asof, known
-from traceq.intervals import count_before, count_until
+from traceq import intervals
+from traceq.analysis.base import ownership
+from traceq.linter import END, asof, fill_false, named
 
 from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 _VIEW = ("aten::view",)
 _KIND = ("cause", "file", "line", "function")
@@ -29,7 +29,7 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     the wait before, which is alike.
     """
     names = trace.ops["name"]
-    written = outermost_ops(trace, tuple(WRITTEN))[waits["op"]]
+    written = ownership.outermost_ops(trace, tuple(WRITTEN))[waits["op"]]
     top = _top(trace, waits["op"])
 
     def name(ops: pl.Series) -> pl.Series:
@@ -76,8 +76,8 @@ def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:
     order = order.sort("thread", "begin")
     same = (pl.col(one).eq_missing(pl.col(one).shift(1)) for one in ("thread", *_KIND))
     follows = order.select(pl.all_horizontal(same)).to_series()
-    since = count_until(launched, order["end"].shift(1, fill_value=0))
-    again = follows & (count_before(launched, order["begin"]) == since)
+    since = intervals.count_until(launched, order["end"].shift(1, fill_value=0))
+    again = follows & (intervals.count_before(launched, order["begin"]) == since)
     return again[order["row"].arg_sort()]
 
 
@@ -89,7 +89,7 @@ def _top(trace: Trace, ops: pl.Series) -> pl.Series:
         inside = name[around].cast(pl.String).str.starts_with("aten::")
         if not inside.any():
             return ops
-        ops = around.zip_with(known(inside), ops)
+        ops = around.zip_with(fill_false(inside), ops)
 
 
 def _with_masked_copies(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import during, named, named_like, outermost_ops
+from traceq.analysis.base import ownership
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.common.expressions import END, known
-from traceq.intervals import merged
-from traceq.linter import Evidence, Fix
+from traceq.linter import END, Evidence, Fix, fill_false, merged, named_like
 
 from ._written import COPYING, MASKED_COPY
 
@@ -45,7 +43,7 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
         row["inner"], schema_overrides={"thread": view.trace.ops["thread"].dtype}
     )
     functions = functions.drop_nulls().sort("start").with_row_index("owner")
-    owner = during(view.trace, functions)
+    owner = ownership.during(view.trace, functions)
     ops = view.trace.ops[owner.is_not_null().arg_true()]
     part = _part_of_check(view, wait, ops)
     runs = (
@@ -78,10 +76,12 @@ def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
         return []
     ops = view.trace.ops
     around = ops["parent"][row["ops"]].drop_nulls().unique()
-    gone = known(ops["parent"].is_in(around.implode())) & ~named(ops, _MAKES_RESULT)
+    gone = fill_false(ops["parent"].is_in(around.implode())) & ~view.ops_named(
+        _MAKES_RESULT
+    )
     if row["cause"] == MASKED_COPY:
         called = pl.Series(row["called"], dtype=pl.UInt32)
-        whole = called.filter(named(ops, ["aten::index"])[called])
+        whole = called.filter(view.ops_named(["aten::index"])[called])
         gone = gone.scatter(whole, values=True)
     return [Fix(spans=ops.filter(gone).select(start="ts", end=END))]
 
@@ -115,11 +115,11 @@ def host_line(view: View, fix: Fix) -> Evidence:
 def _part_of_check(view: View, wait: KnownWait, ops: pl.DataFrame) -> pl.Series:
     """Return which of a function's ops are of the check."""
     if wait.checks:
-        outermost = outermost_ops(view.trace)[ops["id"]]
-        return named(view.trace.ops, wait.checks)[outermost]
+        outermost = view.outermost_ops[ops["id"]]
+        return view.ops_named(wait.checks)[outermost]
     frames = view.trace.frames
     kept = frames.filter(named_like(frames, _KEPT))
-    inside = during(
+    inside = ownership.during(
         view.trace,
         kept.select("thread", start="ts", end=END).with_row_index("owner"),
     )

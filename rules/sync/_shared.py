@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import innermost_calls, library_calls
-from traceq.analysis.base.ownership import same_place
-from traceq.analysis.time.device_syncs import sync_chains
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import known, text
-from traceq.common.words import at_function, often
-from traceq.linter import Evidence, Fix, Rule, View
-from traceq.linter.evidence import module_line
+from traceq.analysis.base import callers
+from traceq.analysis.time import device_syncs
+from traceq.linter import (
+    Evidence,
+    Fix,
+    Rule,
+    View,
+    at_function,
+    dataclass,
+    fill_false,
+    module_line,
+    often,
+    same_place,
+    text,
+)
 
 from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks
@@ -58,7 +65,7 @@ class DeviceSync(Rule):
         found = waits.join(
             _chains(view), on="id", how="left", maintain_order="left"
         ).with_columns(
-            *library_calls(view.trace.frames, waits),
+            *callers.library_calls(view.trace.frames, waits),
             *_functions(view, waits),
             lost=pl.min_horizontal("wait", "gap"),
         )
@@ -174,7 +181,7 @@ def _chains(view: View) -> pl.DataFrame:
 
     The longest one of a chain has those of all.
     """
-    chains = sync_chains(view.trace)
+    chains = device_syncs.sync_chains(view.trace)
     calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
     calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
@@ -203,10 +210,10 @@ def _also(row: Mapping[str, Any]) -> list[Evidence]:
 
 def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the functions that wait; all that print a tensor are as none."""
-    found = innermost_calls(view.trace.frames, waits)
+    found = callers.innermost_calls(view.trace.frames, waits)
     if "method" not in waits.columns:
         return found
-    printing = known(waits["method"] == "print")
+    printing = fill_false(waits["method"] == "print")
     return found.select(
         pl.when(~printing).then(one).alias(one) for one in found.columns
     )

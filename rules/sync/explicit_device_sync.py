@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SHORT_PROGRAM_SYNC_US
-from traceq.analysis.time.device_syncs import syncs_outside_ops
-from traceq.analysis.time.serving import token_syncs
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
+from traceq.analysis.base import assumptions
+from traceq.analysis.time import device_syncs, serving
+from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
 from ._shared import DeviceSync
 
@@ -79,7 +77,7 @@ class ExplicitDeviceSync(DeviceSync):
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_wait_us: int = option(
-        SHORT_PROGRAM_SYNC_US, "Waits shorter than this are not counted."
+        assumptions.SHORT_PROGRAM_SYNC_US, "Waits shorter than this are not counted."
     )
 
     seen = Seen(
@@ -123,10 +121,10 @@ class ExplicitDeviceSync(DeviceSync):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the function that is called, and by place."""
         waits = (
-            syncs_outside_ops(view.trace, view.steady)
+            device_syncs.syncs_outside_ops(view.trace, view.steady)
             .filter(
                 pl.col("wait") >= self.min_wait_us * 1000,
-                ~pl.col("id").is_in(token_syncs(view.trace).implode()),
+                ~pl.col("id").is_in(serving.token_syncs(view.trace).implode()),
             )
             .with_columns(pl.col("name").cast(pl.String))
         )

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import SHORT_OP_SYNC_US
-from traceq.analysis.time.device_syncs import (
-    syncs_in_ops,
-    waits_to_copy,
-    written_as,
-)
-from traceq.analysis.time.serving import token_syncs
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Need, Seen, View, option
+from traceq.analysis.base import assumptions
+from traceq.analysis.time import device_syncs, serving
+from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
 from ._causes import with_causes
 from ._removed import removed_indices, removed_reads
@@ -136,7 +130,7 @@ class ImplicitDeviceSync(DeviceSync):
     needs = frozenset({Need.GPU, Need.OPS})
 
     min_wait_us: int = option(
-        SHORT_OP_SYNC_US, "Waits shorter than this are not counted."
+        assumptions.SHORT_OP_SYNC_US, "Waits shorter than this are not counted."
     )
 
     seen = Seen(
@@ -177,16 +171,18 @@ class ImplicitDeviceSync(DeviceSync):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits by the op that the program calls, and by place."""
-        syncs = syncs_in_ops(view.trace, view.steady)
+        syncs = device_syncs.syncs_in_ops(view.trace, view.steady)
         long = pl.col("wait") >= self.min_wait_us * 1000
         if not syncs.select(long.any()).item():
             return
-        copying = waits_to_copy(view.trace, view.steady).filter("copying")["id"]
-        others = pl.concat([copying, token_syncs(view.trace)])
+        copying = device_syncs.waits_to_copy(view.trace, view.steady).filter("copying")[
+            "id"
+        ]
+        others = pl.concat([copying, serving.token_syncs(view.trace)])
         waits = with_causes(view.trace, syncs).filter(
             long, ~pl.col("id").is_in(others.implode())
         )
-        waits = waits.with_columns(method=written_as(view.trace, waits))
+        waits = waits.with_columns(method=device_syncs.written_as(view.trace, waits))
         causes = ("cause", "method", "copies", "selects")
         for row in self._by_place(view, waits, *causes):
             note = "and its gradient" if any(row["gradient"]) else ""

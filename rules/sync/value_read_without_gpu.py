@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import same_place
 from traceq.analysis.patterns.host_calls import value_reads
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
-from traceq.linter.evidence import module_line
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    module_line,
+    often,
+    option,
+    same_place,
+)
 
 from ._written import INNER, WRITTEN
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Evidence, Good, Rule, Seen, View
+from traceq.linter import Bad, Evidence, Good, Rule, Seen, View, dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

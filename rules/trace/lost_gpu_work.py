@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.gpu_use import MISSING, sign_of_gpu
 from traceq.analysis.time.launch_overhead import launches_outside_captures
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Good, Rule, Seen, Severity, View, option
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    counted,
+    dataclass,
+    option,
+)
+
+from ._gpu_use import MISSING, sign_of_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.profiler_overhead import recorder_overhead
-from traceq.common.dataclass import dataclass
-from traceq.common.words import time
-from traceq.intervals import overlap
-from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View
+from traceq.linter import (
+    Bad,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    overlap,
+    time,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

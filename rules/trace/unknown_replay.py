@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import without_capture
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
+from traceq.analysis.patterns import compilation
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    dataclass,
+    often,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +108,7 @@ class UnknownReplay(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Add up what is replayed without a capture."""
-        lost = without_capture(view.trace)[view.kernels["id"]]
+        lost = compilation.without_capture(view.trace)[view.kernels["id"]]
         if not lost.any():
             return
         replayed = view.kernels.filter(lost)

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View, option
-from traceq.linter.evidence import kernel_lines
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    counted,
+    dataclass,
+    kernel_lines,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

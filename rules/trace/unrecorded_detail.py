@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.lines import lines_are_known
-from traceq.common.dataclass import dataclass
-from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, inputs
+from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, dataclass, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +91,7 @@ class UnrecordedDetail(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Name what is missing in one sentence."""
         facts = view.trace.facts
-        known = {"shapes": facts.shapes, "stacks": lines_are_known(view.trace)}
+        known = {"shapes": facts.shapes, "stacks": view.meets(Need.LINES)}
         missing = [name for name, there in known.items() if not there]
         if not missing:
             return

@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.start_up import start_up
-from traceq.analysis.patterns.iteration_marks import MIXED, PREFILL
+from traceq.analysis.patterns import iteration_marks
 from traceq.analysis.patterns.iterations import iterations
-from traceq.common.dataclass import dataclass
-from traceq.common.words import counted, listed
-from traceq.intervals import disjoint, spans
-from traceq.linter import Bad, Evidence, Good, Need, Rule, Seen, Severity, View
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    Severity,
+    View,
+    counted,
+    dataclass,
+    disjoint,
+    listed,
+    spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,7 +194,7 @@ def _warm_up(view: View) -> pl.DataFrame:
     phases = iterations(view.trace).select("step", "phase")
     steady = phases.join(view.steady.windows, on="step", how="semi")["phase"]
     other = phases.filter(
-        pl.col("phase").is_in([PREFILL, MIXED]),
+        pl.col("phase").is_in([iteration_marks.PREFILL, iteration_marks.MIXED]),
         ~pl.col("phase").is_in(steady.unique().implode()),
     )
     return left_out.join(other, on="step", how="anti", maintain_order="left")

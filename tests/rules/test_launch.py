@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from captures import read_captures
 from estimates import FOLDER
-from linting import case_findings, drawn_findings, outcome
+from linting import case_findings, drawn_findings, outcome, rule_module
 from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bound import bound_of
-from traceq.analysis.time.graph_obstacles import graph_obstacles
 from traceq.linter import inputs
 from traceq.model.finding import Severity
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
+graph_obstacles = rule_module("launch._graph_obstacles").graph_obstacles
 # Those of steps that wait for the host; LCH004 is of the GPU's time as well.
 WAITING = ("LCH001", "LCH002", "LCH003")
 OTHER_SIZES = """

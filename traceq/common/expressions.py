@@ -27,16 +27,19 @@ def text(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String)
 
 
-def known(condition: Condition) -> Condition:
+def fill_false(condition: Condition) -> Condition:
     """Return a condition that does not hold where it is unknown.
 
-    >>> known(pl.Series([True, None, False])).to_list()
+    >>> fill_false(pl.Series([True, None, False])).to_list()
     [True, False, False]
     """
     if isinstance(condition, pl.Series):
         # As fill_null does, but without planning a query.
         return condition.zip_with(condition, _FALSE)
     return condition.fill_null(value=False)
+
+
+known = fill_false  # its name outside of rules
 
 
 def constant(value: object, count: int, dtype: PolarsDataType) -> pl.Series:

@@ -6,46 +6,155 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from traceq.analysis.base.cached import cached_per_trace
+    from traceq.analysis.base.device import Gpu
+    from traceq.analysis.base.ownership import (
+        NOTHING,
+        Row,
+        has_like,
+        has_named,
+        named,
+        named_like,
+        plain,
+        same_place,
+    )
+    from traceq.analysis.base.roofline import roofline_ns
+    from traceq.analysis.base.sizes import first_sizes
+    from traceq.common.dataclass import dataclass
+    from traceq.common.expressions import END, asof, fill_false, nth, rows_where, text
+    from traceq.common.words import (
+        at_function,
+        counted,
+        listed,
+        often,
+        shape,
+        size,
+        time,
+    )
+    from traceq.graph.nesting import nearest
+    from traceq.intervals import disjoint, merged, overlap, spans
+    from traceq.linter.evidence import (
+        kernel_lines,
+        library_module,
+        located_advice,
+        module_line,
+        own_function,
+        rewritten,
+        share_of_steps,
+        tensor,
+    )
+    from traceq.linter.fused_fix import fused_fixes
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
     from traceq.linter.view import View
+    from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
     from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
+    from traceq.model.trace import Trace
 
 __all__ = [
+    "END",
+    "FLOAT32",
+    "HALF",
+    "NOTHING",
     "NOWHERE",
+    "SIZES",
     "Bad",
     "Evidence",
     "Finding",
     "Fix",
     "Good",
+    "Gpu",
     "Need",
     "Place",
+    "Row",
     "Rule",
     "Seen",
     "Severity",
     "SnapshotView",
+    "Trace",
     "View",
+    "asof",
+    "at_function",
+    "cached_per_trace",
+    "counted",
+    "dataclass",
+    "disjoint",
+    "dtype_name",
+    "fill_false",
+    "first_sizes",
+    "fused_fixes",
+    "has_like",
+    "has_named",
     "inputs",
+    "kernel_lines",
+    "library_module",
+    "listed",
+    "located_advice",
+    "merged",
+    "module_line",
+    "named",
+    "named_like",
+    "nearest",
+    "nth",
+    "often",
     "option",
+    "overlap",
+    "own_function",
+    "plain",
+    "rewritten",
+    "roofline_ns",
+    "rows_where",
+    "same_place",
+    "shape",
+    "share_of_steps",
+    "size",
+    "spans",
+    "tensor",
+    "text",
+    "time",
 ]
 
+# The module of each name. Names that rules of three families use are here; others are
+# imported from the analysis that they belong to.
 _MODULES = {
-    "model.finding": ("NOWHERE", "Evidence", "Finding", "Fix", "Place", "Severity"),
-    "linter.need": ("Need",),
-    "linter.rule": ("Bad", "Good", "Rule", "Seen", "inputs", "option"),
-    "linter.snapshot_view": ("SnapshotView",),
-    "linter.view": ("View",),
+    name: module
+    for module, names in {
+        "analysis.base.cached": "cached_per_trace",
+        "analysis.base.device": "Gpu",
+        "analysis.base.ownership": (
+            "NOTHING Row has_like has_named named named_like plain same_place"
+        ),
+        "analysis.base.roofline": "roofline_ns",
+        "analysis.base.sizes": "first_sizes",
+        "common.dataclass": "dataclass",
+        "common.expressions": "END asof fill_false nth rows_where text",
+        "common.words": "at_function counted listed often shape size time",
+        "graph.nesting": "nearest",
+        "intervals": "disjoint merged overlap spans",
+        "linter.evidence": (
+            "kernel_lines library_module located_advice module_line own_function"
+            " rewritten share_of_steps tensor"
+        ),
+        "linter.fused_fix": "fused_fixes",
+        "linter.need": "Need",
+        "linter.rule": "Bad Good Rule Seen inputs option",
+        "linter.snapshot_view": "SnapshotView",
+        "linter.view": "View",
+        "model.dtypes": "FLOAT32 HALF SIZES dtype_name",
+        "model.finding": "NOWHERE Evidence Finding Fix Place Severity",
+        "model.trace": "Trace",
+    }.items()
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute can be anything
     # Imported on first use: who reads the configuration need not wait for Polars.
-    for module, names in _MODULES.items():
-        if name in names:
-            found = getattr(import_module(f"traceq.{module}"), name)
-            # Every rule asks for it: from now on it is an attribute like any other.
-            globals()[name] = found
-            return found
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"traceq.{_MODULES[name]}"), name)
+    # Every rule asks for it: from now on it is an attribute like any other.
+    globals()[name] = value
+    return value

@@ -13,14 +13,24 @@ _RULE = Template('''"""$code: say in one line what is wrong."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import Bad, Evidence, Fix, Good, Need, Rule, View, option
-from traceq.linter.evidence import kernel_lines, module_line
-from traceq.words import often
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    View,
+    dataclass,
+    kernel_lines,
+    module_line,
+    often,
+    option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,8 +90,8 @@ class $name(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the kernels by the line that asks for them, all layers together."""
         found = view.by_place(
-            view.kernels_under(pl.col("name") == _OP),
-            ops=pl.col("root").unique(),
+            view.owned_kernels(view.roots(pl.col("name") == _OP)),
+            ops=pl.col("owner").unique(),
             gpu_ns=pl.col("dur").sum(),
         )
         for row in found.iter_rows(named=True):

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
+from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.lines import lines_are_known
-from traceq.analysis.base.ownership import same_place
+from traceq.analysis.base.ownership import (
+    has_like,
+    has_named,
+    named,
+    named_like,
+    outermost_ops,
+    owned,
+    same_place,
+)
+from traceq.analysis.base.roofline import saved_share
 from traceq.analysis.base.start_up import start_up
 from traceq.analysis.base.steady import (
     SteadySteps,
@@ -18,6 +28,7 @@ from traceq.analysis.base.steady import (
     in_steps,
     steady_steps,
 )
+from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.replay.bound import (
     bound_of,
@@ -33,8 +44,9 @@ from traceq.linter.need import Need
 from traceq.model.finding import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from traceq.analysis.base.device import Gpu
     from traceq.analysis.replay.calibration import Calibration
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.idle_account import IdleAccount
@@ -148,6 +160,39 @@ class View:
         """The regions of these steps."""
         return in_steps(self.trace.annotations, self.trace, self.steady)
 
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU that ran the steps: its name, peaks and capability."""
+        return used_gpu(self.trace)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether code of torch.compile ran in these steps."""
+        return has_like(self.ops, REGION)
+
+    def has_op(self, names: Iterable[str]) -> bool:
+        """Return whether any op of the trace is one of these, in any overload.
+
+        It costs next to nothing: ask it before any work on ops that may not be there.
+        """
+        return has_named(self.trace.ops, names)
+
+    def ops_named(self, names: Iterable[str]) -> pl.Series:
+        """Return for each op of the trace whether it is one of these, in any overload.
+
+        The result is as long as ``trace.ops``, so that an op's id is its place in it.
+        """
+        return named(self.trace.ops, names)
+
+    def ops_matching(self, pattern: str) -> pl.Series:
+        """Return for each op of the trace whether its name matches a pattern."""
+        return named_like(self.trace.ops, pattern)
+
+    @property
+    def outermost_ops(self) -> pl.Series:
+        """The outermost op around each op of the trace, or itself."""
+        return outermost_ops(self.trace)
+
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
         given = self.trace.inputs.drop("id")[ops["inputs"]]
@@ -161,12 +206,13 @@ class View:
         ops = self.trace.ops
         return nearest(ops["parent"], ops.select(known(marked)).to_series())
 
-    def kernels_under(self, marked: pl.Expr) -> pl.DataFrame:
-        """Return the kernels of ops under marked ones, with those as ``root``."""
-        roots = self.roots(marked)
-        return self.kernels.with_columns(
-            roots[self.kernels["op"]].alias("root")
-        ).filter(pl.col("root").is_not_null())
+    def owned_kernels(self, owners: pl.Series) -> pl.DataFrame:
+        """Return the kernels of ops that have an owner, and of their backward.
+
+        Owners are as of ``roots``. They are added as ``owner``, and in ``back`` is
+        whether a kernel ran in the backward.
+        """
+        return owned(self.trace, self.kernels, owners)
 
     @staticmethod
     def by_place(rows: pl.DataFrame, *keys: str, **more: pl.Expr) -> pl.DataFrame:
@@ -183,6 +229,14 @@ class View:
             module=module.first().cast(pl.String),
             **more,
         )
+
+    @staticmethod
+    def saved_share(now_ns: float, then_ns: float | None) -> float:
+        """Return the fraction of a time that a fix removes.
+
+        Where it is unknown what is left, as that of ``roofline_ns``, it is half.
+        """
+        return saved_share(now_ns, then_ns)
 
     def meets(self, need: Need) -> bool:
         """Return whether a need of a rule is met."""

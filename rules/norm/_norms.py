@@ -7,34 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    NORM_EFFICIENCY,
-    NORM_KERNELS,
-    NORM_PASSES,
-)
-from traceq.analysis.base.ownership import (
+from traceq.analysis.base import assumptions, ownership
+from traceq.linter import (
+    END,
+    FLOAT32,
+    HALF,
     NOTHING,
-    at_owner,
-    by_place,
+    SIZES,
+    View,
+    asof,
+    first_sizes,
     has_named,
-    host_totals,
-    host_work,
-    inside,
     named,
-    outermost_ops,
-    owned,
+    nth,
     plain,
+    roofline_ns,
+    rows_where,
 )
-from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.analysis.base.sizes import first_sizes
-from traceq.common.expressions import END, asof, nth, rows_where
-from traceq.model.dtypes import BFLOAT16, FLOAT32, HALF, SIZES
+from traceq.model import dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceq.analysis.base.device import Gpu
-    from traceq.model.trace import Trace
+    from traceq.linter import Gpu, Trace
 
 _RMS = "aten::rms_norm"
 _FUSED_RMS = "aten::_fused_rms_norm"
@@ -57,7 +52,7 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     calls = ops[["id", "inputs", "parent"]].filter(
         named(ops, [_RMS]) & ~ops["compiling"]
     )
-    around = inside(trace, calls["id"])
+    around = ownership.inside(trace, calls["id"])
     fused = around.filter(named(ops, [_FUSED_RMS])).drop_nulls()
     # Under autocast one call is inside another.
     outer = calls["parent"].drop_nulls()
@@ -74,10 +69,10 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             weight=pl.col("types").list.get(2, null_on_oob=True),
         )
     )
-    owners = inside(trace, found["owner"])
-    found = found.join(host_work(trace, owners), on="owner")
-    ran = owned(trace, kernels[[*OF_KERNELS]], owners).join(found, on="owner")
-    return grouped(trace, ran, ["dims", "type", "weight"], **host_totals())
+    owners = ownership.inside(trace, found["owner"])
+    found = found.join(ownership.host_work(trace, owners), on="owner")
+    ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(found, on="owner")
+    return grouped(trace, ran, ["dims", "type", "weight"], **ownership.host_totals())
 
 
 def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -94,7 +89,7 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     if not norms.height:
         return NOTHING
     casts = _casts(trace)
-    in_norm = inside(trace, norms["owner"])
+    in_norm = ownership.inside(trace, norms["owner"])
     up = (
         casts.with_columns(owner=in_norm[casts["id"]])
         .filter(pl.col("to") == FLOAT32)
@@ -138,9 +133,9 @@ def _of_norms_and_casts(
     casts = around.select("owner", part="cast").with_columns(cast=True)
     norms = found.select("owner", part="owner").with_columns(cast=False)
     parts = pl.concat([casts, norms.select(casts.columns)]).unique("part", keep="first")
-    within = inside(trace, parts["part"])
-    ran = owned(trace, kernels[[*OF_KERNELS]], within)
-    part, node = ran["owner"], outermost_ops(trace)[ran["op"]]
+    within = ownership.inside(trace, parts["part"])
+    ran = ownership.owned(trace, kernels[[*OF_KERNELS]], within)
+    part, node = ran["owner"], ownership.outermost_ops(trace)[ran["op"]]
     # A cast that checkpointing repeats is in the backward, inside of another node.
     undone = ran["back"] & within[ran["op"]].is_null()
     return (
@@ -160,7 +155,7 @@ def _float_norms(trace: Trace) -> pl.DataFrame:
     fused = named(ops, _FUSED) & ~ops["compiling"]
     kernels = pl.DataFrame(
         {
-            "owner": outermost_ops(trace, _NORMS).filter(fused),
+            "owner": ownership.outermost_ops(trace, _NORMS).filter(fused),
             "inputs": ops["inputs"].filter(fused),
             "numel": first_sizes(trace)[ops["inputs"].filter(fused)],
         }
@@ -182,7 +177,7 @@ def _casts(trace: Trace) -> pl.DataFrame:
     """Return the casts between float32 and 16-bit dtypes, ``of`` one ``to`` another."""
     ops = trace.ops
     # The backward of a cast belongs to the op around the copy.
-    around = inside(trace, ops["id"].filter(named(ops, [_CAST])))
+    around = ownership.inside(trace, ops["id"].filter(named(ops, [_CAST])))
     to, of = pl.col("to"), pl.col("of")
     between = ((to == FLOAT32) & of.is_in(HALF)) | ((of == FLOAT32) & to.is_in(HALF))
     given = trace.inputs.select(
@@ -211,8 +206,8 @@ def grouped(
     a ``backward``, and ``more``. Norms whose forward is not in the steps are left out.
     """
     forward = ~pl.col("back")
-    return by_place(
-        at_owner(trace, ran),
+    return ownership.by_place(
+        ownership.at_owner(trace, ran),
         by,
         launches=forward.sum() / pl.col("owner").filter(forward).n_unique(),
         backward=pl.col("back").any(),
@@ -221,19 +216,19 @@ def grouped(
 
 
 def fused_share(row: Mapping[str, Any], gpu: Gpu) -> float:
-    """Return the fraction of a row's GPU time that fused norms would save."""
-    return saved_share(row["gpu_ns"], _fused_ns(row, gpu))
+    """Return the share of a row's GPU time that fused norms would save."""
+    return View.saved_share(row["gpu_ns"], _fused_ns(row, gpu))
 
 
 def _fused_ns(row: Mapping[str, Any], gpu: Gpu) -> float | None:
     """Return the time of fused norms for all calls; None if it is unknown."""
     if not row["dims"]:
         return None
-    size = prod(row["dims"]) * SIZES.get(row["type"], SIZES[BFLOAT16])
+    size = prod(row["dims"]) * SIZES.get(row["type"], SIZES[dtypes.BFLOAT16])
     one = roofline_ns(
         gpu,
-        NORM_EFFICIENCY,
-        moved=float(size * NORM_PASSES[row["backward"]]),
-        kernels=NORM_KERNELS[row["backward"]],
+        assumptions.NORM_EFFICIENCY,
+        moved=float(size * assumptions.NORM_PASSES[row["backward"]]),
+        kernels=assumptions.NORM_KERNELS[row["backward"]],
     )
     return None if one is None else one * int(row["calls"])

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.callers import PLACE
-from traceq.common.dataclass import dataclass
-from traceq.model.finding import NOWHERE, Evidence, Place
+from traceq.analysis.base import callers
+from traceq.linter import NOWHERE, Evidence, Place, dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from traceq.linter.rule import Rule
-    from traceq.model.finding import Finding, Severity
+    from traceq.linter import Finding, Rule, Severity
 
 # A message may run over several lines, with its reason near the beginning: that of the
 # recompile limit is in the third line. Chosen by judgement.
@@ -210,7 +208,7 @@ def _finding(rule: Rule, message: Message, place: Place, group: list[Hit]) -> Fi
         place=place,
         count=count,
         evidence=[_line(group[-1].text, group[0].at, count)],
-        data={name: value for name, value in last.items() if name not in PLACE},
+        data={name: value for name, value in last.items() if name not in callers.PLACE},
         advice=message.advice.format_map(last),
         severity=message.severity,
         explains=message.explains,

@@ -6,19 +6,27 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import (
+from traceq.linter import (
+    END,
     NOTHING,
+    fill_false,
     has_named,
     named,
     named_like,
+    nearest,
+    nth,
     plain,
+    same_place,
+    text,
 )
-from traceq.common.expressions import END, known, nth, text
-from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from collections.abc import Iterator
+    from typing import Any
 
+    from traceq.linter import Trace
+
+_SOURCE = ("file", "line", "function")
 _CUTTING = ("aten::select", "aten::slice")
 # Ops that may stand between cutting a slice out and writing to it.
 _VIEWING = ("aten::view", "aten::expand", "aten::expand_as", "aten::reshape")
@@ -64,7 +72,7 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
     outermost = outermost.with_columns(
         before.shift(1).name.suffix("_cut"), before.shift(2).name.suffix("_row")
-    ).with_columns(writes=known(writes_slice))
+    ).with_columns(writes=fill_false(writes_slice))
     if not outermost["writes"].any():
         return NOTHING
     mine = thread == pl.col("thread_row")
@@ -83,7 +91,7 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         *_positions(trace, found["inputs_cut"], "_cut"),
         *_positions(trace, found["inputs_row"], "_row"),
     )
-    of_row = known((pl.col("plain_row") == "aten::select") & _is_row())
+    of_row = fill_false((pl.col("plain_row") == "aten::select") & _is_row())
     writes = writes.with_columns(
         written=pl.col("whole"),
         whole=pl.when(of_row).then("whole_row").otherwise("whole_cut"),
@@ -177,4 +185,36 @@ def _cut_inside(trace: Trace, cuts: pl.Series) -> pl.Series:
     """Return which ops that cut are inside of an op that the program calls."""
     ops = trace.ops
     around = nearest(ops["parent"], ~named(ops, _CUTS))[cuts]
-    return known(named_like(ops, _COMPILED)[around])
+    return fill_false(named_like(ops, _COMPILED)[around])
+
+
+def slice_loops(
+    slices: pl.DataFrame, min_slices: int, **more: pl.Expr
+) -> Iterator[dict[str, Any]]:
+    """Yield slices by place and tensor, where they have enough positions.
+
+    A tensor that has another size in every step is the same tensor: the first one,
+    the second one and so on that a step cuts at this place.
+    """
+    places = same_place()
+    count = pl.col("at").n_unique().over(*places, "whole", "along", "step")
+    first = pl.col("ts").min().over(*places, "whole", "along", "step")
+    yield from (
+        slices.with_columns(slices=count, first=first)
+        .filter(pl.col("slices") >= min_slices, pl.col("whole").is_not_null())
+        .with_columns(
+            tensor=pl.col("first").rank("dense").over(*places, "along", "step")
+        )
+        .group_by(*places, "tensor", "along")
+        .agg(
+            "id",
+            pl.col("whole").first(),
+            pl.col("whole").unique().alias("wholes"),
+            text("module").unique(maintain_order=True),
+            pl.col("slices").max(),
+            **more,
+        )
+        .with_columns(sharing=pl.len().over("whole"))
+        .sort(*_SOURCE, "whole", "along")
+        .iter_rows(named=True)
+    )

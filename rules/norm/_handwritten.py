@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import (
+from traceq.analysis.base import ownership
+from traceq.linter import (
+    END,
     NOTHING,
-    during,
+    fill_false,
     has_named,
-    host_totals,
-    host_work,
     named,
-    outermost_ops,
-    owned,
+    nth,
     plain,
+    rows_where,
 )
-from traceq.analysis.patterns.norms import OF_KERNELS, grouped
-from traceq.common.expressions import END, constant, known, nth, rows_where
+
+from ._norms import OF_KERNELS, grouped
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 # Every such norm scales its input by the root of a mean.
 _ROOTS = ("aten::rsqrt", "aten::sqrt")
@@ -47,12 +47,12 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     norms = _norms(trace, kernels)
     if not norms.height:
         return NOTHING
-    owners = during(trace, norms.select("owner", "thread", "start", "end"))
+    owners = ownership.during(trace, norms.select("owner", "thread", "start", "end"))
     host = norms.drop("thread", "start", "end").join(
-        host_work(trace, owners), on="owner"
+        ownership.host_work(trace, owners), on="owner"
     )
-    ran = owned(trace, kernels[[*OF_KERNELS]], owners).join(host, on="owner")
-    return grouped(trace, ran, ("dims", "type", "steps"), **host_totals())
+    ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(host, on="owner")
+    return grouped(trace, ran, ("dims", "type", "steps"), **ownership.host_totals())
 
 
 def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -97,8 +97,8 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     It is only those near a root, in whose order all count.
     """
     ops = trace.ops
-    outermost = outermost_ops(trace)
-    nothing = constant(value=False, count=ops.height, dtype=pl.Boolean)
+    outermost = ownership.outermost_ops(trace)
+    nothing = pl.repeat(value=False, n=ops.height, dtype=pl.Boolean, eager=True)
     launching = nothing.scatter(outermost[kernels["op"]].drop_nulls(), values=True)
     launched = rows_where(launching & ~ops["compiling"])
     columns = ["id", "name", "thread", "ts", "dur", "inputs"]
@@ -160,4 +160,4 @@ def _belongs() -> pl.Expr:
         name.is_in(_ON_WEIGHT) & ((first == weight) | (second == weight))
     )
     made_of = pl.when(pl.col("offset") < 0).then(before).otherwise(behind)
-    return known(made_of) & ~pl.col("moves")
+    return fill_false(made_of) & ~pl.col("moves")

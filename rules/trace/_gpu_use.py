@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.ownership import named_like
-from traceq.common.words import counted
-from traceq.graph.launches import outside_captures
+from traceq.analysis.time.launch_overhead import launches_outside_captures
+from traceq.linter import counted, named_like
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 MISSING = "GPU work"
 """What a run folder calls it."""
@@ -34,7 +33,7 @@ def sign_of_gpu(trace: Trace) -> str:
         return f"its steps ran on {rank.device}"
     if rank and (rank.state == _INCOMPLETE or MISSING in rank.reasons):
         return "traceq collect saw it use CUDA"
-    launches = outside_captures(trace.runtime).height
+    launches = launches_outside_captures(trace.runtime).height
     if launches:
         return f"it made {counted(launches, 'launch')}"
     copies = int(trace.runtime["call"].is_in(_GPU_CALLS).sum())

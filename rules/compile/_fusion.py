@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.patterns.compilation import REGION
-from traceq.common.expressions import known, text
-from traceq.graph.nesting import nearest
-from traceq.model.dtypes import SIZES
+from traceq.analysis.patterns import compilation
+from traceq.linter import SIZES, fill_false, nearest, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 # What inductor fuses with what comes before it: pointwise kernels and reductions.
 _FUSIBLE = r"^triton_(poi|per|red)_fused_"
@@ -48,7 +46,9 @@ def unfused(trace: Trace, regions: pl.DataFrame) -> pl.DataFrame:
 def _generated(trace: Trace) -> pl.DataFrame:
     """Return the ops that launch in compiled code, with their region and kernel."""
     ops = trace.ops
-    region = ops.select(known(text("name").str.contains(REGION))).to_series()
+    region = ops.select(
+        fill_false(text("name").str.contains(compilation.REGION))
+    ).to_series()
     around = nearest(ops["parent"], region)
     kernels = trace.kernels.filter(pl.col("op").is_not_null())
     ran = kernels.group_by("op", maintain_order=True).agg(kernel=pl.col("id").first())

@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import CHANNELS_LAST_BATCH_NORM
-from traceq.analysis.base.roofline import roofline_ns
-from traceq.common.expressions import nth, text
-from traceq.model.dtypes import SIZES
+from traceq.analysis.base import assumptions
+from traceq.linter import SIZES, nth, roofline_ns, text
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.device import Gpu
-    from traceq.model.trace import Trace
+    from traceq.linter import Gpu, Trace
 
 # Those for channels_last have that in their names.
-_NCHW = rf"\bbatch_norm_({'|'.join(CHANNELS_LAST_BATCH_NORM)})_kernel\b"
+_NCHW = rf"\bbatch_norm_({'|'.join(assumptions.CHANNELS_LAST_BATCH_NORM)})_kernel\b"
 _IMAGES = 4
 
 
@@ -50,5 +47,5 @@ def nchw_batch_norms(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFr
 
 
 def _channels_last_ns(gpu: Gpu, part: str, size: int | None) -> float | None:
-    passes, efficiency = CHANNELS_LAST_BATCH_NORM[part]
+    passes, efficiency = assumptions.CHANNELS_LAST_BATCH_NORM[part]
     return size and roofline_ns(gpu, efficiency, moved=float(passes * size))

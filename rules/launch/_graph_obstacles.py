@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import FEWEST_ITERATIONS, UNROLLED_ITERATIONS
-from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base import assumptions, ownership
 from traceq.analysis.base.group_ids import alike
-from traceq.analysis.base.ownership import (
+from traceq.analysis.base.steady import in_steps
+from traceq.analysis.patterns import kv_cache
+from traceq.analysis.patterns.loops import loops
+from traceq.analysis.time import device_syncs
+from traceq.linter import (
+    END,
+    asof,
+    cached_per_trace,
+    dataclass,
+    fill_false,
     has_like,
     has_named,
     named,
     named_like,
-    outermost_ops,
+    rows_where,
+    text,
 )
-from traceq.analysis.base.steady import in_steps
-from traceq.analysis.patterns.kv_cache import cache_cats
-from traceq.analysis.patterns.loops import loops
-from traceq.analysis.time.device_syncs import device_syncs
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, asof, known, rows_where, text
-from traceq.graph.nesting import row_numbers
-from traceq.model.names import HTOD, MODULE
+from traceq.model import names
 from traceq.model.tables import COPY
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 Reason = Literal[
     "shapes",
@@ -125,9 +127,9 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
 
 
 def _in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows inside modules; every row if no module was recorded."""
-    known = trace.ops["module"].null_count() < trace.ops.height
-    return rows.filter(pl.col("module").is_not_null()) if known else rows
+    """Return the rows that are of a module; every row where none was recorded."""
+    in_modules = trace.ops["module"].null_count() < trace.ops.height
+    return rows.filter(pl.col("module").is_not_null()) if in_modules else rows
 
 
 def _most(
@@ -176,12 +178,12 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
     """Return the syncs for a data-dependent size, those to branch, and all others."""
-    found = _in_model(trace, in_steps(device_syncs(trace), trace, steady))
+    found = _in_model(trace, in_steps(device_syncs.device_syncs(trace), trace, steady))
     ops = trace.ops["name"][found["op"]].cast(pl.String)
     named = found.with_columns(of=ops, name=text("name"))
-    sized, of = known(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
+    sized, of = fill_false(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
     name = pl.coalesce("of", "name")
-    branches = outermost_ops(trace, (_BRANCH,))[found["op"]].is_not_null()
+    branches = ownership.outermost_ops(trace, (_BRANCH,))[found["op"]].is_not_null()
     # A few are like any other sync.
     branches &= int(branches.sum()) > _FEW_BRANCHES * of
     return [
@@ -194,7 +196,7 @@ def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
 def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     kernels = steady.kernels
     found = kernels[["name", "module", "file", "line", "function"]].filter(
-        named_like(kernels, HTOD)
+        named_like(kernels, names.HTOD)
     )
     found = _in_model(trace, found)
     return _most("copies", found, text("name"), steady.count)
@@ -202,7 +204,7 @@ def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _cache(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the copies of a KV cache that is longer for every token."""
-    found = in_steps(cache_cats(trace), trace, steady)
+    found = in_steps(kv_cache.cache_cats(trace), trace, steady)
     return _most("cache", found, text("name"), steady.count)
 
 
@@ -243,7 +245,11 @@ def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
     number = backwards.search_sorted(modules["ts"])
     ran = modules.with_columns(number=number).group_by("number").agg(text("name"))
     # What ran after the last backward has none.
-    numbers = row_numbers(len(backwards)).alias("number").to_frame()
+    numbers = (
+        pl.int_range(len(backwards), dtype=pl.UInt32, eager=True)
+        .alias("number")
+        .to_frame()
+    )
     return numbers.join(ran, on="number", how="left", maintain_order="left")["name"]
 
 
@@ -259,7 +265,7 @@ def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
         .group_by("number")
         .agg(first=pl.col("end").min(), last=pl.col("ts").max())
     )
-    syncs = in_steps(device_syncs(trace), trace, steady).filter(
+    syncs = in_steps(device_syncs.device_syncs(trace), trace, steady).filter(
         pl.col("module").is_null()
     )
     number = begun.search_sorted(syncs["ts"]).alias("number")
@@ -270,10 +276,11 @@ def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the longest loop of the model, if it takes long to compile."""
-    found = loops(trace, steady, FEWEST_ITERATIONS).table
+    found = loops(trace, steady, assumptions.FEWEST_ITERATIONS).table
     if found.height:
         found = found.filter(
-            pl.col("longest") > UNROLLED_ITERATIONS, pl.col("modules").list.len() > 0
+            pl.col("longest") > assumptions.UNROLLED_ITERATIONS,
+            pl.col("modules").list.len() > 0,
         )
     if not found.height:
         return None
@@ -284,7 +291,7 @@ def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def forward_calls(trace: Trace) -> pl.DataFrame:
     """Return the outermost modules that run in no backward: there they run again."""
-    backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, MODULE))
+    backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, names.MODULE))
     if not backwards.height:
         return modules
     around = asof(modules, backwards.select("ts", until="end"), "ts", "ts")

@@ -5,20 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.gpu_idle import busy_spans
-from traceq.common.dataclass import dataclass
-from traceq.common.words import often, times
-from traceq.intervals import disjoint, overlap, spans
-from traceq.linter.need import Need
-from traceq.linter.rule import Rule
-from traceq.model.finding import Evidence, Fix, Severity
+from traceq.common.words import times
+from traceq.linter import (
+    Evidence,
+    Fix,
+    Need,
+    Rule,
+    Severity,
+    dataclass,
+    disjoint,
+    often,
+    overlap,
+    spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import polars as pl
 
-    from traceq.linter.view import View
-    from traceq.model.finding import Finding, Json, Place
+    from traceq.linter import Finding, Place, View
+    from traceq.model.finding import Json
 
 _MOST_OPS = 3
 

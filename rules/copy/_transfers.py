@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import PINNED_RATES, RATED_COPY_BYTES
-from traceq.common.expressions import text
-from traceq.model.names import HTOD, PINNED
+from traceq.analysis.base import assumptions
+from traceq.linter import text
+from traceq.model import names
 
 if TYPE_CHECKING:
-    from traceq.analysis.base.device import Gpu
+    from traceq.linter import Gpu
 
 TO_GPU, TO_HOST = "to the GPU", "to the host"
 
 
 def direction() -> pl.Expr:
     """Return the direction of a transfer: TO_GPU or TO_HOST."""
-    to_gpu = text("name").str.contains(HTOD)
+    to_gpu = text("name").str.contains(names.HTOD)
     return pl.when(to_gpu).then(pl.lit(TO_GPU)).otherwise(pl.lit(TO_HOST))
 
 
@@ -28,12 +28,14 @@ def pinned_rate(moved: pl.DataFrame, gpu: Gpu, way: str) -> float:
     It is that of the trace's own pinned copies, else what is usual for the GPU.
     """
     measured = moved.filter(
-        text("name").str.contains(PINNED),
+        text("name").str.contains(names.PINNED),
         direction() == way,
-        pl.col("bytes") >= RATED_COPY_BYTES,
+        pl.col("bytes") >= assumptions.RATED_COPY_BYTES,
         pl.col("dur") > 0,
     ).select((pl.col("bytes") / pl.col("dur")).median())
     found = measured.item()
     if found:
         return float(found)
-    return next(rate for major, rate in PINNED_RATES if gpu.capability[0] >= major)
+    return next(
+        rate for major, rate in assumptions.PINNED_RATES if gpu.capability[0] >= major
+    )

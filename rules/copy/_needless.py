@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, named_like
-from traceq.analysis.base.sizes import first_sizes
-from traceq.common.expressions import END, asof, known, nth, text
-from traceq.model.dtypes import FLOAT32, FLOATING, HALF
+from traceq.linter import (
+    END,
+    FLOAT32,
+    HALF,
+    asof,
+    cached_per_trace,
+    fill_false,
+    first_sizes,
+    named,
+    named_like,
+    nth,
+    text,
+)
+from traceq.model import dtypes
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 # Ops that write into their first input, as aten::add_.
 _IN_PLACE = r"^aten::[a-z]\w*[a-z0-9]_(\.\w+)?$"
@@ -45,8 +54,8 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     casts = moved.filter(
         pl.col("part").is_in(["cast", "autocast"]),
         pl.col("phase") != "backward",
-        pl.col("src").is_in(FLOATING),
-        pl.col("dst").is_in(FLOATING),
+        pl.col("src").is_in(dtypes.FLOATING),
+        pl.col("dst").is_in(dtypes.FLOATING),
     ).sort("ts", "id")
     if not (casts["own"] & casts["src"].is_in(HALF)).any():
         return casts.clear()
@@ -76,7 +85,7 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     combined = pl.col("combined_by") >= pl.col("cast_at")
     return (
         asof(pairs, _combining(trace), "back_at", "combined_by", by=same)
-        .filter(~known(combined))
+        .filter(~fill_false(combined))
         .sort("ts", "id")
     )
 
@@ -159,9 +168,9 @@ def _with_memory_order(layouts: pl.DataFrame) -> pl.DataFrame:
     distinct = layouts.select("dims", "src_strides", "dst_strides").unique()
     orders = [_memory_orders(*row) for row in distinct.iter_rows()]
     schema = {name: pl.List(pl.Int64) for name in ("from", "to")}
-    known = distinct.hstack(pl.DataFrame(orders, schema, orient="row"))
+    ordered = distinct.hstack(pl.DataFrame(orders, schema, orient="row"))
     return layouts.join(
-        known,
+        ordered,
         on=["dims", "src_strides", "dst_strides"],
         how="left",
         maintain_order="left",
@@ -211,7 +220,7 @@ def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
         pl.col("src_strides") == pl.col("dst_strides"),
         pl.col("dst") == pl.col("src"),
         # Of the functions around captured ops it is not known what they write.
-        ~known(trace.ops["captured"][moved["op"]]),
+        ~fill_false(trace.ops["captured"][moved["op"]]),
     )
     if not clones.height:
         return clones

@@ -6,20 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import (
-    NOTHING,
-    at_owner,
-    by_place,
-    has_named,
-    inside,
-    named,
-    owned,
-)
-from traceq.analysis.patterns.attention import attention_calls
-from traceq.common.expressions import asof, nth
+from traceq.analysis.base import ownership
+from traceq.analysis.patterns import attention
+from traceq.linter import NOTHING, asof, has_named, named, nth
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 # Kernels that support grouped heads, and so need no copies.
 _WITH_GROUPS = ("flash", "cudnn")
@@ -42,7 +34,9 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     copies = _copies(trace, expanded)
     if not copies.height:
         return NOTHING
-    calls = attention_calls(trace).filter(pl.col("backend").is_in(_WITH_GROUPS))
+    calls = attention.attention_calls(trace).filter(
+        pl.col("backend").is_in(_WITH_GROUPS)
+    )
     times = trace.ops.select("thread", call_ts="ts", owner="id")
     after = calls.join(times, on="owner").rename({"owner": "call"})
     found = (
@@ -57,9 +51,11 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     # Kernels have dozens of columns: these alone are asked for.
     ran = kernels[["id", "op", "ts", "dur"]]
-    ran = owned(trace, ran, inside(trace, found["owner"])).filter(~pl.col("back"))
-    return by_place(
-        at_owner(trace, ran).join(found, on="owner"),
+    ran = ownership.owned(trace, ran, ownership.inside(trace, found["owner"])).filter(
+        ~pl.col("back")
+    )
+    return ownership.by_place(
+        ownership.at_owner(trace, ran).join(found, on="owner"),
         ("heads", "repeats", "query", "key", "backend"),
     )
 
@@ -80,7 +76,9 @@ def _copies(trace: Trace, expanded: pl.DataFrame) -> pl.DataFrame:
         .filter(named(ops, [_CLONE]) & ~ops["compiling"])
         .join(expanded, on="inputs", maintain_order="left")
     )
-    outer = inside(trace, ops["id"].filter(named(ops, _AROUND_CLONE)))[clones["id"]]
+    outer = ownership.inside(trace, ops["id"].filter(named(ops, _AROUND_CLONE)))[
+        clones["id"]
+    ]
     clones = clones.with_columns(
         owner=outer.zip_with(outer.is_not_null(), clones["id"])
     )

@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import (
-    COMPILED_BACKWARD_KERNELS,
-    COMPILED_CALL_KERNELS,
-    GRAPH_LAUNCH_SHARE,
-)
-from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named_like, outermost_ops
+from traceq import intervals
+from traceq.analysis.base import assumptions, ownership
 from traceq.analysis.base.steady import in_steps
-from traceq.analysis.time.graph_obstacles import forward_calls
-from traceq.common.dataclass import dataclass
-from traceq.common.expressions import END, known, rows_where, text
-from traceq.intervals import Cover
-from traceq.model.names import MODULE
+from traceq.linter import (
+    END,
+    cached_per_trace,
+    dataclass,
+    fill_false,
+    named_like,
+    rows_where,
+    text,
+)
+from traceq.model import names
+
+from ._graph_obstacles import forward_calls
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
-    from traceq.model.tables import Tables
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 OUTER_MODULE = text("module").str.extract("^([^/]+)")
 """The outermost module of a path."""
@@ -61,15 +62,17 @@ class GraphedModel:
     is_function: bool = False
     """Whether it is a function that calls modules, as those of a list."""
 
-    def are_in_windows(self, trace: Tables, found: pl.DataFrame) -> pl.Series:
+    def are_in_windows(self, trace: Trace, found: pl.DataFrame) -> pl.Series:
         """Return which of these are its, by their ``start`` and ``op``."""
         in_window = _during(self.windows, found["start"])
         return in_window & ~accumulates(trace, found["op"])
 
 
-def accumulates(trace: Tables, ops: pl.Series) -> pl.Series:
-    """Return which ops accumulate a weight's gradient: those of a graph stay."""
-    return known(named_like(trace.ops, _ACCUMULATES)[outermost_ops(trace)[ops]])
+def accumulates(trace: Trace, ops: pl.Series) -> pl.Series:
+    """Return which of the ops add up a weight's gradient: those of a graph stay."""
+    return fill_false(
+        named_like(trace.ops, _ACCUMULATES)[ownership.outermost_ops(trace)[ops]]
+    )
 
 
 @cached_per_trace
@@ -90,7 +93,9 @@ def graphed_model(trace: Trace, steady: SteadySteps) -> GraphedModel:
 def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
     mine = _outside_optimizer(steady).drop_nulls("module")
     parts = _parts(trace, mine)
-    each = pl.lit(COMPILED_CALL_KERNELS) + COMPILED_BACKWARD_KERNELS * pl.col("back")
+    each = pl.lit(
+        assumptions.COMPILED_CALL_KERNELS
+    ) + assumptions.COMPILED_BACKWARD_KERNELS * pl.col("back")
     found = (
         mine.group_by("module")
         .agg(kernels=pl.len(), back=(pl.col("phase") == "backward").any())
@@ -110,7 +115,7 @@ def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
         steady.windows.select("start", "end"),
         mine.filter(is_mine)["id"],
         _host_share(float(found["cost"].sum()), float(found["kernels"].sum())),
-        _share(_nodes(trace).select(known(is_mine)).to_series()),
+        _share(_nodes(trace).select(fill_false(is_mine)).to_series()),
     )
 
 
@@ -136,14 +141,16 @@ def _of_weights(trace: Trace, steady: SteadySteps) -> GraphedModel:
     mine = _outside_optimizer(steady).drop_nulls("op")
     mine = mine.filter(_during(windows, trace.ops["ts"][mine["op"]]))
     backwards = int(windows["back"].sum())
-    cost = COMPILED_CALL_KERNELS * (windows.height - backwards)
+    cost = assumptions.COMPILED_CALL_KERNELS * (windows.height - backwards)
     nodes = _nodes(trace)
     counted = ~nodes["name"].cast(pl.String).str.contains(_ACCUMULATES)
     return GraphedModel(
         None,
         windows,
         mine["id"],
-        _host_share(cost + COMPILED_BACKWARD_KERNELS * backwards, mine.height),
+        _host_share(
+            cost + assumptions.COMPILED_BACKWARD_KERNELS * backwards, mine.height
+        ),
         _share(_during(windows, nodes["ts"]) & counted),
     )
 
@@ -152,7 +159,7 @@ def _calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return how often each outermost module is called in the steps."""
     begin, end = steady.windows["start"].min(), steady.windows["end"].max()
     called = forward_calls(trace).filter(pl.col("ts").is_between(begin, end))
-    outer = text("name").str.extract(MODULE)
+    outer = text("name").str.extract(names.MODULE)
     return called.group_by(outer=outer).agg(calls=pl.len())
 
 
@@ -188,12 +195,16 @@ def _nodes(trace: Trace) -> pl.DataFrame:
 
 def _outside_optimizer(steady: SteadySteps) -> pl.DataFrame:
     kernels = steady.kernels[["id", "op", "module", "phase"]]
-    return kernels.filter(~known(kernels["phase"] == "optimizer"))
+    return kernels.filter(~fill_false(kernels["phase"] == "optimizer"))
 
 
 def _host_share(cost: float, kernels: float) -> float:
     """Return what goes of the host's time, with the cost of calls in kernels."""
-    return max(0.0, 1 - GRAPH_LAUNCH_SHARE - cost / kernels) if kernels else 0.0
+    return (
+        max(0.0, 1 - assumptions.GRAPH_LAUNCH_SHARE - cost / kernels)
+        if kernels
+        else 0.0
+    )
 
 
 def _share(are: pl.Series) -> float:
@@ -202,5 +213,5 @@ def _share(are: pl.Series) -> float:
 
 def _during(windows: pl.DataFrame, moments: pl.Series) -> pl.Series:
     """Return which moments are in a window."""
-    until = Cover(windows.select("start", "end")).until
+    until = intervals.Cover(windows.select("start", "end")).until
     return until(moments + 1) > until(moments)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import NOTHING, named_like
+from traceq.linter import NOTHING, named_like
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 # A pointwise kernel cannot compute a matmul: one that is named after it pads for it.
 _PADS = r"^triton_poi_fused_(\w+_)?(add|b|badd)?mm_"

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named_like, plain
-from traceq.analysis.base.sizes import first_sizes
-from traceq.common.expressions import known, text
-from traceq.graph.nesting import nearest
-from traceq.model.names import GRAPH_CAPTURE
+from traceq.linter import fill_false, first_sizes, named_like, nearest, plain, text
+from traceq.model import names
 
 if TYPE_CHECKING:
-    from traceq.model.trace import Trace
+    from traceq.linter import Trace
 
 _CPU = 0
 _FEWEST_STEPS = 2
@@ -32,7 +29,7 @@ def driver_calls(
     """
     # A call's id is its row: the names of all are known already.
     freeing, allocating = (
-        named_like(trace.runtime, names)[runtime["id"]] for names in (frees, allocs)
+        named_like(trace.runtime, one)[runtime["id"]] for one in (frees, allocs)
     )
     chosen = (runtime["call"] == "allocation") & (freeing | allocating)
     calls = runtime.filter(chosen)
@@ -43,8 +40,8 @@ def driver_calls(
     )
     if not calls.height:
         return calls
-    once = trace.ops["compiling"] | named_like(trace.ops, GRAPH_CAPTURE)
-    around = nearest(trace.ops["parent"], known(once))
+    once = trace.ops["compiling"] | named_like(trace.ops, names.GRAPH_CAPTURE)
+    around = nearest(trace.ops["parent"], fill_false(once))
     return calls.filter(around[calls["op"]].is_null())
 
 
@@ -72,7 +69,7 @@ def shapes_change(trace: Trace, ops: pl.DataFrame) -> bool | None:
     if not trace.facts.shapes or ops["step"].n_unique() < _FEWEST_STEPS:
         return None
     calls = ops[["name", "inputs", "step"]].drop_nulls()
-    calls = calls.filter(known(first_sizes(trace)[calls["inputs"]] >= _LARGE))
+    calls = calls.filter(fill_false(first_sizes(trace)[calls["inputs"]] >= _LARGE))
     shapes = calls.select(
         "step",
         name=plain(trace.ops, calls["name"]),

@@ -1,0 +1,138 @@
+"""Advice for attention that is written by hand: which call replaces it."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base import assumptions, callers
+from traceq.analysis.patterns import attention
+from traceq.linter import (
+    HALF,
+    Gpu,
+    View,
+    fill_false,
+    located_advice,
+    own_function,
+    rewritten,
+)
+
+if TYPE_CHECKING:
+    from traceq.linter import Row
+
+_MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
+_ADDING = ("aten::add", "aten::add_")
+_FLEX = "use FlexAttention under torch.compile and write {} in its score_mod"
+_SDPA = "F.scaled_dot_product_attention(query, key, value{})"
+# What transformers calls for attn_implementation="eager".
+_EAGER = "eager_attention_forward"
+_NOT_EAGER = (
+    'load the model with attn_implementation="sdpa", which calls SDPA; where'
+    " transformers has that for the model it is the default: see whether something asks"
+    ' for "eager", or for output_attentions'
+)
+_NO_WEIGHTS = (
+    "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
+)
+_BETWEEN = "which fuses what is between the matmuls"
+_WHERE = ("function", "via", "module")
+# The examples of the page.
+_WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _OF_TORCH = range(5)
+
+
+def share(row: Row, gpu: Gpu) -> float:
+    """Return the share of the GPU time that fused attention would save."""
+    if row["type"] not in HALF:
+        return assumptions.FLOAT32_ATTENTION_SAVING
+    return attention.flash_share(row, gpu, causal=_causal(row))
+
+
+def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:
+    """Return the shapes of what ops of these names combine the scores with."""
+    given = zip(row["steps"] or (), row["given"] or (), strict=True)
+    shapes = [dims for name, dims in given if name in names for dims in dims or ()]
+    return [dims for dims in shapes if len(dims) > 1 and dims != row["scores"]]
+
+
+def square_masks(row: Row) -> list[list[int]]:
+    """Return the shapes of masks that all heads share, as far as they are squares."""
+    square = row["scores"][-2:]
+    found = _operands(row, _MASKING + _ADDING)
+    return [
+        dims
+        for dims in found
+        if dims[-2:] == square and square[0] == square[1] and dims[-3:-2] in ([], [1])
+    ]
+
+
+def _causal(row: Row) -> bool:
+    """Return whether the mask is taken to be causal, for what remains to compute.
+
+    That is a mask seen to be made so, or a square by which all are masked.
+    """
+    rows, columns = row["scores"][-2:]
+    masks = _operands(row, _MASKING)
+    return bool(row["making"]) or (
+        rows == columns
+        and bool(masks)
+        and all(
+            dims[-2:] == [rows, columns] and prod(dims) == rows * columns
+            for dims in masks
+        )
+    )
+
+
+def _is_eager(view: View, row: Row) -> bool:
+    """Return whether transformers runs its attention op by op."""
+    if not (view.trace.frames["function"] == _EAGER).any():
+        return False
+    moment = view.trace.ops.slice(row["first"], 1)
+    running = callers.library_calls(view.trace.frames, moment)["library_function"]
+    return bool(fill_false(running == _EAGER).any())
+
+
+def advice_for(view: View, row: Row) -> tuple[str, int | None]:
+    """Return what to do, and which example of the page shows it, if any."""
+    if row["by_torch"]:
+        return located_advice(view, own_function(row), _NO_WEIGHTS), _OF_TORCH
+    if _is_eager(view, row):
+        return located_advice(view, own_function(row), _NOT_EAGER), None
+    advice, example = _call(row)
+    # Where the result is computed is where SDPA is to be called.
+    last = view.trace.ops[[*_WHERE]].row(row["last"], named=True)
+    if last["via"]:
+        # No line of the user's is like the example.
+        advice, example = f"{advice}; or compile the model, {_BETWEEN}", None
+    elif example == _WITH_BIAS:
+        advice = f"{advice}, or {_FLEX.format('the bias')}"
+    return located_advice(view, rewritten(last), advice), example
+
+
+def _call(row: Row) -> tuple[str, int | None]:
+    """Return which call replaces it, and which example of the page shows it, if any."""
+    steps = row["steps"] or ()
+    if "aten::tanh" in steps:
+        return _FLEX.format("the soft cap"), None
+    dropout = ", dropout_p=…" if "aten::dropout" in steps else ""
+    if row["making"]:
+        padded = any(prod(dims[:-2]) > 1 for dims in square_masks(row))
+        call = f"call {_SDPA.format(f', is_causal=True{dropout}')}"
+        call = f"where nothing is padded, {call}; see ATT001" if padded else call
+        return call, _WITH_CAUSAL
+    if any(row["scores"][-2:] == dims[-2:] for dims in _operands(row, _ADDING)):
+        return f"call {_SDPA.format(', attn_mask=bias')}", _WITH_BIAS
+    if _causal(row):
+        call = _SDPA.format(f", is_causal=True{dropout}")
+        return f"if the mask is the lower triangle, call {call}", _WITH_CAUSAL
+    if any(name in _MASKING for name in steps):
+        call = _SDPA.format(f", attn_mask=mask{dropout}")
+        return f"call {call}; see ATT001 for masks", _WITH_MASK
+    return f"call {_SDPA.format(dropout)}", _PLAIN
+
+
+def making(view: View, row: Row) -> str:
+    """Return what is seen to make the mask of the scores causal, if anything."""
+    if not square_masks(row):
+        return ""
+    queries, keys = row["scores"][-2:]
+    return attention.causal_making(view.trace, queries, keys, row["module"])

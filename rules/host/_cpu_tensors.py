@@ -1,0 +1,77 @@
+"""Operators on tensors in host memory, and the inputs they have."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import polars as pl
+
+from traceq.analysis.base import ownership
+from traceq.analysis.time.op_calls import on_host
+from traceq.common.expressions import elements
+from traceq.linter import View, fill_false, named_like, nth, tensor, text
+from traceq.model import dtypes
+
+# What takes long on fewer elements does not take long because of them. Judgement.
+_FEW = 1000
+# Operators of others may wait for a network, or for other processes.
+_COMPUTES = "^(aten|torchvision|torchaudio)::"
+# These touch no element; in a subclass of Tensor they take long nevertheless.
+_VIEWS = (
+    r"^aten::(_unsafe_view|_reshape_alias|alias|as_strided|chunk|detach_?|diagonal"
+    r"|empty\w*|expand\w*|flatten|narrow|new_empty\w*|permute|reshape|resize\w*|select"
+    r"|set_|slice|split\w*|squeeze|swapaxes|t|transpose|unbind|unflatten\w*|unsqueeze"
+    r"|view\w*)$"
+)
+
+
+class InputTensor(NamedTuple):
+    """A tensor that an operator is given; nothing where that is not known."""
+
+    text: str = ""
+    """Its dtype and its shape."""
+    size: int = 0
+    """Its bytes."""
+    dtype: str = ""
+
+    @classmethod
+    def of(cls, view: View, inputs: int | None, at: int) -> InputTensor:
+        if inputs is None:
+            return cls()
+        dims, types = view.trace.inputs.select("dims", "types").row(inputs)
+        if (
+            not dims
+            or len(dims) <= at
+            or not dims[at]
+            or types[at] not in dtypes.ALL_SIZES
+        ):
+            return cls()
+        size = prod(dims[at]) * dtypes.ALL_SIZES[types[at]]
+        return cls(tensor(types[at], dims[at]), size, types[at])
+
+
+def on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that compute on tensors in host memory.
+
+    ``called`` is the outermost operator around each.
+    """
+    ops = view.trace.ops
+    # An operator on a subclass of Tensor runs Python.
+    wrapped = ops["parent"].filter(ownership.called_by_its_like(view.trace))
+    given = view.trace.inputs[calls["inputs"]]
+    is_tensor = nth("types", 0).is_in(list(dtypes.ALL_SIZES)) & (
+        nth("dims", 0).list.len() > 0
+    )
+    few = given.select(fill_false(is_tensor & (elements() < _FEW))).to_series()
+    chosen = (
+        on_host(view.trace, calls["op"])
+        & named_like(calls, _COMPUTES)
+        & ~named_like(calls, _VIEWS)
+        & ~calls["op"].is_in(wrapped.implode())
+        & calls["phase"].ne_missing("optimizer")
+        & ~few
+    )
+    calls = calls.filter(chosen)
+    called = ops["name"][view.outermost_ops[calls["op"]]]
+    return calls.with_columns(text("name"), called=called.cast(pl.String))

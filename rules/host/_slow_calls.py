@@ -1,0 +1,56 @@
+"""Calls of operators that take the host far longer than others of their kind."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from traceq.analysis.base import ownership
+from traceq.linter import Evidence, View
+
+from ._shared import settled
+
+_SUMS = ("excess", "own", "idle", "usual")
+LOADING, UNKNOWN = "loading", "unknown"
+# Slow calls of this many ops, at different places, have nothing in common but the host.
+SPREAD = 3
+# Stalls are alike that differ by no more than this. Judgement: four of 2.00 to 2.04 ms
+# were seen, a turn of the scheduler's, among others of 0.1 to 2.4 ms.
+_ALIKE = 0.1
+
+
+def slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that were slow for another reason than a new shape.
+
+    A slow call inside of another is one with it: nothing but the moment makes both of
+    them slow. ``ops`` are all of them.
+    """
+    slow = settled(view, slow)
+    around = ownership.inside(view.trace, slow["id"])
+    nested = around[slow["parent"]].is_not_null()
+    if nested.any():
+        around = ownership.inside(view.trace, slow["id"].filter(~nested))
+    call = around[slow["id"]]
+    whole = slow.group_by(call=call).agg(
+        pl.col(_SUMS).sum(), pl.col("loads").any(), ops=pl.col("id")
+    )
+    why = pl.when("loads").then(pl.lit(LOADING)).otherwise(pl.lit(UNKNOWN))
+    return (
+        slow.drop(*_SUMS, "loads")
+        .join(whole, left_on="id", right_on="call", maintain_order="left")
+        .with_columns(why=why)
+    )
+
+
+def median(times: pl.Series) -> float:
+    return float(times.cast(pl.Float64).quantile(0.5, "linear") or 0.0)
+
+
+def turns(stalls: pl.Series) -> list[Evidence]:
+    """Say that stalls are as long as each other, as turns of the scheduler's are."""
+    middle = median(stalls)
+    alike = stalls.filter((stalls - middle).abs() <= _ALIKE * middle)
+    if len(alike) < SPREAD or 2 * len(alike) <= len(stalls):
+        return []
+    note = "longer than usual, whatever the op: as if another process had the core"
+    name = f"{len(alike)} of {len(stalls)} take"
+    return [Evidence("alike", name, value=median(alike), unit="ns", note=note)]

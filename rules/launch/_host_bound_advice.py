@@ -1,0 +1,189 @@
+"""Advice on a host-bound step, and the evidence for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base import assumptions
+from traceq.analysis.time import host_activity
+from traceq.linter import Evidence, Fix, View, at_function, counted, has_like, time
+
+from ._graph_obstacles import HARD, UNCOMPILED
+from ._graphed_model import graphed_model
+from ._host_bound_fixes import OF_OPS, around_ns, gaps_between, replayed, uncompiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ._graph_obstacles import Obstacle
+
+_MOST_ENTRIES = 4
+# Less outside of the model is the loss, mostly. Chosen by judgement.
+_MUCH_AROUND = 0.1
+_FORBIDS = {
+    "shapes": "sizes that are new in every step",
+    "launches": "steps that launch another number of kernels",
+    "values": "data-dependent sizes",
+    "branches": "branches on values that only the GPU has",
+    "syncs": "syncs in the model",
+    "copies": "copies from the host in the model",
+    "cache": "a KV cache that grows by cat (SRV007)",
+    "replaced": "weights that lie elsewhere in every step (`.data = …`)",
+    "sparse": "sparse gradients, with which compiling ends in an error",
+    "passes": "several backward passes a step, which are not alike",
+    "between": "syncs between modules of one forward pass",
+    "backwards": "overwrites the gradients of several backward passes a step",
+    "rnn": "does not capture nn.LSTM, nn.GRU and nn.RNN",
+    "loop": "unrolls a loop of the model (LCH001), which may take minutes",
+}
+_FIRST = {
+    "shapes": "pad or bucket the sizes that change to a few",
+    "launches": "make loops and branches that depend on data the same in every step",
+    "values": "avoid data-dependent sizes, as with torch.where instead of nonzero",
+    "branches": "decide on the GPU with torch.where, and check values less often",
+    "cache": "write the KV cache in place, at a fixed size",
+    "replaced": "write into the weights, with lerp_ or copy_, and do not replace them",
+    "sparse": "make them dense (sparse=False), if the tables are small",
+    "between": "read no value on the host between modules",
+    "syncs": "take the syncs out of the model",
+    "copies": "make the tensors of the model on the GPU",
+}
+_GRAPHED = (
+    "torch.cuda.make_graphed_callables(model, (batch,)) replays a CUDA graph for each"
+    " {passes}, for batches of one size; or give each launch more to do with a larger"
+    " batch"
+)
+# Trainers by a call that they make: how they are told to compile, and an example.
+_TRAINERS = (
+    (
+        r"(^|/)transformers/trainer\.py\(",
+        "torch_compile=True and torch_compile_mode="
+        '"reduce-overhead" in TrainingArguments replay a CUDA graph',
+        "- args = TrainingArguments(output_dir)\n"
+        "+ args = TrainingArguments(output_dir, torch_compile=True,\n"
+        '+                          torch_compile_mode="reduce-overhead")',
+    ),
+    (
+        r"(^|/)(lightning/pytorch|pytorch_lightning)/",
+        'torch.compile(net, mode="reduce-overhead") of the network in the'
+        " LightningModule replays a CUDA graph",
+        "- self.net = Net()\n"
+        '+ self.net = torch.compile(Net(), mode="reduce-overhead")  # in __init__',
+    ),
+)
+_FUNCTION = (
+    'torch.compile(mode="reduce-overhead") of the function that calls the modules, each'
+    " too small alone, replays a CUDA graph"
+)
+_TOO_SMALL = (
+    "give each launch more to do, with a larger batch: a call of a compiled model would"
+    " take the host as long as the few kernels of this one do"
+)
+
+
+def message(view: View, launches: float) -> str:
+    likely = "" if view.bound.sure else "likely "
+    kinds = view.waits.kinds
+    largest = kinds["kind"][0]
+    if replayed(view):
+        return (
+            f"the GPU {likely}waits for the host around CUDA graphs: mostly {largest}"
+        )
+    of_ops = kinds.filter(pl.col("kind").is_in(OF_OPS))["time"].sum()
+    mostly = largest in OF_OPS or of_ops > view.waits.idle_ns / 2
+    if mostly and launches:
+        kernels = counted(round(launches) or launches, "kernel")
+        return f"the GPU {likely}waits for the host to launch {kernels} a step"
+    return f"the GPU {likely}waits for the host: mostly {largest}"
+
+
+def evidence(
+    view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]
+) -> Iterator[Evidence]:
+    waits, step_ns = view.waits, view.bound.step_ns
+    share = min(1.0, waits.idle_ns / step_ns)
+    if view.fixed:
+        note = "of the step is idle once the other findings are fixed"
+        yield Evidence("remains", value=share, unit="share", note=note)
+    else:
+        yield Evidence("idle", value=share, unit="share", note="of the step")
+    for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
+        first = (waits.lines["kind"] == kind).arg_max()
+        line = waits.lines.row(first, named=True)
+        place = at_function(line["file"], line["line"], line["function"])
+        name = None if place and line["name"] == line["function"] else line["name"]
+        most = " in ".join(filter(None, (name, place)))
+        named = (
+            counted(round(calls) or calls, "operator")
+            if kind == host_activity.DISPATCH
+            else kind
+        )
+        note = f"in {named} (most in {most})" if most else f"in {named}"
+        yield Evidence("waits", value=ns, unit="ns", note=note)
+    gaps, gaps_ns = gaps_between(view.trace, view.host_account)
+    if gaps:
+        often = counted(gaps / view.steps, "gap")
+        longest = time(assumptions.MOST_BETWEEN_OPS_NS)
+        note = f"a step in {often} of over {longest}, unrecorded"
+        yield Evidence("gaps", value=gaps_ns / view.steps, unit="ns", note=note)
+    # CUPTI may have lost those of the steps, and have others.
+    if not view.kernels.is_empty():
+        median = float(view.kernels.select(pl.col("dur").median()).item())
+        yield Evidence("kernels", value=median, unit="ns", note="each at the median")
+    stays_ns = around_ns(view) if fixes else 0.0
+    if stays_ns > _MUCH_AROUND * step_ns:
+        note = "in operators outside of modules, which compiling the model leaves"
+        yield Evidence("around", value=stays_ns, unit="ns", note=note)
+    for one in obstacles:
+        place = at_function(one.file, one.line, one.function)
+        place = f" in {place}" if place else ""
+        of = f" (most in {one.name}{place})" if one.name else ""
+        label = "forbids" if one.reason in HARD else "first"
+        if one.reason in UNCOMPILED:
+            label = "compile"
+        yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)
+    if not view.bound.sure:
+        yield Evidence(
+            "caveat", "recording stacks makes the host 1.5 to 3 times slower"
+        )
+
+
+def trainer_of(view: View) -> tuple[str, str] | None:
+    """Return how the trainer that calls the model compiles it, and an example of it."""
+    for name, told, example in _TRAINERS:
+        if has_like(view.trace.frames, name):
+            return told, example
+    return None
+
+
+def trains(view: View) -> bool:
+    """Return whether there is a backward pass or an update: not a forward alone."""
+    seen = view.ops["phase"].is_in(["backward", "optimizer"]).any()
+    return bool(seen) or has_like(view.trace.frames, "run_backward")
+
+
+def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
+    compiled = view.compiled
+    if any(one.reason in HARD for one in obstacles):
+        cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
+    elif uncompiled(obstacles):
+        passes = "forward and backward pass" if trains(view) else "forward pass"
+        cure = _GRAPHED.format(passes=passes)
+    elif replayed(view):
+        cure = "capture what is still launched one by one in the CUDA graph as well"
+    elif compiled:
+        cure = 'compile with mode="reduce-overhead", which replays a CUDA graph'
+    elif not fixes:
+        cure = _TOO_SMALL
+    else:
+        graph = 'torch.compile(model, mode="reduce-overhead") replays a CUDA graph'
+        if graphed_model(view.trace, view.steady).is_function:
+            graph = _FUNCTION
+        elif trainer := trainer_of(view):
+            graph = trainer[0]
+        cure = f"{graph} instead; or give each launch more to do with a larger batch"
+    reasons = (one.reason for one in obstacles)
+    first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
+    return f"{cure}; first {first}" if first else cure

@@ -1,0 +1,197 @@
+"""Loops of tiny kernels: what they are over, and what to write instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.analysis.base import assumptions
+from traceq.analysis.patterns import optimizers
+from traceq.linter import (
+    Evidence,
+    Fix,
+    View,
+    counted,
+    listed,
+    module_line,
+    named_like,
+    spans,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+# A mixture of experts picks tokens, runs the expert on them, adds the result back.
+_PICK = ("aten::where", "aten::nonzero", "aten::index", "aten::masked_select")
+_RUN = ("aten::linear", "aten::mm", "aten::addmm", "aten::matmul")
+_ADD = tuple(
+    f"aten::{op}{in_place}"
+    for op in ("index_add", "index_put", "scatter_add", "index_copy")
+    for in_place in ("_", "")
+)
+_CELLS = {
+    f"aten::{kind}_cell": layer
+    for kind, layer in (
+        ("lstm", "nn.LSTM"),
+        ("gru", "nn.GRU"),
+        ("rnn_tanh", "nn.RNN"),
+        ("rnn_relu", "nn.RNN"),
+    )
+}
+# Ops on one tensor, and those that do the same to all tensors of a list.
+_FOREACH = {
+    f"aten::{op}": f"torch._foreach_{of_many}"
+    for op, of_many in (
+        *((name, name) for name in ("mul_", "add_", "lerp_", "copy_", "div_", "zero_")),
+        ("linalg_vector_norm", "norm"),
+        ("norm", "norm"),
+        ("_foreach_norm", "norm"),
+        ("_foreach_mul_", "mul_"),
+    )
+}
+_CLIPPED = (
+    "if one norm of all gradients is meant, call torch.nn.utils.clip_grad_norm_ once"
+    " with all parameters; otherwise "
+)
+# What an average of weights calls, as that of a target network; beside these one op of
+# what comes after the loop may be taken for one of its own.
+_WRITES = (*("aten::copy_", "aten::lerp_", "aten::_has_compatible_shallow_copy_type"),)
+_AVERAGES = (
+    *("aten::mul", "aten::add", "aten::sub", "aten::lerp", "aten::mul_"),
+    *("aten::add_", "aten::detach"),
+)
+_COMPILED = (
+    '; or compile the model that each iteration runs with mode="reduce-overhead", so'
+    " that one launch is left of it"
+)
+# An iteration with this many runs a model. Chosen by judgement.
+_LAUNCHES_OF_MODEL = 20
+# If calls of a loop are shorter at the mean, they differ.
+_SHORTER = 0.9
+# What the host reads decides what it does next, or is only written down.
+_READ = ("aten::item", "aten::_local_scalar_dense")
+_GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def over_experts(row: Mapping[str, Any]) -> bool:
+    """Return whether a loop picks tokens, runs weights on them, and adds the result."""
+    places = [
+        [at for at, name in enumerate(row["names"]) if name in some]
+        for some in (_PICK, _RUN, _ADD)
+    ]
+    # What is picked after the weights ran is not what they ran on.
+    return all(places) and places[0][0] < places[1][0] < places[2][-1]
+
+
+def over_parameters(row: Mapping[str, Any], view: View) -> bool:
+    """Return whether a loop has an iteration for each parameter with a gradient."""
+    if not set(row["names"]) & set(_FOREACH):
+        return False
+    return bool(row["longest"] == _gradients(view) / view.steps)
+
+
+def _gradients(view: View) -> int:
+    """Return how many gradients of weights are accumulated in all steps."""
+    return int(named_like(view.ops, rf"{_GRADIENT}$").sum())
+
+
+def message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
+    mean = round(row["iterations"] / row["calls"])
+    up_to = "up to " if mean < _SHORTER * row["longest"] else ""
+    loop = f"a loop of {up_to}{row['longest'] if up_to else mean} iterations"
+    if experts:
+        # An expert that no token chose may be skipped.
+        loop = f"a loop over {row['longest']} experts"
+    elif parameters:
+        loop = f"a loop over {row['longest']} parameters"
+    back = row["back"] / row["iterations"]
+    launches = row["kernels"] / row["iterations"] - back
+    backward = f" and {back:.0f} in its backward" if back else ""
+    return (
+        f"{loop} launches {counted(round(launches), 'tiny kernel')} in each{backward}"
+    )
+
+
+def fewer_weights(view: View, gradients: int) -> Fix:
+    """Return what goes of the optimizer if all experts share one stacked weight.
+
+    Its host time grows with the number of weights, of which this many go.
+    """
+    weights = _gradients(view)
+    return Fix(
+        spans=spans(optimizers.optimizer_regions(view.trace, view.steady)),
+        host_share=gradients / weights if weights else 0.0,
+    )
+
+
+def evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Evidence]:
+    forward, back = row["kernels"] - row["back"], row["back"]
+    yield Evidence("launches", value=round(forward / steps), note="kernels a step")
+    if back:
+        note = "kernels a step in its backward"
+        yield Evidence("backward", value=round(back / steps), note=note)
+    yield Evidence(
+        "kernels", value=row["kernel_median_ns"], unit="ns", note="each at the median"
+    )
+    yield Evidence("ops", listed(row["names"], 8))
+    if len(row["modules"]) > 1:
+        yield from module_line(row["modules"])
+    if syncs:
+        yield Evidence("syncs", value=row["syncs"] / steps, note="a step")
+    yield Evidence("host", "", row["host_ns"] / steps, "ns", note="a step, as recorded")
+    yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
+
+
+def together(row: Mapping[str, Any]) -> str:
+    """Return what does the same to all parameters at once."""
+    named = dict.fromkeys(_FOREACH[op] for op in row["names"] if op in _FOREACH)
+    clips = _CLIPPED if "aten::_foreach_norm" in row["names"] else ""
+    return f"{clips}give the tensors of all parameters as lists to {listed([*named])}"
+
+
+def _updates(row: Mapping[str, Any]) -> bool:
+    """Return whether each iteration only averages a tensor with another, in place."""
+    names = set(row["names"])
+    return bool(names & set(_WRITES)) and len(names - set(_WRITES + _AVERAGES)) <= 1
+
+
+def _runs_a_model(row: Mapping[str, Any]) -> bool:
+    return bool(row["kernels"] / row["iterations"] >= _LAUNCHES_OF_MODEL)
+
+
+def advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
+    if experts:
+        return (
+            "sort the tokens by expert and run all experts at once with"
+            " torch.nn.functional.grouped_mm (torch 2.10 on; torch._grouped_mm from 2.8"
+            " on), or stack their weights and use"
+            " torch.bmm with a fixed capacity"
+            + ("; neither needs where or nonzero, which sync" if syncs else "")
+        )
+    for cell in set(row["names"]) & set(_CELLS):
+        return (
+            f"call {_CELLS[cell]} on the whole sequence instead of its cell in a loop"
+        )
+    if syncs and set(row["names"]) & set(_READ):
+        return (
+            "if no iteration needs what the one before read on the host, stack what the"
+            " loop goes over and run its operators once for all iterations; if it does,"
+            " as an action or a token, go through several such sequences at once, as a"
+            " batch" + (_COMPILED if _runs_a_model(row) else "")
+        )
+    unrolled = (
+        f", which unrolls all {row['longest']} iterations and may take minutes, or use"
+        " a kernel that is made for the recurrence"
+        if row["longest"] > assumptions.UNROLLED_ITERATIONS
+        else ""
+    )
+    if _updates(row):
+        return (
+            "give the tensors that it goes over as lists to torch._foreach_lerp_,"
+            " torch._foreach_mul_ or the like, which take any shapes"
+        )
+    return (
+        "stack what the loop goes over and run its operators once for all iterations;"
+        " if an iteration needs the one before, compile the loop with torch.compile"
+        f"{unrolled}"
+    )
