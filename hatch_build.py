@@ -19,7 +19,6 @@ _MODULES = (
     "formats/_scan",
     "formats/_history",
     "graph/_sweep",
-    "intervals/_spans",
     "analysis/replay/_play",
 )
 

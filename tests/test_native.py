@@ -20,7 +20,6 @@ if not scan.available():
 from traceq.analysis.replay import _play
 from traceq.formats import _history, _scan
 from traceq.graph import _sweep
-from traceq.intervals import _spans
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 TABLES = [table.asked for table in scan.columns()]
@@ -158,16 +157,7 @@ def test_depths_of_rows_that_are_not_in_order_are_left() -> None:
     assert values(_sweep.depths(index())) == []
 
 
-def test_numbers_that_go_beyond_64_bits_begin_again() -> None:
-    start, end = whole(LEAST, 0), whole(-1, MOST)
-
-    merged = _spans.merged(start, end, False)  # noqa: FBT003 - it takes no names
-    assert merged is not None
-    starts, ends, before = (pl.Series(Arrow(*one)) for one in merged)
-
-    assert values(_spans.until(starts, ends, before, whole(MOST), False)) == [-2]  # noqa: FBT003
-    assert _spans.between(start, end, whole(LEAST, MOST)) is not None
-    assert _spans.holding(whole(LEAST), whole(1), whole(MOST)) is not None
+def test_sums_that_go_beyond_64_bits_begin_again() -> None:
     assert values(_sweep.sums(1, index(0, 0), whole(MOST, 1))) == [LEAST]
 
 
