@@ -10,9 +10,9 @@ import pytest
 
 from traceq.errors import InputError
 from traceq.formats import pickled_columns
-from traceq.formats.pickled_columns import available
 from traceq.formats.pickles import read_pickle
 from traceq.formats.snapshot import read_snapshot
+from traceq.native import available
 
 if TYPE_CHECKING:
     from collections.abc import Callable
