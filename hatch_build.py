@@ -53,6 +53,7 @@ def _built(sources: Path, folder: Path) -> Path:
     extension = Extension(
         _EXTENSION,
         sorted(map(str, sources.glob("*.c"))),
+        depends=sorted(map(str, sources.glob("*.h"))),
         py_limited_api=True,
         extra_compile_args=flags,
     )
