@@ -55,7 +55,7 @@ goldens: $(VENV)/test-installed
 	$(BIN)/traceq check --update --no-cache fixtures
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -m golden
 
-$(VENV)/installed: pyproject.toml hatch_build.py $(wildcard traceq/*/*.[ch] traceq/*/*/*.c)
+$(VENV)/installed: pyproject.toml hatch_build.py $(wildcard traceq/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@

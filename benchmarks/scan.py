@@ -2,7 +2,7 @@
 
     python benchmarks/scan.py [--seconds 300] [--seed 1]
 
-Compiles traceq/formats/_scan.c with the address and the undefined-behaviour sanitizer
+Compiles traceq/native with the address and the undefined-behaviour sanitizer
 into a folder of its own, and starts a Python that loads it from there. The first access
 behind the end of a buffer ends the run with a report; exit 0 says that there was none.
 """
@@ -23,18 +23,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 from fuzz_seeds import read_seeds
 from mutate import text_of
 
-from traceq.common.native_loading import Arrow
+from traceq import native
 from traceq.formats import scan
 from traceq.formats.chunks import layout_of
+from traceq.native.columns import to_series
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_SOURCE = Path(scan.__file__).with_name("_scan.c")
+_SOURCES = sorted(map(str, Path(native.__file__).parent.glob("*.c")))
 _FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _COMPILER = shutil.which("gcc") or sys.exit("there is no gcc here")
 _LONGEST = 20_000
@@ -61,10 +61,10 @@ def _library(name: str) -> str:
 def _start(given: argparse.Namespace) -> int:
     """Compile the scanner, and run this file again with it."""
     with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / "_scan.so"
+        built = Path(folder) / "_native.so"
         include = sysconfig.get_path("include")
         command = [_COMPILER, *_FLAGS, "-fPIC", "-shared", f"-I{include}"]
-        subprocess.run([*command, str(_SOURCE), "-o", str(built)], check=True)
+        subprocess.run([*command, *_SOURCES, "-o", str(built)], check=True)
         preloaded = ":".join(map(_library, ("libasan.so", "libubsan.so")))
         again = [f"--seconds={given.seconds}", f"--seed={given.seed}"]
         return subprocess.run(
@@ -81,7 +81,7 @@ def _start(given: argparse.Namespace) -> int:
 
 
 def _loaded(built: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("_scan", built)
+    spec = importlib.util.spec_from_file_location("_native", built)
     if spec is None or spec.loader is None:
         sys.exit(f"{built} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
@@ -101,7 +101,8 @@ def _feed(rng: random.Random, module: Any, text: bytes, separator: bytes) -> int
     starts = (0, rng.randrange(len(text) + 1))
     events = sum(scanner.feed(text, start, len(text))[0] for start in starts)
     for number, columns in enumerate(scan.columns()):
-        pl.Series(Arrow(*scanner.take(number))).struct.unnest().sum()
+        for column in scanner.take(number):
+            to_series(column).sum()
         for at in range(1, len(columns.texts)):
             scanner.texts(number, at)
     scanner.heads()

@@ -314,7 +314,7 @@ def test_every_edit_of_the_code_that_makes_tables_gives_it_another_name(
     for edited in (
         "cache/store.py",
         "common/expressions.py",
-        "formats/_scan.c",
+        "native/scan.c",
         "graph/source/places.py",
         "graph/steps.py",
         "inputs/load_trace.py",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from traceq import native
 from traceq.errors import TraceqError
 from traceq.formats import scan
 from traceq.formats.chrome import read
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-compiled = pytest.mark.skipif(not scan.available(), reason="the scanner is not built")
+compiled = pytest.mark.skipif(not native.available(), reason="the scanner is not built")
 
 _EVENT = (
     '{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": 1, "tid": 1, "ts": 4, "dur": 2,'

@@ -11,16 +11,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from traceq.common.native_loading import Arrow
+from traceq import native
 from traceq.formats import scan
+from traceq.native import _native
+from traceq.native.columns import to_series
 
-if not scan.available():
+if not native.available():
     pytest.skip("compiled code was not built", allow_module_level=True)
-
-from traceq.analysis.replay import _play
-from traceq.formats import _history, _scan
-from traceq.graph import _sweep
-from traceq.intervals import _spans
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 TABLES = [table.asked for table in scan.columns()]
@@ -40,11 +37,11 @@ def part(*values: float) -> pl.Series:
 
 
 def values(made: Any) -> list[Any]:  # noqa: ANN401 - what compiled code returns
-    return pl.Series(Arrow(*made)).to_list()
+    return to_series(made).to_list()
 
 
-def new_scanner() -> _scan.Scanner:
-    return _scan.Scanner(b"},{", scan.classify, TABLES, 1)
+def new_scanner() -> _native.Scanner:
+    return _native.Scanner(b"},{", scan.classify, TABLES, 1)
 
 
 BAD_TABLES: list[Any] = [
@@ -66,7 +63,7 @@ BAD_TABLES: list[Any] = [
 
 @pytest.mark.parametrize("tables", BAD_TABLES, ids=str)
 def test_a_scanner_that_was_not_made_does_nothing(tables: Any) -> None:  # noqa: ANN401
-    scanner = _scan.Scanner.__new__(_scan.Scanner)
+    scanner = _native.Scanner.__new__(_native.Scanner)
     with pytest.raises((TypeError, ValueError, SystemError)):
         scanner.__init__(b"},{", scan.classify, tables, 1)  # type: ignore[misc]
 
@@ -81,7 +78,7 @@ def test_a_scanner_that_was_not_made_does_nothing(tables: Any) -> None:  # noqa:
 
 
 def test_a_scanner_is_made_once_after_a_failure_too() -> None:
-    scanner = _scan.Scanner.__new__(_scan.Scanner)
+    scanner = _native.Scanner.__new__(_native.Scanner)
     with pytest.raises(ValueError, match="columns"):
         scanner.__init__(b"},{", scan.classify, [(1, 1, [])], 1)  # type: ignore[misc]
 
@@ -103,7 +100,7 @@ def test_a_scanner_at_work_is_not_read() -> None:
             raised.append(str(told.value))
         return 0
 
-    scanner = _scan.Scanner(b"},{", classify, TABLES, 1)
+    scanner = _native.Scanner(b"},{", classify, TABLES, 1)
     scanner.feed(TEXT, 0, len(TEXT))
 
     assert len(raised) == 3
@@ -126,49 +123,18 @@ def test_a_table_that_is_not_there_is_not_taken(table: int) -> None:
 
 
 def test_no_text_at_all_is_a_text() -> None:
-    scanner = _scan.Scanner(b"", lambda _: 0, TABLES, 1)
+    scanner = _native.Scanner(b"", lambda _: 0, TABLES, 1)
 
     assert scanner.feed(b"", 0, 0)[0] == 1
 
 
-@pytest.mark.parametrize("threads", [2, 2**31, 2**32, 2**61, 2**63])
-def test_a_tree_of_more_threads_than_have_ranks_is_refused(threads: int) -> None:
-    table = (index(0), whole(1), whole(2), index(0), index(0))
-
-    with pytest.raises(ValueError, match="rank"):
-        _sweep.tree(threads, index(0), *table)
-
-
-@pytest.mark.parametrize("ranks", [2**31, 2**32 - 1])
-def test_segments_of_too_many_threads_are_refused(ranks: int) -> None:
-    with pytest.raises(ValueError, match="fit"):
-        _sweep.segments(
-            0, ranks, whole(1), whole(2), index(1), index(0), whole(), index()
-        )
-
-
 def test_sums_of_rows_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="not there"):
-        _sweep.sums(1, index(1), whole(1))
+        _native.sums(1, index(1), whole(1))
 
 
-def test_depths_of_rows_that_are_not_in_order_are_left() -> None:
-    assert _sweep.depths(index(1, 2, 0)) is None
-    assert _sweep.depths(index(7)) is None
-    assert values(_sweep.depths(index())) == []
-
-
-def test_numbers_that_go_beyond_64_bits_begin_again() -> None:
-    start, end = whole(LEAST, 0), whole(-1, MOST)
-
-    merged = _spans.merged(start, end, False)  # noqa: FBT003 - it takes no names
-    assert merged is not None
-    starts, ends, before = (pl.Series(Arrow(*one)) for one in merged)
-
-    assert values(_spans.until(starts, ends, before, whole(MOST), False)) == [-2]  # noqa: FBT003
-    assert _spans.between(start, end, whole(LEAST, MOST)) is not None
-    assert _spans.holding(whole(LEAST), whole(1), whole(MOST)) is not None
-    assert values(_sweep.sums(1, index(0, 0), whole(MOST, 1))) == [LEAST]
+def test_sums_that_go_beyond_64_bits_begin_again() -> None:
+    assert values(_native.sums(1, index(0, 0), whole(MOST, 1))) == [LEAST]
 
 
 def played(item: pl.Series, groups: int, rounds: int = 3) -> float:
@@ -177,7 +143,7 @@ def played(item: pl.Series, groups: int, rounds: int = 3) -> float:
     none = index(*[2**32 - 1] * len(item))
     zeros = index(*[0] * len(item))
     order = (item, zeros, zeros, none, index(), index(), part(), part(0.0))
-    return _play.played(steps, order, groups, 1.0, rounds)[0]
+    return _native.played(steps, order, groups, 1.0, rounds)[0]
 
 
 def test_groups_without_work_take_no_time() -> None:
@@ -199,7 +165,7 @@ def test_waits_between_the_ends_of_time_are_summed() -> None:
     spans = (whole(LEAST), whole(MOST), index(0), index(0), *pieces)
     removed = ((whole(LEAST), whole(MOST), 0.5),)
 
-    time, calls = _play.waits(spans, removed, 1, 1, 0.0)
+    time, calls = _native.waits(spans, removed, 1, 1, 0.0)
 
     assert not math.isnan(values(time)[0])
     assert len(values(calls)) == 1
@@ -210,7 +176,7 @@ def test_waits_between_the_ends_of_time_are_summed() -> None:
 )
 def test_events_of_a_part_that_is_not_there_are_refused(begin: int, until: int) -> None:
     with pytest.raises(ValueError, match="no such part"):
-        _history.events(b"}r", begin, until, {}, 1, False)  # noqa: FBT003
+        _native.events(b"}r", begin, until, {}, 1, False)  # noqa: FBT003
 
 
 @pytest.mark.parametrize(
@@ -227,8 +193,6 @@ def test_events_of_a_part_that_is_not_there_are_refused(begin: int, until: int) 
 )
 def test_other_columns_are_refused(series: Any) -> None:  # noqa: ANN401
     with pytest.raises((ValueError, AttributeError)):
-        _sweep.arrived(series)
+        _native.arrived(series)
     with pytest.raises((ValueError, AttributeError)):
-        _sweep.depths(series)
-    with pytest.raises((ValueError, AttributeError)):
-        _sweep.parents(0, series, whole(1))
+        _native.parents(0, series, whole(1))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from traceq.errors import InputError
-from traceq.formats import pickled_columns
-from traceq.formats.pickled_columns import available
 from traceq.formats.pickles import read_pickle
 from traceq.formats.snapshot import read_snapshot
+from traceq.native import available
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,13 +169,6 @@ def test_numbers_of_all_lengths_are_read(
     traces = [[event(at, addr=number) for at in range(100)]]
     path = written(tmp_path, traces, protocol)
     assert read_snapshot(path).events["address"].unique().to_list() == [number]
-
-
-def test_one_that_was_built_of_another_source_is_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pickled_columns, "_INTERFACE", -1)
-    assert not available()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from traceq import native
 from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.idle_account import _summed, _waited
 from traceq.analysis.replay.model import StepModel
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 
-compiled = pytest.mark.skipif(
-    not native_simulation.available(), reason="it was not built"
-)
+compiled = pytest.mark.skipif(not native.available(), reason="it was not built")
 examples = settings(max_examples=150, deadline=None)
 
 # Work on the GPU: its stream, when it was launched, how long it took to begin, its gap

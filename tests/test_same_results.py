@@ -6,11 +6,11 @@ import pytest
 from command import traceq
 from recordings import FIXTURE_TRACES
 
-from traceq.formats import scan
+from traceq import native
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not scan.available(), reason="compiled code is not built"),
+    pytest.mark.skipif(not native.available(), reason="compiled code is not built"),
 ]
 # Host-bound ones, whose figures come from long sums.
 CASES = [

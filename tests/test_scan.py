@@ -18,6 +18,7 @@ from layouts import LAYOUTS, timed
 from mutate import text_of
 from recordings import FIXTURE_TRACES
 
+from traceq import native
 from traceq.errors import TraceqError
 from traceq.formats import scan
 from traceq.formats.chrome import read
@@ -34,7 +35,7 @@ Read: TypeAlias = (
     "tuple[dict[str, list[str]], Tally, frozenset[str], int, tuple[str, ...]]"
 )
 
-compiled = pytest.mark.skipif(not scan.available(), reason="the scanner is not built")
+compiled = pytest.mark.skipif(not native.available(), reason="the scanner is not built")
 OP = timed("aten::mm", 5.25, 3, args={"Sequence number": 4, "Input Dims": [[2, 3]]})
 CALL = timed("cudaLaunchKernel", 7, 1, cat="cuda_runtime", args={"correlation": 3})
 REGION = timed("forward", 1, 20, cat="user_annotation", args={"External id": 1})
@@ -46,15 +47,15 @@ def test_it_is_built_where_there_is_a_compiler() -> None:
     if not (shutil.which("cc") or shutil.which("gcc")) or not header.exists():
         pytest.skip("there is no compiler here")
 
-    assert scan.available()
+    assert native.available()
 
 
 def test_one_that_was_built_of_another_source_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "_INTERFACE", -1)
+    monkeypatch.setattr(native, "INTERFACE", -1)
 
-    assert not scan.available()
+    assert not native.available()
 
 
 @cache

@@ -1,34 +1,23 @@
-"""Compiled loops over spans of time, compared with the same in Polars."""
+"""Intervals, against plain loops over the instants that they cover."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import itertools
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from polars.testing import assert_frame_equal, assert_series_equal
 
-from traceq.common.native_loading import usable
-from traceq.intervals import (
-    _INTERFACE,
-    Cover,
-    _spans,
-    count_before,
-    count_until,
-    holding,
-    merged,
-)
+from traceq import intervals
+from traceq.intervals import Cover, count_before, count_until, holding, merged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     Spans = list[tuple[int, int]]
 
-_Found = TypeVar("_Found")
-
-compiled = pytest.mark.skipif(not usable(_spans, _INTERFACE), reason="it was not built")
 SPANS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 8)).map(
         lambda span: (span[0], span[0] + span[1])
@@ -41,91 +30,101 @@ TIMES = st.sampled_from([pl.Int64(), pl.Float64()])
 examples = settings(max_examples=200, deadline=None)
 
 
+@pytest.fixture(autouse=True, scope="module", params=["few", "many"])
+def _moments(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Search for each moment, and go through all of them at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "many":
+            patch.setattr(intervals, "_MANY", 0)
+        yield
+
+
 def frame(spans: Spans, dtype: pl.DataType) -> pl.DataFrame:
     return pl.DataFrame(spans, {"start": dtype, "end": dtype}, orient="row")
 
 
-def in_polars(ask: Callable[[], _Found]) -> _Found:
-    """Return the answer without compiled code."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRACEQ_PURE", "1")
-        return ask()
+def instants(spans: Spans) -> set[int]:
+    """Return the instants that spans cover, each as long as 1."""
+    return {at for start, end in spans for at in range(start, end)}
 
 
-@compiled
 @examples
 @given(SPANS, TIMES)
-def test_merged_spans_are_those_of_the_reference(
+def test_merged_spans_cover_the_same_and_do_not_touch(
     spans: Spans, dtype: pl.DataType
 ) -> None:
-    cover = frame(spans, dtype)
+    found = merged(frame(spans, dtype)).cast(pl.Int64).rows()
 
-    assert_frame_equal(merged(cover), in_polars(lambda: merged(cover)))
+    assert instants(found) == instants(spans)
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(found))
 
 
-@compiled
 @examples
-@given(SPANS, MOMENTS, TIMES)
-def test_what_is_covered_before_moments_is_that_of_the_reference(
-    spans: Spans, moments: list[int], dtype: pl.DataType
+@given(SPANS, MOMENTS, st.booleans(), TIMES)
+def test_what_is_covered_before_moments(
+    spans: Spans,
+    moments: list[int],
+    in_order: bool,  # noqa: FBT001 - drawn
+    dtype: pl.DataType,
 ) -> None:
-    cover, asked = frame(spans, dtype), pl.Series(moments, dtype=dtype)
+    moments = sorted(moments) if in_order else moments
 
-    found = Cover(cover).until(asked)
+    found = Cover(frame(spans, dtype)).until(pl.Series(moments, dtype=dtype))
 
-    expected = in_polars(lambda: Cover(cover).until(asked))
-    assert_series_equal(found, expected, check_names=False)
+    covered = instants(spans)
+    assert found.to_list() == [sum(at < one for at in covered) for one in moments]
 
 
-@compiled
 @examples
 @given(SPANS, st.sets(st.integers(0, 40), min_size=2))
-def test_what_is_covered_between_edges_is_that_of_the_reference(
-    spans: Spans, edges: set[int]
-) -> None:
-    cover, asked = frame(spans, pl.Int64()), pl.Series(sorted(edges), dtype=pl.Int64)
+def test_what_is_covered_between_edges(spans: Spans, edges: set[int]) -> None:
+    ordered = sorted(edges)
+    asked = pl.Series(ordered, dtype=pl.Int64)
 
-    found = Cover(cover).between(asked)
+    found = Cover(frame(spans, pl.Int64())).between(asked)
 
-    assert_frame_equal(found, in_polars(lambda: Cover(cover).between(asked)))
+    covered = instants(spans)
+    parts = [
+        sum(at in covered for at in range(first, last))
+        for first, last in itertools.pairwise(ordered)
+    ]
+    assert found.rows() == [(at, part) for at, part in enumerate(parts) if part]
 
 
-@compiled
 @examples
-@given(MOMENTS, MOMENTS, TIMES, st.sampled_from([count_before, count_until]))
-def test_times_before_moments_are_those_of_the_reference(
+@given(MOMENTS, MOMENTS, st.booleans(), TIMES)
+def test_times_before_moments_are_counted(
     times: list[int],
     moments: list[int],
+    in_order: bool,  # noqa: FBT001 - drawn
     dtype: pl.DataType,
-    count: Callable[[pl.Series, pl.Series], pl.Series],
 ) -> None:
-    ordered = pl.Series(sorted(times), dtype=dtype)
-    asked = pl.Series(moments, dtype=dtype)
+    moments = sorted(moments) if in_order else moments
+    columns = pl.Series(sorted(times), dtype=dtype), pl.Series(moments, dtype=dtype)
 
-    found = count(ordered, asked)
+    before, until = count_before(*columns), count_until(*columns)
 
-    expected = in_polars(lambda: count(ordered, asked))
-    assert_series_equal(found, expected, check_names=False)
+    assert before.to_list() == [sum(at < one for at in times) for one in moments]
+    assert until.to_list() == [sum(at <= one for at in times) for one in moments]
 
 
-@compiled
 @examples
 @given(SPANS, MOMENTS)
-def test_events_at_moments_are_those_of_the_reference(
-    spans: Spans, moments: list[int]
-) -> None:
+def test_events_hold_moments(spans: Spans, moments: list[int]) -> None:
     schema = {"ts": pl.Int64(), "end": pl.Int64()}
-    events = pl.DataFrame(spans, schema, orient="row").sort("ts").with_row_index()
+    events = pl.DataFrame(sorted(spans), schema, orient="row").with_row_index()
     events = events.with_columns(dur=pl.col("end") - pl.col("ts"))
-    asked = pl.Series(moments, dtype=pl.Int64)
 
-    found = holding(events, asked)
+    found = holding(events, pl.Series(moments, dtype=pl.Int64))
 
-    assert_frame_equal(found, in_polars(lambda: holding(events, asked)))
+    assert found["index"].to_list() == [
+        at
+        for at, (start, end) in enumerate(sorted(spans))
+        if any(start <= one < end for one in moments)
+    ]
 
 
-@compiled
-def test_moments_of_another_type_are_left_to_the_reference() -> None:
+def test_moments_of_another_type_are_taken() -> None:
     moments = pl.Series([4, 0], dtype=pl.Int32)
 
     assert Cover(frame([(1, 3)], pl.Int64())).until(moments).to_list() == [2, 0]

@@ -64,7 +64,9 @@ _MAKES_TABLES = (
     "graph/inductor",
     "graph/source",
     "inputs",
+    "intervals",
     "model",
+    "native",
 )
 TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
 """Errors while caching, which are not reported to the user."""
@@ -250,7 +252,7 @@ def _code() -> str:
     digest = hashlib.sha256()
     for folder in _MAKES_TABLES:
         with os.scandir(_PACKAGE / folder) as inside:
-            files = [one for one in inside if one.name.endswith((".py", ".c"))]
+            files = [one for one in inside if one.name.endswith((".py", ".c", ".h"))]
             known = sorted((one.name, *identity(one.stat())) for one in files)
         digest.update(repr(known).encode(errors="replace"))
     return f"code-{digest.hexdigest()[:16]}"

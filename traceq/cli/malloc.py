@@ -20,8 +20,8 @@ _LARGE = 16 << 20
 def free_soon() -> None:
     """Tell the allocators so, before Polars is imported; what a user has set stays."""
     os.environ.setdefault(_POLARS, _FREE_SOON)
-    # Not built, or of another state of its source.
-    with suppress(ImportError, AttributeError):
-        from traceq.formats import _scan
+    from traceq.native import _native
 
-        _scan.return_freed(_LARGE)
+    # None where it was not built; without the function where other sources were.
+    with suppress(AttributeError):
+        _native.return_freed(_LARGE)

@@ -20,8 +20,9 @@ from traceq.formats.chunks import Cut, chunks
 from traceq.formats.events import Piece, Tally, decode
 from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.inputs import decode_inputs
-from traceq.formats.scan import Scan, available
+from traceq.formats.scan import Scan
 from traceq.formats.source import Source
+from traceq.native import available
 
 if TYPE_CHECKING:
     from collections.abc import Callable

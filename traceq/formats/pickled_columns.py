@@ -1,8 +1,9 @@
 """Events of an allocator history as columns, read by compiled code where it was built.
 
-The compiled reader (_history.c) takes the events that are pickled as Python pickles
-what torch records, nearly all of a snapshot. It leaves the others to pickled_events.py,
-which is the reference; the tables are the same.
+The compiled reader (native/snapshot_events.c) takes the events that are pickled as
+Python pickles what torch records, nearly all of a snapshot. What it does not take is
+read as without it, by pickled_events.py: that is the reference, and the tables are the
+same.
 
 A column of numbers is complete at once. The unpickler knows the other values: a number
 from 0 on in a column is an index into its memo, and a number below 0 is a value that
@@ -24,15 +25,8 @@ from typing import Any
 import polars as pl
 
 from traceq.common.dataclass import dataclass
-from traceq.common.native_loading import usable
+from traceq.native import _native
 
-try:
-    from traceq.formats import _history
-except ImportError:  # it was not built
-    _history = None  # type: ignore[assignment]  # a module, where it was
-
-# What was built of another state of its source is left alone.
-_INTERFACE = 1
 _MISSING = -(1 << 63)
 _LAST_PLACE = (1 << 32) - 1
 _INT = 8
@@ -42,11 +36,6 @@ _FRAMES = (b"(", b"j", b"h")
 _FEWEST = 64
 # Stacks that are all different would take more than what they save.
 _MOST_KEPT = 64 << 20
-
-
-def available() -> bool:
-    """Return whether events can be read by compiled code."""
-    return usable(_history, _INTERFACE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,7 @@ class CompiledEvents:
         if self._kept > _MOST_KEPT:
             return None
         places = min(size, _LAST_PLACE)
-        end, puts, found = _history.events(
+        end, puts, found = _native.events(
             data, at, len(data), self._made, places, self._implicit
         )
         if not found or len(found[0][2]) < _FEWEST * _INT:

@@ -26,7 +26,8 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from traceq.common.dataclass import dataclass
-from traceq.formats.pickled_columns import CompiledEvents, available
+from traceq.formats.pickled_columns import CompiledEvents
+from traceq.native import available
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,9 +1,9 @@
 """Compiled event scanner, used where it was built: three times faster.
 
-The compiled scanner (_scan.c) takes events in the form in which PyTorch writes them,
-nearly all of a file. It leaves the others to events.py and tables.py: they are the
-reference, and the tables are the same. Without a compiler traceq installs and works as
-well; TRACEQ_PURE=1 disables the scanner.
+The compiled scanner (native/scan.c) takes the events that are written as PyTorch writes
+them, nearly all of a file. What it does not take is decoded as without it, by
+events.py and tables.py: they are the reference, and the tables are the same. Without
+a compiler traceq installs and works as well; TRACEQ_PURE=1 leaves the scanner out.
 """
 
 from __future__ import annotations
@@ -16,23 +16,17 @@ import polars as pl
 
 from traceq.common.dataclass import dataclass
 from traceq.common.expressions import constant, rows_where
-from traceq.common.native_loading import Arrow, usable
 from traceq.formats import event_heads, tables
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
 from traceq.model import schema
-
-try:
-    from traceq.formats import _scan
-except ImportError:  # it was not built
-    _scan = None  # type: ignore[assignment]  # a module, where it was
+from traceq.native import _native
+from traceq.native.columns import to_series
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.formats.events import Layout, Piece, Row
 
-# What was built of another state of its source is left alone.
-_INTERFACE = 5
 _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 _NUMBERS = {table: number for number, table in enumerate(_TABLES)}
 # What the scanner does with an argument, and what it puts where there is none.
@@ -44,11 +38,6 @@ _INPUTS = "inputs"
 _MOST_LEFT = 4 << 20
 # Keys that stand behind the times, if an event is as it should be.
 _DUR, _ARGS = b'"dur":', b'"args":'
-
-
-def available() -> bool:
-    """Return whether events can be scanned by compiled code."""
-    return usable(_scan, _INTERFACE)
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,7 @@ class Scan:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._scanner = _scan.Scanner(
+        self._scanner = _native.Scanner(
             layout.separator,
             classify,
             [table.asked for table in columns()],
@@ -189,21 +178,22 @@ class Scan:
         Sets ``categories``.
         """
         heads = [event_heads.parse_head(text) for text in self._scanner.heads()]
-        taken = {
-            number: pl.Series(Arrow(*self._scanner.take(number)))
-            for number, _ in enumerate(_TABLES)
-        }
+        taken = {number: self._take(number) for number, _ in enumerate(_TABLES)}
         return {
             _TABLES[number]: self._table(number, taken.pop(number), heads)
             for number in [*taken]
-            if len(taken[number])
+            if taken[number].height
         }
 
+    def _take(self, number: int) -> pl.DataFrame:
+        """Return the rows of a table as the scanner has them, which has none then."""
+        names = columns()[number].numbers + columns()[number].texts
+        return pl.DataFrame([*map(to_series, self._scanner.take(number))], names)
+
     def _table(
-        self, number: int, taken: pl.Series, heads: list[event_heads.Head]
+        self, number: int, rows: pl.DataFrame, heads: list[event_heads.Head]
     ) -> pl.DataFrame:
-        asked, rows = columns()[number], taken.struct.unnest()
-        rows.columns = asked.numbers + asked.texts
+        asked = columns()[number]
         is_used = constant(value=False, count=len(heads) + 1, dtype=pl.Boolean)
         used = rows_where(is_used.scatter(rows["head"], values=True))
         mine = [heads[at - 1] for at in used.to_list()]
@@ -211,9 +201,7 @@ class Scan:
         of_head = tables.from_heads(asked.table, mine)
         places = constant(0, len(heads) + 1, pl.UInt32)
         place = places.scatter(used, pl.int_range(len(used), eager=True))[rows["head"]]
-        # Whoever keeps one of the scanner's columns keeps all of them; a sum is another
-        # one, and nothing that the scanner takes has a negative length.
-        made = [rows["ts"], rows["dur"] + 0]
+        made = [rows["ts"], rows["dur"]]
         made += of_head[place].iter_columns()
         made += [
             self._values(number, at)[rows[name]].alias(name)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.common.expressions import constant, rows_where
-from traceq.graph import sweep
+from traceq.native import _native
+from traceq.native.columns import native_columns, to_series
 
 INDEX = pl.UInt32()
 _FOR_EVER = 2**63 - 1
@@ -27,22 +28,26 @@ def row_numbers(count: int) -> pl.Series:
 def in_preorder(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows by ``thread``, then ``ts``, the longest first; else as they are."""
     rows = rows.rechunk()
-    order = sweep.preorder(*rows[["thread", "ts", "end"]])
-    if order is not None:
-        return rows[order]
+    columns = native_columns("Ill", rows[["thread", "ts", "end"]])
+    # None where the numbers of threads are too large.
+    if columns and (order := _native.preorder(*columns)) is not None:
+        return rows[to_series(order)]
     return rows.sort("thread", "ts", -pl.col("end"), maintain_order=True)
 
 
 def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     """Return the row of each event's parent, if any; events are in pre-order."""
     nowhere = len(end)
-    if (found := sweep.parents(thread, end, nowhere)) is not None:
-        return _none_where_nowhere(found, nowhere)
+    if columns := native_columns("Il", (thread, end)):
+        around = to_series(_native.parents(nowhere, *columns))
+        return _none_where_nowhere(around, nowhere)
     rows = row_numbers(len(end))
     same = thread == thread.shift(1)
     # Who is around any has the next one inside: all others are never jumped to.
-    around = (same & (end <= end.shift(1))).shift(-1)
-    last = pl.when(around).then(rows).when(~same.shift(-1)).then(pl.lit(nowhere, INDEX))
+    is_around = (same & (end <= end.shift(1))).shift(-1)
+    last = (
+        pl.when(is_around).then(rows).when(~same.shift(-1)).then(pl.lit(nowhere, INDEX))
+    )
     before = pl.select(last.forward_fill().shift(1).fill_null(nowhere)).to_series()
     jump = _with_nowhere(before)
     # What is nowhere lasts for ever: nobody looks any further.
@@ -59,9 +64,9 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
 
 
 def parents_or(thread: pl.Series, end: pl.Series, nowhere: int) -> pl.Series:
-    """Return the row of each event's parent, or ``nowhere``, in pre-order."""
-    if (found := sweep.parents(thread, end, nowhere)) is not None:
-        return found
+    """Return for each event, in pre-order, the row around it, or ``nowhere``."""
+    if columns := native_columns("Il", (thread, end)):
+        return to_series(_native.parents(nowhere, *columns))
     return parents(thread, end).fill_null(nowhere)
 
 
@@ -102,9 +107,11 @@ def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def arrived(leads: pl.Series) -> pl.Series:
-    """Return the end of the chain from each row, if each leads to another or itself."""
-    if (found := sweep.arrived(leads)) is not None:
-        return found
+    """Return where one arrives from each row, if each leads to another or itself."""
+    columns = native_columns("I", [leads])
+    # None where a row leads to a later one, other than the last.
+    if columns and (ends := _native.arrived(*columns)) is not None:
+        return to_series(ends)
     while True:
         further = leads[leads]
         if further.equals(leads):
@@ -116,10 +123,7 @@ def depth(parent: pl.Series) -> pl.Series:
     """Return the number of ancestors of each row."""
     nowhere = len(parent)
     # As fill_null() does, but without planning a query.
-    around = parent.zip_with(parent >= 0, _numbers(nowhere))
-    if (known := sweep.depths(around)) is not None:
-        return known
-    up = _with_nowhere(around)
+    up = _with_nowhere(parent.zip_with(parent >= 0, _numbers(nowhere)))
     found = (up < nowhere).cast(INDEX)
     while not (up == nowhere).all():
         found += found[up]
@@ -172,8 +176,8 @@ def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
     if row.null_count():
         # As drop_nulls() does, but without planning a query.
         row, value = row.filter(row >= 0), value.filter(row >= 0)
-    if (found := sweep.sums(row, value, rows)) is not None:
-        return found
+    if columns := native_columns("Il", (row, value)):
+        return to_series(_native.sums(rows, *columns))
     sums = (
         pl.DataFrame([row, value], ["row", "value"])
         .group_by("row")
@@ -184,9 +188,7 @@ def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
 
 
 def counts_between(edges: pl.Series, moments: pl.Series) -> pl.Series:
-    """Return the number of moments between edges; the edges are in order."""
-    if (found := sweep.counts(edges, moments)) is not None:
-        return found
+    """Return how many moments, in any order, are between edges, which are in order."""
     return moments.sort().search_sorted(edges).cast(pl.Int64).diff()[1:]
 
 

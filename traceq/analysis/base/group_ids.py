@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 import polars as pl
 
-from traceq.graph import sweep
+from traceq.common.expressions import constant
 from traceq.graph.nesting import INDEX, row_numbers
 
 # The largest number that rows are compared by.
 _LARGEST = 2**64 - 1
+# A table of all possible keys, up to this many for each row, is three times faster than
+# hashing them.
+_DENSE = 4
 
 
 class Alike(NamedTuple):
@@ -36,7 +39,7 @@ def alike(*columns: pl.Series) -> Alike:
             key, size = key.cast(pl.UInt64), len(first)
         key = key * count + values
         size *= count
-    return counted(key)
+    return counted(key, size)
 
 
 def _number(values: pl.Series) -> pl.Series:
@@ -56,16 +59,22 @@ def _digits(values: pl.Series) -> tuple[pl.Series, int]:
     return values.cast(pl.UInt64).zip_with(values >= 0, nothing), count + 1
 
 
-def counted(key: pl.Series) -> Alike:
-    """Return consecutive ids for keys, in order of first occurrence."""
-    if (found := sweep.counted(key)) is not None:
-        return Alike(*found)
+def counted(key: pl.Series, size: int | None = None) -> Alike:
+    """Return a small number for each key, in the order in which keys come first.
+
+    All keys are below ``size``, where that is known.
+    """
     rows = row_numbers(len(key))
-    first = (
-        pl.DataFrame({"row": rows, "key": key})
-        .select(pl.col("row").min().over("key"))
-        .to_series()
-    )
+    if size is not None and size <= _DENSE * len(key):
+        # Backwards, so that the first row of a key is the last one written.
+        firsts_by_key = constant(0, size, INDEX).scatter(key.reverse(), rows.reverse())
+        first = firsts_by_key[key]
+    else:
+        first = (
+            pl.DataFrame({"row": rows, "key": key})
+            .select(pl.col("row").min().over("key"))
+            .to_series()
+        )
     firsts = (first == rows).arg_true()
     number = rows.scatter(firsts, row_numbers(len(firsts)))
     return Alike(number[first], firsts)

@@ -1,7 +1,7 @@
-"""Replay of the steps by compiled code, where it was built.
+"""Simulation of the steps by native code, where it is used.
 
-Each function returns None where it was not built, and for columns that it does not
-take; then simulation.py does the same in Polars, several times slower.
+Each function returns None where it is not, and for columns that it does not take; then
+simulation.py does the same in Polars, several times slower.
 """
 
 from __future__ import annotations
@@ -10,24 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.common.native_loading import Arrow, usable
+from traceq.native import _native
+from traceq.native.columns import native_columns, to_series
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-try:
-    from traceq.analysis.replay import _play
-except ImportError:  # it was not built
-    _play = None  # type: ignore[assignment]  # a module, where it was
-
-# What was built of another state of its source is left alone.
-_INTERFACE = 3
+    from collections.abc import Sequence
 
 NO_GROUP = 2**32 - 1
 """In place of a group where there is none."""
-_NUMBERS = (pl.Float64, pl.UInt32)
-_SPANS = ("start", "end", "at", "thing")
-_PIECES = ("first", "count", "start", "end", "worked", "share")
+# The types of the columns, as replay.c has them.
+_STEPS, _ORDER, _WAITS = "ggIgIIgggII", "IIIIIIgg", "llIIllllgg"
+_SPANS = ["start", "end", "at", "thing"]
+_PIECES = ["first", "count", "start", "end", "worked", "share"]
 
 
 class Steps(NamedTuple):
@@ -42,10 +36,15 @@ class Steps(NamedTuple):
     late: pl.Series
     """How much later than the last edge that was."""
     epoch: pl.Series
+    """The time between two blocking calls in which that was."""
     group: pl.Series
+    """The group that it is in."""
     latency: pl.Series
+    """From its launch to its start."""
     gap: pl.Series
+    """From the work before to its start."""
     dur: pl.Series
+    """How long it takes."""
     wait_start: pl.Series
     """The edges at which blocking calls begin."""
     wait_end: pl.Series
@@ -58,9 +57,11 @@ class Order(NamedTuple):
     group: pl.Series
     """Of each in order, a group; none for a blocking call, which ends the epoch."""
     lane: pl.Series
+    """The group's stream."""
     epoch: pl.Series
+    """The group's epoch, or the one that the call ends."""
     after: pl.Series
-    """The group that it comes after."""
+    """The group of another stream that it comes after."""
     waits_for: pl.Series
     """The group that each blocking call waits for; none if it waits for all."""
     blocks: pl.Series
@@ -82,42 +83,39 @@ class Played(NamedTuple):
     """When each group of work could begin, launches aside."""
 
 
-def available() -> bool:
-    """Return whether compiled code is available."""
-    return usable(_play, _INTERFACE)
-
-
 def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
     """Return how much the host has worked at each edge, with these parts of it left."""
-    if not _are_taken(own, left):
+    if (columns := native_columns("gg", (own, left))) is None:
         return None
-    return pl.Series(Arrow(*_play.worked(own.rechunk(), left.rechunk(), scale)))
+    own, left = columns
+    return to_series(_native.worked(own, left, scale))
 
 
 def played(
     steps: Steps, order: Order, groups: int, scale: float, rounds: int
 ) -> Played | None:
-    """Return the result of a run, with the GPU at this speed."""
-    if not _are_taken(*steps, *order):
+    """Return how the steps go, with the GPU at this speed."""
+    of_steps, of_order = native_columns(_STEPS, steps), native_columns(_ORDER, order)
+    if of_steps is None or of_order is None:
         return None
-    of_steps, of_order = (
-        tuple(one.rechunk() for one in given) for given in (steps, order)
-    )
-    took, host, entered = _play.played(of_steps, of_order, groups, scale, rounds)
-    return Played(took, pl.Series(Arrow(*host)), pl.Series(Arrow(*entered)))
+    took, host, entered = _native.played(of_steps, of_order, groups, scale, rounds)
+    return Played(took, to_series(host), to_series(entered))
 
 
 def timeline(
     steps: Steps, host: pl.Series, entered: pl.Series, scale: float
 ) -> list[pl.Series] | None:
     """Return ``host_ns``, ``begin``, ``done`` and ``by_launch`` of each work."""
-    if not _are_taken(*steps, host, entered):
+    of_steps, run = native_columns(_STEPS, steps), native_columns("gg", (host, entered))
+    if of_steps is None or run is None:
         return None
-    columns = tuple(one.rechunk() for one in steps)
-    made = _play.timeline(columns, host.rechunk(), entered.rechunk(), scale)
     names = ("host_ns", "begin", "done", "by_launch")
-    columns_made = zip(names, made, strict=True)
-    return [pl.Series(Arrow(*one)).alias(name) for name, one in columns_made]
+    host, entered = run
+    timelines = _native.timeline(of_steps, host, entered, scale)
+    return [
+        to_series(column).alias(name)
+        for name, column in zip(names, timelines, strict=True)
+    ]
 
 
 def waits(
@@ -132,30 +130,18 @@ def waits(
     ``spans`` are those of the host's time, ``pieces`` those of idle_account.py. The
     changes are when the host does what they remove, and which share of it.
     """
-    columns = [*(spans[name] for name in _SPANS), *(pieces[name] for name in _PIECES)]
-    covers = [cover for cover, _ in changes]
-    removed = [one for cover in covers for one in cover.get_columns()]
-    if not _are_taken(*columns, *removed, dtypes=(*_NUMBERS, pl.Int64)):
+    columns = native_columns(_WAITS, [*spans[_SPANS], *pieces[_PIECES]])
+    removed = []
+    for cover, share in changes:
+        if (times := native_columns("ll", cover[["start", "end"]])) is None:
+            return None
+        start, end = times
+        removed.append((start, end, share))
+    if columns is None:
         return None
     last = spans["at"].max()
-    made = _play.waits(
-        tuple(one.rechunk() for one in columns),
-        tuple(
-            (cover["start"].rechunk(), cover["end"].rechunk(), share)
-            for cover, share in changes
-        ),
-        things,
-        last + 1 if isinstance(last, int) else 0,
-        shortest,
-    )
-    time, calls = (pl.Series(Arrow(*one)) for one in made)
+    nodes = last + 1 if isinstance(last, int) else 0
+    made = _native.waits(columns, tuple(removed), things, nodes, shortest)
+    time, calls = map(to_series, made)
     waited = (calls > 0).arg_true()
     return pl.DataFrame({"thing": waited, "time": time[waited], "calls": calls[waited]})
-
-
-def _are_taken(
-    *columns: pl.Series, dtypes: Collection[pl.DataType | type[pl.DataType]] = _NUMBERS
-) -> bool:
-    return available() and all(
-        one.dtype in dtypes and not one.null_count() for one in columns
-    )

@@ -13,7 +13,6 @@ import polars as pl
 
 from traceq.analysis.base.group_ids import Alike, alike, counted
 from traceq.common.dataclass import dataclass
-from traceq.graph import sweep
 from traceq.graph.host import only
 from traceq.graph.nesting import nearest
 
@@ -72,7 +71,7 @@ def contexts(tree: pl.DataFrame) -> Contexts:
     enough.
     """
     code, parent = tree["code"], tree["parent"]
-    number, first = sweep.numbered(code, parent) or by_paths(code, parent)
+    number, first = by_paths(code, parent)
     outer = number[parent[first]]
     above = only(outer, parent[first] < tree.height - 1)
     firsts = tree[["part", "row"]][first]

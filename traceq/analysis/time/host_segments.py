@@ -19,7 +19,6 @@ from traceq.analysis.base.group_ids import alike
 from traceq.analysis.time.call_paths import PARTS, contexts
 from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, known, text
-from traceq.graph import sweep
 from traceq.graph.host import only
 from traceq.graph.nesting import (
     INDEX,
@@ -161,10 +160,9 @@ def tree_of(
 ) -> pl.DataFrame:
     """Return the rows of tables that are of the threads and take time, as a tree.
 
-    The tables are those of PARTS, as ``sweep.tree`` takes them.
+    The tables are those of PARTS: of each ``thread``, ``ts``, ``dur``, ``id`` and a
+    number of each row. ``ranks`` are those of the threads, none for all others.
     """
-    if (found := sweep.tree(threads, ranks, tables)) is not None:
-        return found
     rows = (_rows(part, table, ranks) for part, table in enumerate(tables))
     # Nothing is of a thread behind all others.
     nothing = pl.select(
@@ -216,8 +214,6 @@ def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFram
     ``rows`` are in pre-order, ``edges`` in order. A segment ends where something else
     counts, and at edges; none begins at an edge that is not ``inside``, or after it.
     """
-    if (found := sweep.segments(rows, edges, threads)) is not None:
-        return found
     moments = _moments(rows, edges["time"], threads)
     time, at = moments["time"], _of_one_thread(moments, threads, rows.height)
     # Of what changes at one moment only the last lasts.

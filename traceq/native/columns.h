@@ -3,11 +3,9 @@
 #ifndef TRACEQ_COLUMNS_H
 #define TRACEQ_COLUMNS_H
 
-#include <string.h>
+#include "arrow.h"
 
-#include "_arrow.h"
-
-/* ------------------------------------------------------------------ Columns come in */
+/* --------------------------------------------------------------- Columns come in */
 
 typedef struct {
     struct ArrowSchema schema;
@@ -16,14 +14,14 @@ typedef struct {
     size_t length;
 } Column;
 
+/* A column that was dropped, or is all zeros, has nothing to drop. */
 static inline void drop_column(Column *column) {
     if (column->array.release) column->array.release(&column->array);
     if (column->schema.release) column->schema.release(&column->schema);
 }
 
 /* Take the only chunk of a Series of this format, which has no nulls. */
-static inline int take_column(PyObject *series, const char *format, size_t width,
-                              Column *column) {
+static inline int take_column(PyObject *series, char format, Column *column) {
     static const int64_t nothing = 0;
     memset(column, 0, sizeof *column);
     column->values = &nothing;
@@ -32,7 +30,7 @@ static inline int take_column(PyObject *series, const char *format, size_t width
     struct ArrowArrayStream *stream = PyCapsule_GetPointer(capsule, "arrow_array_stream");
     int whole = stream && stream->release;
     whole = whole && !stream->get_schema(stream, &column->schema);
-    whole = whole && !strcmp(column->schema.format, format);
+    whole = whole && column->schema.format[0] == format && !column->schema.format[1];
     whole = whole && !stream->get_next(stream, &column->array);
     /* What has no rows has no chunk. */
     if (whole && column->array.release) {
@@ -41,7 +39,8 @@ static inline int take_column(PyObject *series, const char *format, size_t width
                 array->length < UINT32_MAX;
         if (whole && array->length) {
             column->length = (size_t)array->length;
-            column->values = (const char *)array->buffers[1] + array->offset * width;
+            column->values = (const char *)array->buffers[1] +
+                             array->offset * (format == 'I' ? 4 : 8);
         }
         struct ArrowArray more = {0};
         whole = whole && !stream->get_next(stream, &more);
@@ -58,7 +57,39 @@ static inline int take_column(PyObject *series, const char *format, size_t width
     return 0;
 }
 
-/* ------------------------------------------------------------------ and numbers go out */
+static inline void drop_columns(Column *columns, size_t count) {
+    for (size_t at = 0; at < count; at++) drop_column(&columns[at]);
+}
+
+/* Take columns of these formats, one letter for each, or none of them. */
+static inline int take_columns(PyObject *const *given, const char *formats,
+                               Column *columns) {
+    for (size_t at = 0; formats[at]; at++) {
+        if (!take_column(given[at], formats[at], &columns[at])) {
+            drop_columns(columns, at);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static inline int refused(void) {
+    PyErr_SetString(PyExc_ValueError, "columns that do not fit each other");
+    return 0;
+}
+
+/* Take columns of these formats that have one length, or none of them. */
+static inline int take_rows(PyObject *const *given, const char *formats,
+                            Column *columns) {
+    size_t count = strlen(formats), at = 1;
+    if (!take_columns(given, formats, columns)) return 0;
+    while (at < count && columns[at].length == columns[0].length) at++;
+    if (at >= count) return 1;
+    drop_columns(columns, count);
+    return refused();
+}
+
+/* --------------------------------------------------------------- Columns go out */
 
 static inline void release_numbers(struct ArrowArray *array) {
     free(array->private_data);
@@ -90,11 +121,6 @@ static inline PyObject *made(void *values, size_t length, const char *format) {
     array->private_data = values;
     array->release = release_numbers;
     return arrow_capsules(schema, array);
-}
-
-static inline PyObject *none(void) {
-    Py_INCREF(Py_None);
-    return Py_None;
 }
 
 /* Return a tuple of what was made, which is given away; NULL if any of it was not. */
@@ -143,25 +169,6 @@ static inline int may_go_on(Watch *watch, size_t rows) {
     watch->stopped = PyErr_CheckSignals() != 0;
     watch->released = PyEval_SaveThread();
     return !watch->stopped;
-}
-
-/* ---------------------------------------------------------------- Several at once */
-
-static inline void drop_columns(Column *columns, size_t count) {
-    for (size_t at = 0; at < count; at++) drop_column(&columns[at]);
-}
-
-/* Take columns of these formats, one letter for each, or none of them. */
-static inline int take_columns(PyObject *const *given, const char *formats,
-                               Column *columns) {
-    for (size_t at = 0; formats[at]; at++) {
-        const char format[] = {formats[at], 0};
-        if (!take_column(given[at], format, *format == 'I' ? 4 : 8, &columns[at])) {
-            drop_columns(columns, at);
-            return 0;
-        }
-    }
-    return 1;
 }
 
 #endif

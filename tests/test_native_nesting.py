@@ -1,7 +1,8 @@
-"""Compiled loops over nested rows, compared with the same in Polars."""
+"""Nesting by native code, against the same in Polars; and facts of both."""
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
 
+from traceq import native
 from traceq.analysis.base.group_ids import counted
 from traceq.analysis.time import call_paths, host_segments
-from traceq.graph import nesting, sweep
+from traceq.graph import nesting
 from traceq.graph.nesting import INDEX
+from traceq.native import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-compiled = pytest.mark.skipif(not sweep.available(), reason="it was not built")
+compiled = pytest.mark.skipif(not native.available(), reason="it was not built")
 # Short times, so that many begin and end together, overlap or enclose each other.
 SPANS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 8)), max_size=40
@@ -62,15 +65,6 @@ def edges_of(edges: dict[int, bool]) -> pl.DataFrame:
     return pl.DataFrame(rows, {"time": pl.Int64, "inside": INDEX}, orient="row")
 
 
-def assert_opened_as_in_polars(
-    tree: pl.DataFrame, edges: pl.DataFrame, threads: int
-) -> None:
-    found = sweep.segments(tree, edges, threads)
-    assert found is not None
-    with without_compiled_code():
-        assert_frame_equal(found, host_segments.opened(tree, edges, threads))
-
-
 @compiled
 @examples
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 8))))
@@ -105,48 +99,6 @@ def test_rows_of_several_runs_are_in_the_order_of_the_reference(period: int) -> 
         assert_frame_equal(found, nesting.in_preorder(rows))
 
 
-def table_of(spans: list[tuple[int, int, int]], first_id: int) -> list[pl.Series]:
-    """Return spans of (thread, start, duration) as a table of the host's tree."""
-    schema = {"thread": INDEX, "ts": pl.Int64(), "dur": pl.Int64()}
-    rows = pl.DataFrame(spans, schema, orient="row")
-    ids = pl.int_range(first_id, first_id + rows.height, dtype=INDEX, eager=True)
-    return [*rows, ids, (ids % 3).cast(INDEX)]
-
-
-@compiled
-@examples
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 8))),
-        min_size=len(call_paths.PARTS),
-        max_size=len(call_paths.PARTS),
-    )
-)
-def test_the_tree_of_several_tables_is_that_of_the_reference(
-    tables: list[list[tuple[int, int, int]]],
-) -> None:
-    # Of four threads one does not count, and the last is the first of the others.
-    given = (
-        3,
-        pl.Series([1, None, 2, 0], dtype=INDEX),
-        [table_of(spans, 10 * at) for at, spans in enumerate(tables)],
-    )
-
-    found = sweep.tree(*given)
-
-    assert found is not None
-    with without_compiled_code():
-        assert_frame_equal(found, host_segments.tree_of(*given))
-
-
-@compiled
-def test_a_row_of_a_thread_that_is_not_there_is_refused() -> None:
-    ranks = pl.Series([0], dtype=INDEX)
-
-    with pytest.raises(ValueError, match="a thread without a rank"):
-        sweep.tree(1, ranks, [table_of([(1, 0, 1)], 0)])
-
-
 @compiled
 @examples
 @given(SPANS)
@@ -175,82 +127,24 @@ def test_the_nearest_marked_row_is_that_of_the_reference(
     assert_series_equal(found, expected, check_names=False)
 
 
-@compiled
-@examples
-@given(SPANS, st.dictionaries(st.integers(0, 20), st.booleans(), max_size=5))
-def test_segments_are_those_of_the_reference(
-    spans: list[tuple[int, int, int]], edges: dict[int, bool]
-) -> None:
-    assert_opened_as_in_polars(tree_of(spans), edges_of(edges), threads=4)
-
-
-@compiled
-def test_segments_of_very_many_threads_are_those_of_the_reference() -> None:
-    count = 100_000
-    thread = pl.int_range(count, eager=True)
-    start = thread * 7_919 % count
-    tree = pl.DataFrame({"thread": thread.cast(INDEX), "ts": start, "end": start + 3})
-
-    assert_opened_as_in_polars(
-        tree.with_columns(parent=pl.lit(count, INDEX)),
-        edges_of({10: True, count // 2: False, count - 10: True, count: False}),
-        threads=count,
-    )
-
-
-@compiled
 def test_a_segment_goes_on_while_nothing_else_counts() -> None:
     tree = tree_of([(0, 0, 10), (1, 2, 3), (1, 6, 9)])
 
-    found = sweep.segments(tree, edges_of({0: True, 12: True, 20: False}), 2)
+    found = host_segments.opened(tree, edges_of({0: True, 12: True, 20: False}), 2)
 
-    assert found is not None
     assert found.rows() == [(0, 10, 0), (10, 12, 2), (12, 15, 2), (15, 20, 3)]
 
 
-@compiled
-@examples
-@given(SPANS, st.lists(st.integers(1, 3), min_size=40, max_size=40))
-def test_numbers_of_rows_are_those_of_the_reference(
-    spans: list[tuple[int, int, int]], codes: list[int]
-) -> None:
-    tree = tree_of(spans)
-    # The last row is nothing.
-    parent = pl.concat([tree["parent"], pl.Series([tree.height], dtype=INDEX)])
-    code = pl.Series([*codes[: tree.height], 0], dtype=INDEX)
-
-    found = sweep.numbered(code, parent)
-
-    assert found is not None
-    with without_compiled_code():
-        for one, other in zip(found, call_paths.by_paths(code, parent), strict=True):
-            assert_series_equal(one, other, check_names=False)
-
-
-@compiled
-def test_very_many_numbers_are_those_of_the_reference() -> None:
+def test_rows_with_equal_codes_around_them_have_one_number() -> None:
     count = 10_000
     code = pl.concat([pl.int_range(1, count, dtype=INDEX, eager=True)] * 2)
     code = pl.concat([code, pl.Series([0], dtype=INDEX)])
     parent = pl.repeat(2 * (count - 1), 2 * count - 1, dtype=INDEX, eager=True)
 
-    number, first = sweep.numbered(code, parent) or pytest.fail("it was given up")
+    number, first = call_paths.by_paths(code, parent)
 
     assert number[: count - 1].equals(number[count - 1 : -1])
     assert first.to_list() == [*range(count - 1), 2 * (count - 1)]
-
-
-@compiled
-@examples
-@given(st.lists(st.integers(0, 5) | st.integers(0, 2**64 - 1)))
-def test_numbers_of_keys_are_those_of_the_reference(keys: list[int]) -> None:
-    key = pl.Series(keys, dtype=pl.UInt64)
-
-    found = counted(key)
-
-    with without_compiled_code():
-        for one, other in zip(found, counted(key), strict=True):
-            assert_series_equal(one, other, check_names=False)
 
 
 @compiled
@@ -274,46 +168,47 @@ def test_a_value_of_a_row_that_is_not_there_is_refused() -> None:
     row, value = pl.Series([0, 3], dtype=INDEX), pl.Series([1, 2])
 
     with pytest.raises(ValueError, match="a row that is not there"):
-        sweep.sums(row, value, rows=3)
-
-
-@compiled
-@examples
-@given(st.sets(st.integers(0, 30)), st.lists(st.integers(-5, 35)))
-def test_counts_of_moments_between_edges_are_those_of_the_reference(
-    edges: set[int], moments: list[int]
-) -> None:
-    edge, moment = (pl.Series(one, dtype=pl.Int64) for one in (sorted(edges), moments))
-
-    found = nesting.counts_between(edge, moment)
-
-    with without_compiled_code():
-        expected = nesting.counts_between(edge, moment)
-    assert_series_equal(found, expected, check_names=False)
+        nesting.sums_of(row, value, rows=3)
 
 
 @compiled
 def test_rows_that_lead_back_and_forth_are_left_to_the_reference() -> None:
     leads = pl.Series([2, 1, 1, 3], dtype=INDEX)
 
-    assert sweep.arrived(leads) is None
+    assert _native.arrived(leads) is None
     assert nesting.arrived(leads).to_list() == [1, 1, 1, 3]
-
-
-@compiled
-def test_very_many_rows_that_overlap_are_left_to_the_reference() -> None:
-    count = 5_000
-    at = pl.int_range(count, eager=True)
-    tree = pl.DataFrame({"ts": at, "end": at + count}).with_columns(
-        parent=pl.lit(count, INDEX), thread=pl.lit(0, INDEX)
-    )
-
-    assert sweep.segments(tree, edges_of({}), threads=1) is None
 
 
 @compiled
 def test_columns_of_another_type_are_left_to_the_reference() -> None:
     thread, end = pl.Series([0, 0], dtype=pl.UInt16), pl.Series([9, 5])
 
-    assert sweep.parents(thread, end, nowhere=2) is None
     assert nesting.parents(thread, end).to_list() == [None, 0]
+
+
+@examples
+@given(st.lists(st.integers(0, 9)))
+def test_keys_are_counted_in_the_order_in_which_they_come_first(
+    keys: list[int],
+) -> None:
+    key, ordered = pl.Series(keys, dtype=pl.UInt64), list(dict.fromkeys(keys))
+
+    for size in (None, 10, 1 << 40):
+        number, first = counted(key, size)
+        assert number.to_list() == [ordered.index(one) for one in keys]
+        assert first.to_list() == [keys.index(one) for one in ordered]
+
+
+@examples
+@given(st.sets(st.integers(0, 30), min_size=2), st.lists(st.integers(-5, 35)))
+def test_moments_are_counted_between_edges(edges: set[int], moments: list[int]) -> None:
+    ordered = sorted(edges)
+
+    counts = nesting.counts_between(
+        pl.Series(ordered, dtype=pl.Int64), pl.Series(moments, dtype=pl.Int64)
+    )
+
+    assert counts.to_list() == [
+        sum(first <= one < last for one in moments)
+        for first, last in itertools.pairwise(ordered)
+    ]

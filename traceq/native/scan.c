@@ -13,22 +13,11 @@
  * that the time is linear in its length.
  */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "columns.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-
-#include "_arrow.h"
-
-/* What scan.py asks for: one more with each change between the two. */
-#define INTERFACE 5
 
 /* What a column holds where an event has no such argument. Texts count from 1. */
 #define NO_NUMBER INT64_MIN
@@ -41,6 +30,8 @@
 #define MOST_PROBES 256
 #define MOST_COLUMNS 64
 #define LONGEST_RUN (1 << 16)
+
+typedef enum { TAKEN, FLOW, ODD, FAILED } Verdict;
 
 /* ------------------------------------------------------------------ Distinct texts */
 
@@ -147,14 +138,23 @@ static int reserve(Texts *texts, size_t length) {
     return 1;
 }
 
-/* Put a text, for which there is room, into its free slot. */
-static uint32_t put(Texts *texts, int64_t slot, const char *text, size_t length,
-                    uint64_t hash, int table) {
+/* Return the number of a text; 0 if it has none. */
+static uint32_t find(const Texts *texts, const char *text, size_t length, uint64_t hash) {
+    int64_t slot = slot_of(texts, text, length, hash);
+    return slot < 0 ? 0 : texts->slots[slot];
+}
+
+/* Give a new text its number; ODD if it can have none. */
+static Verdict put(Texts *texts, const char *text, size_t length, uint64_t hash,
+                   int table, uint32_t *number) {
+    if (!reserve(texts, length)) return FAILED;
+    int64_t slot = slot_of(texts, text, length, hash);
+    if (slot < 0) return ODD;
     memcpy(texts->bytes + texts->used, text, length);
     texts->known[texts->count] = (Text){hash, texts->used, length, table};
     texts->used += length;
-    texts->slots[slot] = ++texts->count;
-    return texts->count;
+    *number = texts->slots[slot] = ++texts->count;
+    return TAKEN;
 }
 
 /* ------------------------------------------------------------------- What is asked */
@@ -211,8 +211,6 @@ static int grow_rows(Table *table) {
 }
 
 /* ------------------------------------------------------------------------ Scanning */
-
-typedef enum { TAKEN, FLOW, ODD, FAILED } Verdict;
 
 typedef struct {
     Scanner *scanner;
@@ -399,15 +397,8 @@ static const char *skip_value(Scan *scan, const char *at) {
 static Verdict number_of(Texts *texts, const char *text, size_t length, uint64_t seed,
                          uint32_t *number) {
     uint64_t hash = hash_of(text, length, seed);
-    int64_t slot = slot_of(texts, text, length, hash);
-    if (slot < 0 || !texts->slots[slot]) {
-        if (!reserve(texts, length)) return FAILED;
-        slot = slot_of(texts, text, length, hash);
-        if (slot < 0) return ODD;
-        put(texts, slot, text, length, hash, -1);
-    }
-    *number = texts->slots[slot];
-    return TAKEN;
+    *number = find(texts, text, length, hash);
+    return *number ? TAKEN : put(texts, text, length, hash, -1, number);
 }
 
 /* Ask Python which table the events with this head go to. */
@@ -433,15 +424,13 @@ static Verdict head_of(Scan *scan, const char *text, size_t length, uint32_t *nu
      * before the hash: the next ts may be far away for each of many events. */
     if (next_separator(scan, text, text + length) < text + length) return ODD;
     uint64_t hash = hash_of(text, length, scanner->seed);
-    int64_t slot = slot_of(heads, text, length, hash);
-    if (slot < 0 || !heads->slots[slot]) {
+    *number = find(heads, text, length, hash);
+    if (!*number) {
         int asked;
-        if (!ask(scan, text, length, &asked) || !reserve(heads, length)) return FAILED;
-        slot = slot_of(heads, text, length, hash);
-        if (slot < 0) return ODD;
-        put(heads, slot, text, length, hash, asked);
+        if (!ask(scan, text, length, &asked)) return FAILED;
+        Verdict verdict = put(heads, text, length, hash, asked, number);
+        if (verdict != TAKEN) return verdict;
     }
-    *number = heads->slots[slot];
     int found = heads->known[*number - 1].table;
     if (found < 0) return ODD;
     *table = &scanner->tables[found];
@@ -614,114 +603,24 @@ static int read_pieces(Scan *scan, const char *text, Left *left) {
     }
 }
 
-/* ------------------------------------------------------- Columns as Arrow has them */
-
-static void release_schema(struct ArrowSchema *schema) {
-    for (int64_t i = 0; i < schema->n_children; i++) {
-        struct ArrowSchema *child = schema->children[i];
-        if (child->release) child->release(child);
-        free(child);
-    }
-    free(schema->children);
-    free(schema->private_data);
-    schema->release = NULL;
-}
-
-static void release_array(struct ArrowArray *array) {
-    for (int64_t i = 0; i < array->n_children; i++) {
-        struct ArrowArray *child = array->children[i];
-        if (child->release) child->release(child);
-        free(child);
-    }
-    free(array->children);
-    free(array->private_data);
-    free(array->buffers);
-    array->release = NULL;
-}
-
-/* Make a schema or an array with room for children; NULL if there is no memory. The
- * name is a number below 1,000. */
-static struct ArrowSchema *new_schema(const char *format, int number, int children) {
-    struct ArrowSchema *schema = calloc(1, sizeof *schema);
-    char *name = malloc(4);
-    if (schema && children) schema->children = calloc(children, sizeof *schema->children);
-    if (!schema || !name || (children && !schema->children)) {
-        free(name);
-        free(schema);
-        return NULL;
-    }
-    name[0] = (char)('0' + number / 100 % 10);
-    name[1] = (char)('0' + number / 10 % 10);
-    name[2] = (char)('0' + number % 10);
-    name[3] = 0;
-    schema->format = format;
-    schema->name = schema->private_data = name;
-    schema->release = release_schema;
-    return schema;
-}
-
-static struct ArrowArray *new_array(size_t length, int buffers, int children) {
-    struct ArrowArray *array = calloc(1, sizeof *array);
-    if (!array) return NULL;
-    array->length = (int64_t)length;
-    array->n_buffers = buffers;
-    array->buffers = calloc(buffers, sizeof *array->buffers);
-    if (children) array->children = calloc(children, sizeof *array->children);
-    array->release = release_array;
-    if (!array->buffers || (children && !array->children)) {
-        release_array(array);
-        free(array);
-        return NULL;
-    }
-    return array;
-}
-
-static int add_column(struct ArrowSchema *schema, struct ArrowArray *array,
-                      const char *format, void **column) {
-    struct ArrowSchema *type = new_schema(format, (int)schema->n_children, 0);
-    struct ArrowArray *values = new_array((size_t)array->length, 2, 0);
-    if (!type || !values) {
-        if (type) {
-            release_schema(type);
-            free(type);
-        }
-        if (values) {
-            release_array(values);
-            free(values);
-        }
-        return 0;
-    }
-    values->buffers[1] = values->private_data = *column;
-    *column = NULL;
-    schema->children[schema->n_children++] = type;
-    array->children[array->n_children++] = values;
-    return 1;
-}
-
-/* Hand the rows of a table over, as a schema and an array; the table is empty then. */
-static PyObject *handed_over(Table *table) {
-    int columns = table->number_count + table->text_count;
-    struct ArrowSchema *schema = new_schema("+s", 0, columns);
-    struct ArrowArray *array = new_array(table->rows, 1, columns);
-    int whole = schema && array;
-    for (int i = 0; whole && i < table->number_count; i++)
-        whole = add_column(schema, array, "l", (void **)&table->numbers[i]);
-    for (int i = 0; whole && i < table->text_count; i++)
-        whole = add_column(schema, array, "I", (void **)&table->texts[i]);
-    table->rows = table->room = 0;
-    if (whole) return arrow_capsules(schema, array);
-    if (schema) {
-        release_schema(schema);
-        free(schema);
-    }
-    if (array) {
-        release_array(array);
-        free(array);
-    }
-    return PyErr_NoMemory();
-}
-
 /* -------------------------------------------------------------------------- Python */
+
+/* Return the columns of a table, whose memory they take over; the table is empty then. */
+static PyObject *taken_columns(Table *table) {
+    int numbers = table->number_count, count = numbers + table->text_count;
+    PyObject *columns[2 * MOST_COLUMNS];
+    for (int i = 0; i < count; i++) {
+        if (i < numbers) {
+            columns[i] = made(table->numbers[i], table->rows, "l");
+            table->numbers[i] = NULL;
+        } else {
+            columns[i] = made(table->texts[i - numbers], table->rows, "I");
+            table->texts[i - numbers] = NULL;
+        }
+    }
+    table->rows = table->room = 0;
+    return all_of(columns, count);
+}
 
 static int append(PyObject *list, PyObject *item) {
     if (!item) return 0;
@@ -767,8 +666,8 @@ static PyObject *scanner_feed(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_IndexError, "there is no such part");
         return NULL;
     }
-    text += start;
     if (!is_idle(scanner)) return NULL;
+    text += start;
     Scan scan = {scanner, text + (end - start), NULL, NULL, NULL, text, 0};
     Left left = {0};
     scanner->busy = 1;
@@ -776,26 +675,21 @@ static PyObject *scanner_feed(PyObject *self, PyObject *args) {
     int whole = read_pieces(&scan, text, &left);
     PyEval_RestoreThread(scan.released);
     scanner->busy = 0;
-    PyObject *result = NULL;
-    if (whole)
-        result = told(text, &left);
-    else if (!PyErr_Occurred())
-        PyErr_NoMemory();
+    PyObject *result = whole ? told(text, &left) : NULL;
+    if (!whole && !PyErr_Occurred()) PyErr_NoMemory();
     free(left.odd);
     return result;
 }
 
-/* Return the schema and the array of a table's rows; the table is empty then. */
 static PyObject *scanner_take(PyObject *self, PyObject *args) {
     Scanner *scanner = (Scanner *)self;
     int table;
-    if (!PyArg_ParseTuple(args, "i", &table)) return NULL;
-    if (!is_idle(scanner)) return NULL;
+    if (!PyArg_ParseTuple(args, "i", &table) || !is_idle(scanner)) return NULL;
     if (table < 0 || table >= scanner->table_count) {
         PyErr_SetString(PyExc_IndexError, "there is no such table");
         return NULL;
     }
-    return handed_over(&scanner->tables[table]);
+    return taken_columns(&scanner->tables[table]);
 }
 
 static PyObject *listed(const Texts *texts) {
@@ -809,8 +703,7 @@ static PyObject *listed(const Texts *texts) {
     return list;
 }
 
-static PyObject *scanner_heads(PyObject *self, PyObject *unused) {
-    (void)unused;
+static PyObject *scanner_heads(PyObject *self, PyObject *Py_UNUSED(unused)) {
     if (!is_idle((Scanner *)self)) return NULL;
     return listed(&((Scanner *)self)->heads);
 }
@@ -832,8 +725,7 @@ static void free_table(Table *table) {
     for (int i = 0; table->numbers && i < table->number_count; i++)
         free(table->numbers[i]);
     for (int i = 0; table->texts && i < table->text_count; i++) free(table->texts[i]);
-    for (int i = 0; table->known && i < table->text_count; i++)
-        free_texts(&table->known[i]);
+    for (int i = 0; table->known && i < table->text_count; i++) free_texts(&table->known[i]);
     free(table->keys);
     free(table->numbers);
     free(table->texts);
@@ -870,10 +762,8 @@ static int read_table(Table *table, PyObject *spec) {
     table->texts = calloc(table->text_count, sizeof *table->texts);
     table->known = calloc(table->text_count, sizeof *table->known);
     table->keys = calloc(count + 1, sizeof *table->keys);
-    if (!table->numbers || !table->texts || !table->known || !table->keys) {
-        PyErr_NoMemory();
-        return 0;
-    }
+    if (!table->numbers || !table->texts || !table->known || !table->keys)
+        return no_memory();
     for (Py_ssize_t i = 0; i < count; i++) {
         Key *key = &table->keys[i];
         const char *name;
@@ -894,23 +784,19 @@ static int read_table(Table *table, PyObject *spec) {
         key->kind = (Kind)kind;
         key->length = (size_t)length;
         key->name = malloc(key->length + 1);
-        if (!key->name) {
-            PyErr_NoMemory();
-            return 0;
-        }
+        if (!key->name) return no_memory();
         memcpy(key->name, name, key->length);
         table->key_count++;
     }
     return 1;
 }
 
-static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
+static int scanner_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(named)) {
     Scanner *scanner = (Scanner *)self;
     const char *separator;
     Py_ssize_t length;
     PyObject *classify, *tables;
     unsigned long long seed;
-    (void)named;
     /* After a failure a part of it is there, which nothing may replace. */
     if (scanner->classify || scanner->separator || scanner->tables) {
         PyErr_SetString(PyExc_RuntimeError, "a scanner is made once");
@@ -923,10 +809,7 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
     if (count < 0) return -1;
     scanner->separator = malloc((size_t)length + 1);
     scanner->tables = calloc(count + 1, sizeof *scanner->tables);
-    if (!scanner->separator || !scanner->tables) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (!scanner->separator || !scanner->tables) return no_memory() - 1;
     memcpy(scanner->separator, separator, (size_t)length);
     scanner->separator_length = (size_t)length;
     /* A file of one event has no separator, and no brace in what stands for it. */
@@ -944,7 +827,7 @@ static int scanner_init(PyObject *self, PyObject *args, PyObject *named) {
 
 static PyMethodDef scanner_methods[] = {
     {"feed", scanner_feed, METH_VARARGS, "Scan whole events: bytes, start and end."},
-    {"take", scanner_take, METH_VARARGS, "The rows of a table, for Arrow."},
+    {"take", scanner_take, METH_VARARGS, "The columns of a table, for Arrow."},
     {"heads", scanner_heads, METH_NOARGS, "The distinct heads, by their numbers."},
     {"texts", scanner_texts, METH_VARARGS, "The distinct texts of a column."},
     {NULL, NULL, 0, NULL},
@@ -958,40 +841,24 @@ static PyType_Slot scanner_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec scanner_spec = {"traceq.formats._scan.Scanner", sizeof(Scanner), 0,
-                                   Py_TPFLAGS_DEFAULT, scanner_slots};
+PyType_Spec scanner_spec = {"traceq.native._native.Scanner", sizeof(Scanner), 0,
+                            Py_TPFLAGS_DEFAULT, scanner_slots};
 
 /* Let blocks of this size go back to the system when they are freed. glibc keeps those
  * that are no larger than the largest one freed so far, and columns grow. Let threads
  * share one heap: what one has freed the next one uses, and nobody waits for it who
  * does not wait for Python's lock anyway. */
-static PyObject *return_freed(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *return_freed(PyObject *Py_UNUSED(self), PyObject *args) {
     int size;
     if (!PyArg_ParseTuple(args, "i", &size)) return NULL;
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, size);
     mallopt(M_ARENA_MAX, 1);
 #endif
-    Py_INCREF(Py_None);
-    return Py_None;
+    return Py_NewRef(Py_None);
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef scan_methods[] = {
     {"return_freed", return_freed, METH_VARARGS, "Give freed blocks of a size back."},
     {NULL, NULL, 0, NULL},
 };
-
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", NULL, -1, methods,
-                                    NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__scan(void) {
-    PyObject *made = PyModule_Create(&module);
-    PyObject *type = made ? PyType_FromSpec(&scanner_spec) : NULL;
-    if (!type || PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) ||
-        PyModule_AddObject(made, "Scanner", type)) {
-        Py_XDECREF(type);
-        Py_CLEAR(made);
-    }
-    return made;
-}

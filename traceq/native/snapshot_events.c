@@ -12,25 +12,14 @@
  * nothing recurses, and each byte is looked at once.
  */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* What pickled_columns.py asks for: one more with each change between the two. */
-#define INTERFACE 1
+#include "native.h"
 
 #define MOST_KEYS 16
 #define LONGEST_TEXT 4096
 /* What a column holds where an event does not have its key. */
 #define MISSING INT64_MIN
 
-#define NO_KIND 0
-#define NUMBER 1
-#define CODED 2
+enum { NO_KIND, NUMBER, CODED };
 
 typedef struct {
     const uint8_t *start;
@@ -238,10 +227,7 @@ static int add(Buffer *buffer, const void *bytes, size_t length) {
     if (buffer->room - buffer->used < length) {
         size_t room = 2 * buffer->room + length + 4096;
         uint8_t *grown = realloc(buffer->bytes, room);
-        if (!grown) {
-            PyErr_NoMemory();
-            return 0;
-        }
+        if (!grown) return no_memory();
         buffer->bytes = grown;
         buffer->room = room;
     }
@@ -321,7 +307,7 @@ static PyObject *result(const Reader *reader, int key_count, Py_ssize_t end,
                          (Py_ssize_t)commands->used, columns);
 }
 
-static PyObject *events(PyObject *module, PyObject *args) {
+static PyObject *events(PyObject *Py_UNUSED(module), PyObject *args) {
     const char *data;
     Py_ssize_t length, begin, until;
     PyObject *known, *made = NULL;
@@ -329,7 +315,6 @@ static PyObject *events(PyObject *module, PyObject *args) {
     size_t count = 0;
     Reader reader = {0};
     Buffer rows = {0}, commands = {0};
-    (void)module;
     if (!PyArg_ParseTuple(args, "y#nnO!Ip", &data, &length, &begin, &until, &PyDict_Type,
                           &known, &places, &reader.implicit))
         return NULL;
@@ -360,16 +345,7 @@ static PyObject *events(PyObject *module, PyObject *args) {
     return made;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef snapshot_methods[] = {
     {"events", events, METH_VARARGS, "Read the events that begin at a place."},
     {NULL, NULL, 0, NULL},
 };
-
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_history", NULL, -1, methods,
-                                    NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__history(void) {
-    PyObject *made = PyModule_Create(&module);
-    if (made && PyModule_AddIntConstant(made, "INTERFACE", INTERFACE)) Py_CLEAR(made);
-    return made;
-}

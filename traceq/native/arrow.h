@@ -3,10 +3,7 @@
 #ifndef TRACEQ_ARROW_H
 #define TRACEQ_ARROW_H
 
-#include <Python.h>
-
-#include <stdint.h>
-#include <stdlib.h>
+#include "native.h"
 
 struct ArrowSchema {
     const char *format, *name, *metadata;
@@ -32,20 +29,21 @@ struct ArrowArrayStream {
     void *private_data;
 };
 
-static void drop_arrow_schema(PyObject *capsule) {
+static inline void drop_arrow_schema(PyObject *capsule) {
     struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
     if (schema->release) schema->release(schema);
     free(schema);
 }
 
-static void drop_arrow_array(PyObject *capsule) {
+static inline void drop_arrow_array(PyObject *capsule) {
     struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
     if (array->release) array->release(array);
     free(array);
 }
 
 /* Return (schema, array) for Python, or NULL; both are its own from here on. */
-static PyObject *arrow_capsules(struct ArrowSchema *schema, struct ArrowArray *array) {
+static inline PyObject *arrow_capsules(struct ArrowSchema *schema,
+                                       struct ArrowArray *array) {
     PyObject *result = NULL, *array_capsule = NULL;
     PyObject *schema_capsule = PyCapsule_New(schema, "arrow_schema", drop_arrow_schema);
     if (schema_capsule)

@@ -1,63 +1,32 @@
-/* The steps once more: from blocking call to blocking call, and from launch to launch.
+/* Simulation of the steps: from blocking call to blocking call, and launch to launch.
  *
- * play.py says what each is for, and calls it; simulation.py has the same in Polars, as
- * the reference, and explains how the steps are replayed.
+ * native_simulation.py calls these functions and documents them; simulation.py has the
+ * same in Polars, as the reference, and explains how the steps are replayed.
  */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "../../formats/_columns.h"
-
-/* What play.py asks for: one more with each change between the two. */
-#define INTERFACE 3
+#include "columns.h"
 
 /* Where there is no group: of a blocking call, or of what nothing waits for. */
 #define NO_GROUP UINT32_MAX
 
-/* The columns of the steps, as play.py has them in STEPS. */
+/* The columns of the host's time and of the GPU's work: native_simulation.Steps says what
+ * each of them is. */
 enum {
-    WORKED,     /* how much the host has worked at each edge of its time */
-    STAYS,      /* for each piece of work: the share of its time that is left, */
-    LAUNCH,     /* the edge at which it was launched, */
-    LATE,       /* how much later than the last edge that was, */
-    EPOCH,      /* the epoch of the host and */
-    GROUP,      /* the group that it is in, */
-    LATENCY,    /* from its launch to its start, */
-    GAP,        /* from the work before to its start, */
-    DUR,        /* and what it takes */
-    WAIT_START, /* for each blocking call: the edges at which it begins */
-    WAIT_END,   /* and ends */
-    STEPS
+    WORKED, STAYS, LAUNCH, LATE, EPOCH, GROUP, LATENCY, GAP, DUR, WAIT_START, WAIT_END, STEPS
 };
 static const char STEP_FORMATS[] = "ggIgIIgggII";
 
-/* What is gone through in order, as play.py has it in ORDER. */
-enum {
-    ITEM,      /* a group, or none: a blocking call, which ends the epoch */
-    LANE,      /* the group's stream, */
-    ITS_EPOCH, /* its epoch */
-    AFTER,     /* and the group of another stream that it comes after */
-    WAITS_FOR, /* for each blocking call: the group, or all there is, */
-    BLOCKS,    /* whether it still blocks, */
-    RESUME,    /* and how long the host takes to go on */
-    BEHIND,    /* when each stream is done with what was before */
-    ORDER
-};
+/* What is gone through in order, groups and blocking calls: see native_simulation.Order. */
+enum { ITEM, LANE, ITS_EPOCH, AFTER, WAITS_FOR, BLOCKS, RESUME, BEHIND, ORDER };
 static const char ORDER_FORMATS[] = "IIIIIIgg";
 
 /* ------------------------------------------------------------------------ The loops */
 
 /* Write how much the host has worked at each edge of the pieces of its time. */
 static void sum_work(const double *own, const double *left, size_t count, double scale,
-                     double *worked) {
+                     double *worked, Watch *watch) {
     double sum = worked[0] = 0.0;
-    for (size_t piece = 0; piece < count; piece++) {
+    for (size_t piece = 0; piece < count && may_go_on(watch, 1); piece++) {
         sum += own[piece] * left[piece] * scale;
         worked[piece + 1] = sum;
     }
@@ -102,12 +71,13 @@ static void next_piece(const Column *steps, size_t row, double scale, Piece *pie
 }
 
 /* Write what the work of each group takes, and when its launches let it be done. */
-static void sum_groups(const Column *steps, double scale, double *time, double *reach) {
+static void sum_groups(const Column *steps, double scale, double *time, double *reach,
+                       Watch *watch) {
     const uint32_t *group = steps[GROUP].values;
     size_t count = steps[GROUP].length;
     Piece piece = {0};
     double latest = 0.0;
-    for (size_t row = 0; row < count; row++) {
+    for (size_t row = 0; row < count && may_go_on(watch, 1); row++) {
         next_piece(steps, row, scale, &piece);
         int first = !row || group[row] != group[row - 1];
         time[group[row]] = first ? piece.time : time[group[row]] + piece.time;
@@ -168,7 +138,7 @@ static double play_rounds(const Column *steps, const Column *order, double scale
     size_t last = steps[WAIT_START].length, lanes = order[BEHIND].length;
     double total = 0.0, before = 0.0, began = 0.0;
     memcpy(round->lanes, order[BEHIND].values, lanes * sizeof *round->lanes);
-    sum_groups(steps, scale, round->time, round->reach);
+    sum_groups(steps, scale, round->time, round->reach, watch);
     for (int number = 0; number < rounds; number++) {
         if (!play_round(steps, order, round, watch) || !may_go_on(watch, 1)) break;
         began = round->host[0];
@@ -189,7 +159,8 @@ typedef struct {
 } Timeline;
 
 static void find_timeline(const Column *steps, const double *host, const double *entered,
-                          double scale, double *worked_before, Timeline *line) {
+                          double scale, double *worked_before, Timeline *line,
+                          Watch *watch) {
     const uint32_t *group = steps[GROUP].values, *epoch = steps[EPOCH].values;
     worked_before[0] = 0.0;
     for (size_t at = 0; at < steps[WAIT_START].length; at++)
@@ -198,7 +169,7 @@ static void find_timeline(const Column *steps, const double *host, const double 
     Piece piece = {0};
     /* Counted without the time of the work before it, starts can be compared. */
     double ready = 0.0;
-    for (size_t row = 0; row < steps[GROUP].length; row++) {
+    for (size_t row = 0; row < steps[GROUP].length && may_go_on(watch, 1); row++) {
         next_piece(steps, row, scale, &piece);
         if (!row || group[row] != group[row - 1])
             ready = entered[group[row]] - piece.before;
@@ -239,8 +210,8 @@ static double left_of(Removed *removed, size_t count, int64_t start, int64_t end
     return left;
 }
 
-/* The columns of the host's time and of the pieces in which the GPU waits, as play.py
- * has them in WAITS. */
+/* The columns of the host's time and of the pieces in which the GPU waits, as
+ * native_simulation.py has them in _SPANS and _PIECES. */
 enum { START, END, AT, THING, FIRST, COUNT, FROM, TO, PIECE_WORKED, SHARE, WAITS };
 static const char WAIT_FORMATS[] = "llIIllllgg";
 
@@ -331,11 +302,6 @@ static int are_places(const Column *column, size_t length, int or_none) {
     return 1;
 }
 
-static int refused(void) {
-    PyErr_SetString(PyExc_ValueError, "columns that do not fit each other");
-    return 0;
-}
-
 static int steps_fit(const Column *steps, size_t groups) {
     size_t work = steps[GROUP].length, waits = steps[WAIT_START].length;
     for (int at = STAYS; at <= DUR; at++)
@@ -375,103 +341,94 @@ static int take_tuple(PyObject *tuple, const char *formats, Column *columns) {
     return take_columns(given, formats, columns);
 }
 
-static PyObject *worked(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *worked(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *given[2], *result = NULL;
     double scale, *sums = NULL;
     Column columns[2];
-    if (!PyArg_ParseTuple(args, "OOd", &given[0], &given[1], &scale)) return NULL;
-    if (!take_columns(given, "gg", columns)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOd", &given[0], &given[1], &scale) ||
+        !take_rows(given, "gg", columns))
+        return NULL;
     size_t count = columns->length;
-    if (columns[1].length != count) {
-        refused();
-    } else if (!(sums = malloc((count + 1) * sizeof *sums))) {
-        PyErr_NoMemory();
+    if ((sums = malloc((count + 1) * sizeof *sums))) {
+        Watch watch = {PyEval_SaveThread(), 0, 0};
+        sum_work(columns[0].values, columns[1].values, count, scale, sums, &watch);
+        PyEval_RestoreThread(watch.released);
+        if (!watch.stopped)
+            result = made(sums, count + 1, "g");
+        else
+            free(sums);
     } else {
-        Py_BEGIN_ALLOW_THREADS
-        sum_work(columns[0].values, columns[1].values, count, scale, sums);
-        Py_END_ALLOW_THREADS
-        result = made(sums, count + 1, "g");
+        PyErr_NoMemory();
     }
     drop_columns(columns, 2);
     return result;
 }
 
-static PyObject *played(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *played(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *given[2], *result = NULL;
-    Column steps[STEPS], order[ORDER];
+    Column steps[STEPS] = {0}, order[ORDER] = {0};
     double scale;
     int rounds;
-    unsigned int count;
-    if (!PyArg_ParseTuple(args, "OOIdi", &given[0], &given[1], &count, &scale, &rounds) ||
-        !take_tuple(given[0], STEP_FORMATS, steps))
+    unsigned int groups;
+    if (!PyArg_ParseTuple(args, "OOIdi", &given[0], &given[1], &groups, &scale, &rounds))
         return NULL;
-    if (!take_tuple(given[1], ORDER_FORMATS, order)) {
-        drop_columns(steps, STEPS);
-        return NULL;
-    }
-    size_t groups = count, waits = steps[WAIT_START].length;
-    if (steps_fit(steps, groups) && order_fits(order, groups, waits)) {
-        size_t width = sizeof(double);
+    if (take_tuple(given[0], STEP_FORMATS, steps) && steps_fit(steps, groups) &&
+        take_tuple(given[1], ORDER_FORMATS, order) &&
+        order_fits(order, groups, steps[WAIT_START].length)) {
+        size_t count = (size_t)groups + 1, epochs = steps[WAIT_START].length + 1;
         /* A group that no work is in takes no time. */
-        Round round = {calloc(groups + 1, width),       calloc(groups + 1, width),
-                       calloc(groups + 1, width),       calloc(groups + 1, width),
-                       malloc(order[BEHIND].length * width), calloc(waits + 1, width)};
-        if (round.time && round.reach && round.done && round.entered && round.lanes &&
-            round.host) {
+        double *work = calloc(3 * count + order[BEHIND].length, sizeof *work);
+        double *entered = calloc(count, sizeof *entered);
+        double *host = calloc(epochs, sizeof *host), took;
+        if (work && entered && host) {
+            Round round = {work,    work + count,     work + 2 * count,
+                           entered, work + 3 * count, host};
             Watch watch = {PyEval_SaveThread(), 0, 0};
-            double took = play_rounds(steps, order, scale, rounds, &round, &watch);
+            took = play_rounds(steps, order, scale, rounds, &round, &watch);
             PyEval_RestoreThread(watch.released);
-            PyObject *host = made(round.host, waits + 1, "g");
-            PyObject *entered = made(round.entered, groups, "g");
-            round.host = round.entered = NULL;
-            if (host && entered && !watch.stopped) result = Py_BuildValue("dOO", took, host, entered);
-            Py_XDECREF(host);
-            Py_XDECREF(entered);
+            if (!watch.stopped) {
+                PyObject *parts[] = {PyFloat_FromDouble(took), made(host, epochs, "g"),
+                                     made(entered, groups, "g")};
+                host = entered = NULL;
+                result = all_of(parts, 3);
+            }
         } else {
             PyErr_NoMemory();
         }
-        free(round.time);
-        free(round.reach);
-        free(round.done);
-        free(round.entered);
-        free(round.lanes);
-        free(round.host);
+        free(work);
+        free(entered);
+        free(host);
     }
     drop_columns(steps, STEPS);
     drop_columns(order, ORDER);
     return result;
 }
 
-static PyObject *timeline(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *timeline(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *given[3], *result = NULL;
-    Column steps[STEPS], run[2];
+    Column steps[STEPS] = {0}, run[2] = {0};
     double scale;
-    if (!PyArg_ParseTuple(args, "OOOd", &given[0], &given[1], &given[2], &scale) ||
-        !take_tuple(given[0], STEP_FORMATS, steps))
+    if (!PyArg_ParseTuple(args, "OOOd", &given[0], &given[1], &given[2], &scale))
         return NULL;
-    if (!take_columns(&given[1], "gg", run)) {
-        drop_columns(steps, STEPS);
-        return NULL;
-    }
-    size_t count = steps[GROUP].length, waits = steps[WAIT_START].length;
-    if (run[0].length != waits + 1) {
-        refused();
-    } else if (steps_fit(steps, run[1].length)) {
-        size_t size = (count + 1) * sizeof(double);
-        Timeline line = {malloc(size), malloc(size), malloc(size), calloc(count / 8 + 1, 1)};
-        double *before = malloc((waits + 1) * sizeof *before);
+    if (take_tuple(given[0], STEP_FORMATS, steps) && take_columns(&given[1], "gg", run) &&
+        steps_fit(steps, run[1].length) &&
+        (run[0].length == steps[WAIT_START].length + 1 || refused())) {
+        size_t count = steps[GROUP].length, size = (count + 1) * sizeof(double);
+        Timeline line = {malloc(size), malloc(size), malloc(size),
+                         calloc(count / 8 + 1, 1)};
+        double *before = malloc(run[0].length * sizeof *before);
         if (line.host_ns && line.begin && line.done && line.by_launch && before) {
-            Py_BEGIN_ALLOW_THREADS
-            find_timeline(steps, run[0].values, run[1].values, scale, before, &line);
-            Py_END_ALLOW_THREADS
-            PyObject *parts[] = {made(line.host_ns, count, "g"), made(line.begin, count, "g"),
-                                 made(line.done, count, "g"),
-                                 made(line.by_launch, count, "b")};
-            line = (Timeline){NULL, NULL, NULL, NULL};
-            result = all_of(parts, 4);
+            Watch watch = {PyEval_SaveThread(), 0, 0};
+            find_timeline(steps, run[0].values, run[1].values, scale, before, &line,
+                          &watch);
+            PyEval_RestoreThread(watch.released);
+            if (!watch.stopped) {
+                PyObject *parts[] = {
+                    made(line.host_ns, count, "g"), made(line.begin, count, "g"),
+                    made(line.done, count, "g"), made(line.by_launch, count, "b")};
+                line = (Timeline){NULL, NULL, NULL, NULL};
+                result = all_of(parts, 4);
+            }
         } else {
             PyErr_NoMemory();
         }
@@ -490,16 +447,10 @@ static PyObject *timeline(PyObject *self, PyObject *args) {
 static int take_removed(PyObject *changes, Removed *removed, Py_ssize_t count) {
     for (Py_ssize_t at = 0; at < count; at++) {
         PyObject *given[2];
-        memset(&removed[at], 0, sizeof removed[at]);
-        if (PyArg_ParseTuple(PyTuple_GetItem(changes, at), "OOd", &given[0], &given[1],
-                             &removed[at].share) &&
-            take_columns(given, "ll", removed[at].spans)) {
-            if (removed[at].spans[0].length == removed[at].spans[1].length) continue;
-            drop_columns(removed[at].spans, 2);
-            refused();
-        }
-        while (at-- > 0) drop_columns(removed[at].spans, 2);
-        return 0;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(changes, at), "OOd", &given[0], &given[1],
+                              &removed[at].share) ||
+            !take_rows(given, "ll", removed[at].spans))
+            return 0;
     }
     return 1;
 }
@@ -523,8 +474,7 @@ static int64_t most_spans(const Column *waits, size_t things, size_t nodes) {
     return -1;
 }
 
-static PyObject *waits(PyObject *self, PyObject *args) {
-    (void)self;
+static PyObject *waits(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *given, *changes, *result = NULL;
     Column columns[WAITS];
     unsigned int things, nodes;
@@ -535,11 +485,8 @@ static PyObject *waits(PyObject *self, PyObject *args) {
     Py_ssize_t count = PyTuple_Size(changes);
     Removed *removed = calloc((size_t)count + 1, sizeof *removed);
     if (!removed) return PyErr_NoMemory();
-    if (!take_removed(changes, removed, count)) {
-        free(removed);
-        return NULL;
-    }
-    if (take_tuple(given, WAIT_FORMATS, columns)) {
+    if (take_removed(changes, removed, count) &&
+        take_tuple(given, WAIT_FORMATS, columns)) {
         int64_t most = most_spans(columns, things, nodes);
         double *time = calloc((size_t)things + 1, sizeof *time);
         uint32_t *calls = calloc((size_t)things + 1, sizeof *calls);
@@ -573,19 +520,10 @@ static PyObject *waits(PyObject *self, PyObject *args) {
     return result;
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef replay_methods[] = {
     {"worked", worked, METH_VARARGS, "How much the host has worked at each edge."},
     {"played", played, METH_VARARGS, "How the steps go."},
     {"timeline", timeline, METH_VARARGS, "When work begins and is done."},
     {"waits", waits, METH_VARARGS, "How long the GPU waits for what the host does."},
     {NULL, NULL, 0, NULL},
 };
-
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_play", NULL, -1, methods,
-                                    NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__play(void) {
-    PyObject *found = PyModule_Create(&module);
-    if (found && PyModule_AddIntConstant(found, "INTERFACE", INTERFACE)) Py_CLEAR(found);
-    return found;
-}
