@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import refuse_to_lose
 from traceq.cli.options import (
@@ -19,7 +21,6 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -33,7 +34,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     file: Annotated[
         Path,
-        Option(
+        typer.Option(
             "--output",
             "-o",
             help="The file to write: compressed if its name ends in .gz.",
@@ -43,7 +44,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     overwrite: Overwrite = False,
     steps: Annotated[
         str | None,
-        Option(
+        typer.Option(
             help="Only this many steps, as 2, or only these, as 3-5.", metavar="STEPS"
         ),
     ] = None,

@@ -9,10 +9,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
-    FORMAT,
     ConfigFile,
     FailOn,
     NoCache,
@@ -21,8 +22,8 @@ from traceq.cli.options import (
     Overwrite,
     Packs,
     StepMs,
+    format_option,
 )
-from traceq.cli.parameters import Argument, Option
 from traceq.errors import UsageError
 from traceq.inputs.display_path import typed
 
@@ -44,7 +45,7 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     folders: Annotated[
         list[Path] | None,
-        Argument(
+        typer.Argument(
             help=(
                 "Fixtures, or folders of them; ./fixtures if none is given. With"
                 " --against also the ranks of a job."
@@ -55,13 +56,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     update: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--update", help="Write current findings and numbers as the expectation."
         ),
     ] = False,
     against: Annotated[
         Path | None,
-        Option(
+        typer.Option(
             help="Compare this new run, trace or job with the fixture.",
             metavar="RUN",
             parser=typed,
@@ -71,26 +72,28 @@ def command(  # noqa: PLR0913 - one parameter an option
     fail_on: FailOn = None,
     run: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--run",
             help="Run the program that origin.toml names, and compare the run.",
         ),
     ] = False,
     cpu: Annotated[
         bool,
-        Option("--cpu", help="With --run: let the program see no GPU."),
+        typer.Option("--cpu", help="With --run: let the program see no GPU."),
     ] = False,
     timeout: Annotated[
         float,
-        Option(
-            help="With --run: stop a program after this long.", metavar="S", at_least=1
+        typer.Option(
+            help="With --run: stop a program after this long.", metavar="S", min=1
         ),
     ] = 600,
     runs: Annotated[
         Path | None,
-        Option(help="With --run: keep what was recorded, here.", metavar="FOLDER"),
+        typer.Option(
+            help="With --run: keep what was recorded, here.", metavar="FOLDER"
+        ),
     ] = None,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     packs: Packs = None,
