@@ -116,8 +116,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         raise UsageError(msg)
     _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
     refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
-    from traceq.api.settings import configuration, use_own
-    from traceq.cli._check import Running, compared
+    from traceq.api.settings import configuration, load_options
+    from traceq.cli._check import Checking, Running, compared
     from traceq.linter.config import severity
     from traceq.linter.pack import load_rules
     from traceq.linter.trust import named
@@ -125,19 +125,17 @@ def command(  # noqa: PLR0913 - one parameter an option
     wanted = configuration(config, packs=not no_packs)
     if fail_on:
         wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
-    use_own(None, wanted)
     loaded = (*wanted.packs, *(packs or ()))
-    rules = load_rules(loaded)
-    results = compared(
-        folders or [_FIXTURES],
+    how = Checking(
+        rules=load_rules(loaded),
+        config=wanted,
+        load=load_options(wanted, cache=not no_cache),
         against=against,
         step_ms=step_ms,
-        running=Running(runs, cpu, timeout, update) if run else None,
-        rules=rules,
-        config=wanted,
+        running=Running(runs, cpu, timeout) if run else None,
         update=update,
-        cache=not no_cache,
     )
+    results = compared(folders or [_FIXTURES], how)
     first = named(loaded) if form is Format.text else ""
     deliver(first + _rendered(results, form, to_file=file is not None), file)
     _exit(results)

@@ -47,7 +47,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     import tempfile
 
-    from traceq.cli._annotate import annotated
+    from traceq.api.settings import configuration, load_options
+    from traceq.cli._annotate import Annotating, annotated
     from traceq.formats.kinds import kind_of
 
     if as_it_is:
@@ -58,10 +59,10 @@ def command(  # noqa: PLR0913 - one parameter an option
         return
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         file = Path(folder) / "annotated.json.gz"
-        text = annotated(
-            path, file, steps=steps, step_ms=step_ms, own=own, cache=not no_cache
-        )
-        output.write(text)
+        wanted = configuration(None)
+        load = load_options(wanted, own=own, cache=not no_cache)
+        how = Annotating(config=wanted, load=load, steps=steps, step_ms=step_ms)
+        output.write(annotated([path], file, how))
         _serve(file, browser=not no_browser)
 
 

@@ -58,13 +58,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
     import polars as pl
 
-    from traceq.api.settings import use_own
+    from traceq.api.settings import load_options
     from traceq.inputs.load_recording import load_shown
 
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
-    use_own(own)
-    trace = load_shown(path, cache=not no_cache)
+    trace = load_shown(path, load_options(own=own, cache=not no_cache))
     try:
         with pl.SQLContext(_asked(trace), eager=True) as context:
             found = context.execute(sql)
