@@ -17,12 +17,24 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def main(words: list[str], prog: str) -> int:
     """Run the launcher on a command line and return the exit status."""
-    spec = ModuleSpec("_traceq_collect", loader=None, is_package=True)
-    spec.submodule_search_locations = [HERE]
-    sys.modules[spec.name] = module_from_spec(spec)
+    _mount()
     launch = import_module("_traceq_collect.launcher.launch")
     status: int = launch.main(words, prog)
     return status
+
+
+def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return what a shell may write for the word after these, with its help."""
+    _mount()
+    options = import_module("_traceq_collect.launcher.options")
+    pairs: list[tuple[str, str]] = options.completions(words, incomplete)
+    return pairs
+
+
+def _mount() -> None:
+    spec = ModuleSpec("_traceq_collect", loader=None, is_package=True)
+    spec.submodule_search_locations = [HERE]
+    sys.modules[spec.name] = module_from_spec(spec)
 
 
 def _alone() -> int:

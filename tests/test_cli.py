@@ -92,7 +92,7 @@ def completed(*words: str) -> list[str]:
     """Return how bash would complete the last of some words."""
     script = Path(sys.executable).with_name("traceq")
     asked = {
-        "_TRACEQ_COMPLETE": "bash_complete",
+        "_TRACEQ_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(("traceq", *words)),
         "COMP_CWORD": str(len(words)),
         "PYTHONPROFILEIMPORTTIME": "1",
@@ -101,8 +101,8 @@ def completed(*words: str) -> list[str]:
         [script], env=os.environ | asked, capture_output=True, text=True, check=False
     )
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    found = [line.partition(",")[2] for line in done.stdout.splitlines()]
-    return [*found, *(["slowly"] if "polars" in imported else [])]
+    answers = done.stdout.split()
+    return [*answers, *(["slowly"] if "polars" in imported else [])]
 
 
 def test_shells_complete_its_commands_without_waiting_for_polars() -> None:
@@ -122,6 +122,25 @@ def test_shells_complete_codes_of_rules_without_waiting_for_polars() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (["lint", "--fail-on", ""], ["info", "warning", "error"]),
+        (["summary", "--steps-by", "pro"], ["profiler"]),
+        (["lint", "--format", "s"], ["sarif"]),
+        (["regions", "--by", ""], ["region", "module"]),
+        (["diff", "--fail-on", "new"], ["new-findings"]),
+        (["collect", "--steps-by", "op"], ["optimizer"]),
+        (["collect", "--no-m"], ["--no-memory"]),
+        (["collect", "--", "python", "--no-m"], []),
+    ],
+)
+def test_shells_complete_options_and_choices(
+    words: list[str], choices: list[str]
+) -> None:
+    assert completed(*words) == choices
+
+
+@pytest.mark.parametrize(
     ("shell", "script", "start"),
     [
         ("bash", ".bash_completions/traceq.sh", ".bashrc"),
@@ -137,7 +156,7 @@ def test_completion_is_installed_once_and_what_is_there_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, shell))
     if start:
         (tmp_path / start).write_text("alias ll='ls -l'")
 
@@ -146,18 +165,18 @@ def test_completion_is_installed_once_and_what_is_there_stays(
     assert {answer.status for answer in answers} == {0}
     assert "_TRACEQ_COMPLETE" in (tmp_path / script).read_text()
     if start:
-        first, added = (tmp_path / start).read_text().splitlines()
+        first, *added = (tmp_path / start).read_text().split("\n")
         assert first == "alias ll='ls -l'"
-        assert script.split("/", maxsplit=1)[0] in added
+        assert "".join(added).count(script.split("/", maxsplit=1)[0]) == 1
 
 
 def test_an_unknown_shell_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("tcsh", "tcsh"))
 
     answer = traceq("--show-completion")
 
     assert (answer.status, answer.out) == (2, "")
-    assert "bash, zsh, fish, and SHELL is tcsh" in answer.err
+    assert answer.err == "Shell tcsh not supported.\n"
 
 
 def nothing(_: Path) -> None:
@@ -409,6 +428,16 @@ def test_a_terminal_sees_progress_on_stderr_and_bold_titles() -> None:
     assert b"\x1b[?25l" in err
     assert b"\x1b[?25l" not in out
     assert b"\x1b[1m" in out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+def test_a_terminal_sees_help_in_panels_and_a_dumb_one_plain_text() -> None:
+    rich, _ = run_on_terminals("--help")
+    plain, _ = run_on_terminals("--help", term="dumb")
+
+    assert re.search("╭─.* Look .*─╮", rich.decode())
+    assert b"\nLook:" in plain
+    assert b"\x1b" not in plain
 
 
 def test_a_pipe_sees_no_progress_and_no_colour() -> None:

@@ -120,7 +120,7 @@ else:
     ("module", "how"),
     [
         ("traceq.cli.app", "module"),
-        ("click", SCRIPT),
+        ("typer", SCRIPT),
         ("polars", "module"),
         ("rich.console", SCRIPT),
         ("traceq.cli.summary", "module"),
@@ -200,7 +200,7 @@ def test_the_end_calls_what_it_should_and_frees_nothing(
 def test_a_job_in_the_background_ignores_interruptions() -> None:
     done = shell(
         "trap '' INT;"
-        f" {shlex.join([sys.executable, '-c', INTERRUPTED_AT])} click module --help"
+        f" {shlex.join([sys.executable, '-c', INTERRUPTED_AT])} typer module --help"
     )
 
     assert (done.returncode, done.stderr) == (0, "")

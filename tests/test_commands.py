@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
-from typing import Annotated, Optional
+from typing import get_args
 
-import click
 import pytest
+from command import traceq
 
-from traceq.cli.commands import COMMANDS, imported
-from traceq.cli.parameters import Option, parameters_of
+from traceq.cli.lazy_group import load_command
+from traceq.cli.options import Level, StepSource
+from traceq.cli.registry import COMMANDS
+from traceq.graph.steps import SOURCES
+from traceq.model.finding import Severity
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_help_lists_of_a_command_is_the_first_sentence_of_its_own_help(
-    name: str,
-) -> None:
-    command = imported(name)
-    first = inspect.cleandoc(command.help or "").partition("\n\n")[0]
-    assert first.replace("\n", " ") == COMMANDS[name].help
+def test_the_row_of_a_command_is_the_first_sentence_of_its_own_help(name: str) -> None:
+    command = load_command(name, None)
+
+    assert command.help.partition("\n\n")[0] == COMMANDS[name].help
 
 
-def test_an_option_may_be_declared_as_python_310_reads_it() -> None:
-    def command(*, name: str | None = None) -> None:
-        del name
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_has_brackets_that_rich_takes_for_markup(name: str) -> None:
+    command = load_command(name, None)
+    texts = [command.help, command.epilog, *(one.help for one in command.params)]
 
-    # What typing.get_type_hints makes there of Annotated[str | None, …] = None.
-    read = Optional[Annotated[str | None, Option(help="A name.")]]  # noqa: UP045
-    command.__annotations__["name"] = read
-
-    ((parameter,), _) = parameters_of(command)
-
-    assert parameter.opts == ["--name"]
+    assert not [text for text in texts if text and "[" in text]
 
 
-# What each needs and does not: nobody waits for it.
+def test_the_choices_are_those_of_the_model() -> None:
+    assert get_args(Level) == tuple(one.value for one in Severity)
+    assert get_args(StepSource) == SOURCES
+
+
+def test_the_commands_are_listed_in_panels() -> None:
+    lines = traceq("--help", width=80).lines
+    panels = [line for line in lines if line in {"Look:", "Compare:", "Extend:"}]
+
+    assert panels == ["Look:", "Compare:", "Extend:"]
+    for name in COMMANDS:
+        assert any(line.startswith(f"  {name} ") for line in lines)
+
+
+# Modules that a call does not need.
 SLOW = {
-    "--version": {"click", "polars", "rich", "json", "dataclasses", "subprocess"},
-    "--help": {"polars", "rich", "pydantic", "jinja2", "networkx", "dataclasses"},
+    "--version": {"typer", "polars", "rich", "json", "dataclasses", "subprocess"},
+    "--help": {"polars", "rich", "pydantic", "jinja2", "networkx"},
     "rules": {"polars", "rich", "jinja2", "networkx"},
     **{
-        f"{name} --help": {"polars", "rich", "jinja2", "networkx"}
+        f"{name} --help": {"polars", "rich", "pydantic", "jinja2", "networkx"}
         for name in COMMANDS
         if name != "collect"
     },
@@ -64,8 +73,8 @@ def test_nobody_waits_for_what_a_command_does_not_need(call: str) -> None:
     assert not modules & SLOW[call]
 
 
-def test_an_example_stands_below_the_help_of_every_command() -> None:
-    for name, entry in COMMANDS.items():
-        command = imported(name)
-        shown = command.get_help(click.Context(command, info_name=name))
-        assert f"Example:\n  {entry.example}" in shown
+@pytest.mark.parametrize("name", [one for one in COMMANDS if one != "collect"])
+def test_an_example_stands_below_the_help_of_every_command(name: str) -> None:
+    shown = traceq(name, "--help", width=80).out
+
+    assert shown.endswith(f"  Example:\n    {COMMANDS[name].example}\n")

@@ -26,6 +26,7 @@ from traceq.api.lint import lint
 from traceq.cache import store
 from traceq.cache.findings import decode, encode
 from traceq.inputs.discovery import Program
+from traceq.inputs.options import LoadOptions
 from traceq.linter import cache_key as kept_outcomes
 from traceq.linter.config import Config, read_config
 from traceq.model.finding import CodeFrame, Evidence, Finding
@@ -222,10 +223,9 @@ CONFIGURED = (
 def key(path: Path, config: Config, step_ns: int | None = None, **asked: Any) -> str:  # noqa: ANN401 - as settings'
     """Return the name of the outcome of a lint like this one."""
     log = asked.pop("log", None)
-    with settings.asked(config, **asked):
-        question = kept_outcomes.question(
-            Program(str(path), trace=path), "code", config, log, step_ns
-        )
+    subject = kept_outcomes.Subject(Program(str(path), trace=path), log, step_ns)
+    options = settings.load_options(config, **asked)
+    question = kept_outcomes.question(subject, "code", config, options)
     assert question is not None
     return question.key()
 
@@ -263,8 +263,12 @@ def test_other_options_are_another_question(tmp_path: Path) -> None:
 
 def test_with_a_folder_of_generated_code_nothing_is_kept(tmp_path: Path) -> None:
     program = Program("trace", trace=write_trace(tmp_path))
-    with settings.asked(kernels=tmp_path):
-        assert not kept_outcomes.question(program, "code", Config(), None, None)
+    subject, options = (
+        kept_outcomes.Subject(program),
+        LoadOptions(inductor_code=tmp_path),
+    )
+
+    assert not kept_outcomes.question(subject, "code", Config(), options)
 
 
 @pytest.mark.usefixtures("kept")

@@ -14,6 +14,7 @@ from conftest import ROOT
 import traceq
 from traceq.errors import InputError, UsageError
 from traceq.inputs.load_recording import load_recording
+from traceq.inputs.options import UNCACHED
 from traceq.testing import draw
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def test_a_trace_alone_has_no_run(run: Path) -> None:
 
 
 def test_the_log_is_read_with_the_trace(run: Path) -> None:
-    recording = load_recording(run, log=None, cache=False)
+    recording = load_recording(run, UNCACHED)
 
     assert recording.log is not None
     assert recording.log["text"].to_list() == ["a warning", "another"]

@@ -24,6 +24,7 @@ from traceq.formats.sanitize.snapshot import clean_snapshot
 from traceq.formats.sanitize.trace import read_written
 from traceq.inputs.load_recording import load_recording
 from traceq.inputs.load_trace import load
+from traceq.inputs.options import UNCACHED
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.shrink import shrink
@@ -80,7 +81,7 @@ def unpacked(content: bytes) -> dict[str, Any]:
 
 
 def findings(path: Path, **other: Any) -> set[tuple[Any, ...]]:  # noqa: ANN401
-    recording = load_recording(path, log=None, cache=False, **other)
+    recording = load_recording(path, UNCACHED, **other)
     (outcome,) = lint([recording], bundled_rules(), Config()).outcomes
     return {(one.code, one.place, one.message, one.count) for one in outcome.findings}
 

@@ -69,6 +69,31 @@ def parse(words: list[str], prog: str) -> argparse.Namespace:
     return _parsed(_make_parser(prog), words, prog)
 
 
+def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return what a shell may write for the word after these, with its help.
+
+    Nothing after ``--``, and nothing for a free value: the shell names files there.
+    """
+    if "--" in words:
+        return []
+    actions = {
+        name: action
+        for action in _make_parser("traceq collect")._actions  # noqa: SLF001
+        for name in action.option_strings
+    }
+    last = actions.get(words[-1]) if words else None
+    if last is not None and last.nargs != 0:
+        pairs = [(str(choice), "") for choice in last.choices or ()]
+    else:
+        pairs = [(name, _help(action)) for name, action in actions.items()]
+        pairs.append(("--", "the command to run follows"))
+    return [pair for pair in pairs if pair[0].startswith(incomplete)]
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "") % {"default": action.default}
+
+
 def _parsed(
     parser: argparse.ArgumentParser, words: list[str], prog: str
 ) -> argparse.Namespace:

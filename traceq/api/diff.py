@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traceq.differ.findings import FindingChange
     from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
+    from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.model.lint_report import Outcome
@@ -123,18 +124,22 @@ def diff(  # noqa: PLR0913 - as the command's options
         wanted = settings.configuration(path(config))
         # A pack may be broken, which is to be known before a large trace is read.
         rules = rules_of(wanted.packs) if wanted.packs else None
-        with settings.asked(
+        options = settings.load_options(
             wanted,
             own=several(own),
             steps_by=steps_by,
             captures=paths(captures),
             kernels=path(kernels),
-        ):
-            two = _local((typed(before), typed(after)), cache=cache)
-            if _are_jobs(two):
-                found: Compared = _jobs(two, rules, wanted, step_ms, cache=cache)
-            else:
-                found = _compared(two, (steps[0], steps[1]), rules, wanted, cache=cache)
+            cache=cache,
+        )
+        two = _local((typed(before), typed(after)), options)
+        if _are_jobs(two):
+            if step_ms is not None:
+                msg = "--step-ms is of one trace, and these are jobs: leave it out"
+                raise UsageError(msg)
+            found: Compared = _jobs(two, rules, wanted, options)
+        else:
+            found = _compared(two, (steps[0], steps[1]), rules, wanted, options)
         found = _in_repository(found, path(root))
     return DiffResult(
         compared=found,
@@ -165,20 +170,15 @@ def _jobs(
     two: tuple[Path, Path],
     rules: Rules | None,
     config: Config,
-    step_ms: tuple[float, float] | None,
-    *,
-    cache: bool,
+    options: LoadOptions,
 ) -> JobDiff:
-    if step_ms is not None:
-        msg = "--step-ms is of one trace, and these are jobs: leave it out"
-        raise UsageError(msg)
     from traceq.differ.jobs import JobHalf, compare_jobs  # noqa: PLC0415 - as above
     from traceq.ranks.findings import lint_job  # noqa: PLC0415
     from traceq.ranks.load_job import analysed_job  # noqa: PLC0415
 
     halves = []
     for folder in two:
-        analysis = analysed_job(folder, cache=cache)
+        analysis = analysed_job(folder, options)
         report = lint_job(str(folder), analysis, rules or rules_of(()), config)
         halves.append(JobHalf(str(folder), analysis, report.outcomes[0]))
     _warn_of_crashes([half.outcome for half in halves])
@@ -217,13 +217,12 @@ def _compared(
     steps: _Steps,
     rules: Rules | None,
     config: Config,
-    *,
-    cache: bool,
+    options: LoadOptions,
 ) -> Diff | MemoryChange:
     """Read and analyse both, at once, and compare them."""
 
     def analysed(which: int, ready: Thread) -> tuple[Recording, Half | Outcome]:
-        recording = _recording(two[which], steps[which], cache=cache)
+        recording = _recording(two[which], steps[which], options)
         ready.join()
         return recording, _analysed(recording, rules or rules_of(()), config)
 
@@ -271,22 +270,22 @@ def _compare(
     return compare_snapshots(two, (first, second))
 
 
-def _local(two: tuple[Path, Path], *, cache: bool) -> tuple[Path, Path]:
+def _local(two: tuple[Path, Path], options: LoadOptions) -> tuple[Path, Path]:
     """Return both on this machine."""
     refuse_two_stdins(two)
     # What is missing is said before the other one is read, which may take long.
-    return _here(two[0], cache=cache), _here(two[1], cache=cache)
+    return _here(two[0], options), _here(two[1], options)
 
 
-def _here(given: Path, *, cache: bool) -> Path:
+def _here(given: Path, options: LoadOptions) -> Path:
     with reading(given.name) as progress:
-        here = local(given, cache=cache, progress=progress)
+        here = local(given, cache=options.use_cache, progress=progress)
     if not here.exists():
-        _recording(here, None, cache=cache)
+        _recording(here, None, options)
     return here
 
 
-def _recording(given: Path, step_ns: int | None, *, cache: bool) -> Recording:
+def _recording(given: Path, step_ns: int | None, options: LoadOptions) -> Recording:
     from traceq.api.start_up import (  # noqa: PLC0415
         warn_of_start,
     )
@@ -294,7 +293,7 @@ def _recording(given: Path, step_ns: int | None, *, cache: bool) -> Recording:
         load_recording,
     )
 
-    recording = load_recording(given, log=None, cache=cache)
+    recording = load_recording(given, options)
     if recording.trace:
         warn_of_start(given, recording.trace)
     return replace(recording, step_ns=step_ns or recording.step_ns)

@@ -74,8 +74,10 @@ def job(  # noqa: PLR0913 - as the command's options
         if fail_on:
             wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
         rules = load_rules(wanted.packs)
-        with settings.asked(wanted, own=several(own), steps_by=steps_by):
-            analysis = analysed(files, findings=findings, on=on, cache=cache)
+        options = settings.load_options(
+            wanted, own=several(own), steps_by=steps_by, cache=cache
+        )
+        analysis = analysed(files, options, findings=findings, on=on)
         report = lint_job(_name(files), analysis, rules, wanted)
     return JobResult(analysis=analysis, report=report, notes=tuple(notes))
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from traceq.common.git_repository import Repository
     from traceq.inputs.discovery import Program
     from traceq.inputs.labels import Labels
+    from traceq.inputs.options import LoadOptions
     from traceq.linter.baseline import Known
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
@@ -39,6 +40,27 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import Outcome
     from traceq.model.recording import Recording
     from traceq.report.base.content import Content
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintOptions:
+    """Options for linting, from the caller and the configuration."""
+
+    config: Config
+    """Configuration, with what the caller selects, ignores and adds."""
+    load: LoadOptions
+    log: Path | None = None
+    """Log of the program."""
+    step_ns: int | None = None
+    """Step time measured without the profiler."""
+    labels: Labels | None = None
+    """Labels of recordings, with such a time for each."""
+    baseline: Path | None = None
+    """File of findings to hide."""
+    root: Path | None = None
+    """Folder of the source; the git repository around the working directory if none."""
+    tables: bool = True
+    """Whether the result has its recordings, which are then not from the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -142,52 +164,83 @@ def lint(  # noqa: PLR0913 - as the command's options
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
     """
-    folder = path(root) or find_root(Path.cwd())
-    with noted() as notes, _listed(folder) as listing:
+    with noted() as notes:
         wanted = settings.configuration(path(config), packs=packs)
         wanted = _overridden(wanted, several(select), several(ignore), fail_on)
         wanted = replace(wanted, packs=(*wanted.packs, *paths(rules)))
-        known = known_findings(path(baseline))
-        with settings.asked(
+        load = settings.load_options(
             wanted,
             own=several(own),
             steps_by=steps_by,
             captures=paths(captures),
             kernels=path(kernels),
-        ):
-            given, unread = programs(paths(recording), cache=cache)
-            if labels:
-                labels.refuse_unused([*paths(recording), *_places(given)])
-            step_ns = settings.nanoseconds(step_ms)
-            code = "" if tables or not cache else cache_key.code_of(wanted.packs)
-            tasks = [
-                _Task(one, code, wanted, path(log), _said(labels, one) or step_ns)
-                for one in given
-            ]
-            known_all = tasks and all(task.outcome for task in tasks)
-            # A pack may be broken, which is to be known before a large trace is read.
-            loaded = rules_of(wanted.packs) if wanted.packs and not known_all else None
-            alone = len(tasks) == 1 and not unread
-            with nullcontext() if known_all or loaded else importing():
-                for task in tasks:
-                    task.load(cache=cache, alone=alone)
-            loaded = None if known_all else loaded or rules_of(())
+            cache=cache,
+        )
+        options = LintOptions(
+            config=wanted,
+            load=load,
+            log=path(log),
+            step_ns=settings.nanoseconds(step_ms),
+            labels=labels,
+            baseline=path(baseline),
+            root=path(root),
+            tables=tables,
+        )
+        found = lint_files(paths(recording), options)
+    return replace(found, notes=tuple(notes))
+
+
+def lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
+    """Return what is wrong in recordings, as :func:`lint`, without its notes."""
+    folder = options.root or find_root(Path.cwd())
+    config = options.config
+    with _listed(folder) as listing:
+        known = known_findings(options.baseline)
+        tasks, unread = _tasks(files, options)
+        rules = _load(tasks, options, alone=len(tasks) == 1 and not unread)
         read = [task for task in tasks if task.outcome or task.recording]
-        outcomes = _linted(read, loaded, wanted)
-        recordings = [task.recording for task in read if tables and task.recording]
-        report = without_known(Report.of(outcomes, wanted.fail_on, wanted.allow), known)
+        outcomes = _linted(read, rules, config)
+        report = without_known(Report.of(outcomes, config.fail_on, config.allow), known)
         tell("writing")
-        report, outside = _in_repository(report, listing, asked=root is not None)
+        asked = options.root is not None
+        report, outside = _in_repository(report, listing, asked=asked)
+    recordings = [task.recording for task in read if options.tables and task.recording]
     return LintResult(
         report=report,
         recordings=tuple(recordings),
-        packs=wanted.packs,
-        loaded=loaded,
+        packs=config.packs,
+        loaded=rules,
         repository=folder,
         not_in_repository=outside,
-        notes=tuple(notes),
         unread=unread + len(tasks) - len(read),
     )
+
+
+def _tasks(files: Sequence[Path], options: LintOptions) -> tuple[list[_Task], int]:
+    """Return the programs of files with what is known of them, and how many are not."""
+    use_cache, labels = options.load.use_cache, options.labels
+    given, unread = programs(files, cache=use_cache)
+    if labels:
+        labels.refuse_unused([*files, *_places(given)])
+    cached = use_cache and not options.tables
+    code = cache_key.code_of(options.config.packs) if cached else ""
+    subjects = [
+        cache_key.Subject(one, options.log, _said(labels, one) or options.step_ns)
+        for one in given
+    ]
+    return [_Task(one, code, options) for one in subjects], unread
+
+
+def _load(tasks: Sequence[_Task], options: LintOptions, *, alone: bool) -> Rules | None:
+    """Load what is not known of programs, and the rules; none if all is known."""
+    known_all = tasks and all(task.outcome for task in tasks)
+    packs = options.config.packs
+    # A pack may be broken, which is to be known before a large trace is read.
+    rules = rules_of(packs) if packs and not known_all else None
+    with nullcontext() if known_all or rules else importing():
+        for task in tasks:
+            task.load(alone=alone)
+    return None if known_all else rules or rules_of(())
 
 
 @contextmanager
@@ -227,31 +280,26 @@ class _Task:
     """A program to lint, or what was found of it before."""
 
     def __init__(
-        self,
-        program: Program,
-        code: str,
-        config: Config,
-        log: Path | None,
-        step_ns: int | None,
+        self, subject: cache_key.Subject, code: str, options: LintOptions
     ) -> None:
-        self.program, self.log, self.step_ns = program, log, step_ns
-        self.asked = cache_key.question(program, code, config, log, step_ns)
+        self.subject, self.options = subject, options.load
+        self.asked = cache_key.question(subject, code, options.config, options.load)
         self.recording: Recording | None = None
         self.outcome: Outcome | None = None
         self.notes: Sequence[str] = ()
         if found := kept.find(self.asked):
             self.outcome, self.notes = found
 
-    def load(self, *, cache: bool, alone: bool) -> None:
+    def load(self, *, alone: bool) -> None:
         """Load what is not known; say what there is to say either way."""
         if self.outcome:
             for sentence in self.notes:
                 say(sentence)
             return
         with noted() as self.notes:
-            self.recording = _loaded(self.program, self.log, cache=cache, alone=alone)
-        if self.recording and self.step_ns:
-            self.recording = replace(self.recording, step_ns=self.step_ns)
+            self.recording = _loaded(self.subject, self.options, alone=alone)
+        if self.recording and self.subject.step_ns:
+            self.recording = replace(self.recording, step_ns=self.subject.step_ns)
 
 
 def _linted(
@@ -311,13 +359,13 @@ def known_findings(baseline: Path | None) -> list[Known]:
 
 
 def _loaded(
-    program: Program, log: Path | None, *, cache: bool, alone: bool
+    subject: cache_key.Subject, options: LoadOptions, *, alone: bool
 ) -> Recording | None:
     """Load a program; one that cannot be read does not keep the others from it."""
     from traceq.inputs.load_recording import load_program  # noqa: PLC0415 - as above
 
     try:
-        return load_program(program, log=log, cache=cache)
+        return load_program(subject.program, options, log=subject.log)
     except TraceqError as error:
         if alone:
             raise

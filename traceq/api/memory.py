@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from traceq.inputs.discovery import Program
+    from traceq.inputs.options import LoadOptions
     from traceq.model.trace import Trace
 
 
@@ -74,11 +75,12 @@ def memory(
     """
     files = paths(recording) or None
     files, labels = labelled(files, list(several(label)) or None, path(runs))
-    with noted() as notes, settings.asked(own=several(own)):
+    options = settings.load_options(own=several(own), cache=cache)
+    with noted() as notes:
         given, unread = programs(files, cache=cache)
         labels.refuse_unused([*files, *(Path(one.name) for one in given)])
         alone = len(given) == 1 and not unread
-        found = [_summaries(one, labels, cache=cache, alone=alone) for one in given]
+        found = [_summaries(one, labels, options, alone=alone) for one in given]
     return MemoryResult(
         summaries=tuple(one for each in found if each for one in each),
         notes=tuple(notes),
@@ -87,11 +89,11 @@ def memory(
 
 
 def _summaries(
-    program: Program, labels: Labels, *, cache: bool, alone: bool
+    program: Program, labels: Labels, options: LoadOptions, *, alone: bool
 ) -> list[MemorySummary] | None:
     """Summarise a program; none if it cannot be read and there are others."""
     try:
-        found = list(_read(program, labels, cache=cache))
+        found = list(_read(program, labels, options))
         if not found:
             msg = f"{program.name} is a memory snapshot in which nothing is reserved"
             raise InputError(msg)
@@ -103,12 +105,16 @@ def _summaries(
     return found
 
 
-def _read(program: Program, labels: Labels, *, cache: bool) -> Iterator[MemorySummary]:
+def _read(
+    program: Program, labels: Labels, options: LoadOptions
+) -> Iterator[MemorySummary]:
     file, place = program.trace, Path(program.name)
     if file is None or not is_run(file):
         # Of a file that is none, it says what it is.
-        snapshot = snapshot_of(program.snapshot or file or program.logs[0])
-        trace = _trace(file, None, cache=cache) if file else None
+        snapshot = snapshot_of(
+            program.snapshot or file or program.logs[0], options.own_code
+        )
+        trace = _trace(file, None, options) if file else None
         said = labels.of(place)
         yield from summarise_memory(History(snapshot, trace), program.name, labels=said)
         return
@@ -122,17 +128,17 @@ def _read(program: Program, labels: Labels, *, cache: bool) -> Iterator[MemorySu
         raise InputError(msg)
     for rank in recorded:
         name = str(file) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
-        snapshot = snapshot_of(rank.memory or file, rank)
-        trace = _trace(file, rank.rank, cache=cache) if rank.trace else None
+        snapshot = snapshot_of(rank.memory or file, options.own_code, rank)
+        trace = _trace(file, rank.rank, options) if rank.trace else None
         yield from summarise_memory(
             History(snapshot, trace), name, run=run, labels=said
         )
 
 
-def _trace(path: Path, rank: int | None, *, cache: bool) -> Trace | None:
+def _trace(path: Path, rank: int | None, options: LoadOptions) -> Trace | None:
     """Load the trace, which has the modules; none if it cannot be read."""
     try:
-        return load_shown(path, rank=rank, cache=cache)
+        return load_shown(path, options, rank=rank)
     except TraceqError as error:
         say(str(error))
         return None

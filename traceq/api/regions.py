@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.analysis.time.regions import Regions
+    from traceq.inputs.options import LoadOptions
     from traceq.report.base.content import Content
 
 _TWO = 2
@@ -74,13 +75,14 @@ def regions(  # noqa: PLR0913 - as the command's options
     if by not in (REGION, BY_MODULE):
         msg = f"by={by!r} is none of {REGION!r} and {BY_MODULE!r}"
         raise UsageError(msg)
-    with noted() as notes, settings.asked(own=several(own), steps_by=steps_by):
+    options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
+    with noted() as notes:
         files = paths(recording)
         given, unread = traces(files, cache=cache)
         if unread:
             msg = f"{unread} of {len(files)} files could not be read"
             raise UsageError(msg)
-        found = [_regions(one, by, cache=cache) for one in given]
+        found = [_regions(one, by, options) for one in given]
     shown = report.Shown(
         paths=tuple(map(str, given)),
         found=tuple(found),
@@ -92,8 +94,8 @@ def regions(  # noqa: PLR0913 - as the command's options
     return RegionsResult(shown=shown, notes=tuple(notes))
 
 
-def _regions(path: Path, by: str, *, cache: bool) -> Regions:
-    found = regions_of(load_shown(path, cache=cache), by)
+def _regions(path: Path, by: str, options: LoadOptions) -> Regions:
+    found = regions_of(load_shown(path, options), by)
     if not found.calls.height:
         why = (
             "it names no region: put torch.profiler.record_function around parts of"

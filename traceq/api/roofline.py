@@ -65,12 +65,13 @@ def roofline(  # noqa: PLR0913 - as the command's options
     done.
     """
     path = typed(recording)
-    with noted() as notes, settings.asked(own=several(own), steps_by=steps_by):
+    options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
+    with noted() as notes:
         given, unread = traces([path], cache=cache)
         if unread or len(given) != 1:
             msg = f"{path} has {len(given)} traces: give one of them"
             raise UsageError(msg)
-        trace = load_shown(given[0], cache=cache)
+        trace = load_shown(given[0], options)
     step_ns = settings.nanoseconds(step_ms) or trace.step_ns
     if not trace.facts.gpu or not trace.facts.shapes:
         lacks = "shapes: record with record_shapes=True"

@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.common.units import NS_PER_MS
-from traceq.inputs.options import (
-    restored,
-    use_captures,
-    use_kernels,
-    use_own_code,
-    use_steps,
-)
+from traceq.inputs.options import LoadOptions
 from traceq.linter.config import find_config, own_names, read_config
 from traceq.linter.trust import with_trusted_packs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceq.linter.config import Config
 
 
-def use_own(
-    names: Sequence[str] | None,
-    config: Config | None = None,
-    steps_by: str | None = None,
-) -> None:
-    """Take these, and what the configuration names, for the user's own code.
-
-    Take steps from what the user says, else from what the configuration says.
-    """
-    here = Path.cwd()
-    config = config or find_config(here)
-    use_own_code(own_names(names or (), here) | config.own_code)
-    use_steps(steps_by or config.steps_by)
-
-
-@contextmanager
-def asked(
+def load_options(  # noqa: PLR0913 - the options of commands that load
     config: Config | None = None,
     *,
     own: Sequence[str] | None = None,
     steps_by: str | None = None,
     captures: Iterable[Path] | None = None,
     kernels: Path | None = None,
-) -> Iterator[None]:
-    """Let this hold for what is loaded inside."""
-    with restored():
-        use_own(own, config, steps_by)
-        use_captures(captures)
-        use_kernels(kernels)
-        yield
+    cache: bool = True,
+) -> LoadOptions:
+    """Return the options for loading: the caller's, else those of the configuration.
+
+    Without a configuration the nearest one is read.
+    """
+    here = Path.cwd()
+    config = config or find_config(here)
+    return LoadOptions(
+        own_code=frozenset(own_names(own or (), here) | config.own_code),
+        captures=tuple(captures or ()),
+        inductor_code=kernels,
+        steps_by=steps_by or config.steps_by,
+        use_cache=cache,
+    )
 
 
 def configuration(file: Path | None, *, packs: bool = True) -> Config:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from traceq.inputs.options import LoadOptions
     from traceq.model.trace import Trace
 
 
@@ -64,7 +65,7 @@ class _Asked:
     step_ns: int | None
     critical: bool
     host: bool
-    cache: bool
+    options: LoadOptions
 
 
 def summary(  # noqa: PLR0913 - as the command's options
@@ -98,16 +99,15 @@ def summary(  # noqa: PLR0913 - as the command's options
     """
     given = paths(recording) or None
     given, labels = labelled(given, list(several(label)) or None, path(runs))
-    asked = _Asked(labels, settings.nanoseconds(step_ms), critical_path, host, cache)
-    with (
-        noted() as notes,
-        settings.asked(
-            own=several(own),
-            steps_by=steps_by,
-            captures=paths(captures),
-            kernels=path(kernels),
-        ),
-    ):
+    options = settings.load_options(
+        own=several(own),
+        steps_by=steps_by,
+        captures=paths(captures),
+        kernels=path(kernels),
+        cache=cache,
+    )
+    asked = _Asked(labels, settings.nanoseconds(step_ms), critical_path, host, options)
+    with noted() as notes:
         files, unread = traces(given, cache=cache)
         labels.refuse_unused([*given, *files])
         alone = len(files) == 1 and not unread
@@ -130,7 +130,7 @@ def _summary(
 ) -> tuple[Summary, Trace] | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
-        trace = load_shown(file, rank=rank, cache=asked.cache)
+        trace = load_shown(file, asked.options, rank=rank)
         warn_of_start(file, trace)
         found = summarise(
             trace,

@@ -10,31 +10,43 @@ from traceq.annotate import messages
 from traceq.annotate.job import job_window, write_job
 from traceq.annotate.splice import Output
 from traceq.annotate.trace import is_packed, write_annotated
-from traceq.api.settings import configuration, nanoseconds, use_own
+from traceq.api.settings import nanoseconds
 from traceq.cli import output
 from traceq.common.atomic_files import written_whole
+from traceq.common.dataclass import dataclass
 from traceq.common.progress import reading, tell
 from traceq.errors import UsageError
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_recording import load_program
 from traceq.inputs.load_trace import load
-from traceq.inputs.options import own_code, steps_source
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.ranks.findings import lint_job
 from traceq.ranks.load_job import analysed, ranks_in
 
 if TYPE_CHECKING:
+    from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.model.trace import Trace
 
 
-def annotated_job(
-    paths: list[Path], file: Path, config: Config, steps: str | None, *, cache: bool
-) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Annotating:
+    """Options of what is read, linted and written."""
+
+    config: Config
+    load: LoadOptions
+    steps: str | None = None
+    """Steps to write, as 2 or 3-5; all if none."""
+    log: Path | None = None
+    step_ms: float | None = None
+
+
+def annotated_job(paths: list[Path], file: Path, how: Annotating) -> str:
     """Write all ranks of a job, and return what there is to say."""
-    ranks = ranks_in(paths, cache=cache)
-    analysis = analysed(paths, cache=cache)
+    config, options, steps = how.config, how.load, how.steps
+    ranks = ranks_in(paths, cache=options.use_cache)
+    analysis = analysed(paths, options)
     name = str(paths[0])
     outcome = lint_job(name, analysis, load_rules(config.packs), config).outcomes[0]
     job = analysis.job
@@ -49,9 +61,9 @@ def annotated_job(
                 return load(
                     path,
                     rank=rank,
-                    own=own_code(),
-                    steps_by=steps_source(),
-                    cache=cache,
+                    own=options.own_code,
+                    steps_by=options.steps_by,
+                    cache=options.use_cache,
                 )
         return None
 
@@ -63,26 +75,16 @@ def annotated_job(
         return messages.of_job(written, outcome, file, stream.tell())
 
 
-def annotated(  # noqa: PLR0913 - what a command was given
-    path: Path,
-    file: Path,
-    *,
-    steps: str | None = None,
-    log: Path | None = None,
-    step_ms: float | None = None,
-    config: Path | None = None,
-    own: list[str] | None = None,
-    steps_by: str | None = None,
-    cache: bool,
-) -> str:
-    """Write the trace of a path with its findings, and return what there is to say."""
-    wanted = configuration(config)
-    use_own(own, wanted, steps_by)
+def annotated(paths: list[Path], file: Path, how: Annotating) -> str:
+    """Write the one trace with its findings, and return what there is to say."""
+    (path,) = paths
     with reading(path.name) as progress:
-        program = one_program(path, cache=cache, progress=progress)
-    recording = load_program(program, log=log, cache=cache)
-    recording = replace(recording, step_ns=nanoseconds(step_ms) or recording.step_ns)
-    outcome = lint([recording], load_rules(wanted.packs), wanted).outcomes[0]
+        program = one_program(path, cache=how.load.use_cache, progress=progress)
+    recording = load_program(program, how.load, log=how.log)
+    recording = replace(
+        recording, step_ns=nanoseconds(how.step_ms) or recording.step_ns
+    )
+    outcome = lint([recording], load_rules(how.config.packs), how.config).outcomes[0]
     trace = recording.trace
     source = trace.rank.trace if trace and trace.rank else program.trace
     if trace is None or source is None:
@@ -96,7 +98,7 @@ def annotated(  # noqa: PLR0913 - what a command was given
             recording.step_ns,
             source,
             file,
-            steps=steps,
+            steps=how.steps,
             progress=progress,
         )
     return messages.sentences(written, outcome, file)

@@ -22,6 +22,7 @@ from traceq.ranks.check_job import check_job, check_job_against
 from traceq.ranks.load_job import analysed_job, is_job
 
 if TYPE_CHECKING:
+    from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
 
@@ -39,45 +40,48 @@ class Running:
     """Where to keep what was recorded, if anywhere."""
     cpu: bool
     timeout_s: float
-    update: bool
 
 
-def compared(  # noqa: PLR0913 - what the command was given
-    folders: list[Path],
-    *,
-    against: Path | None,
-    step_ms: float | None,
-    running: Running | None,
-    rules: Rules,
-    config: Config,
-    update: bool,
-    cache: bool,
-) -> list[FixtureResult]:
+@dataclass(frozen=True, kw_only=True)
+class Checking:
+    """Options of a comparison: what is read, and what it is held to."""
+
+    rules: Rules
+    config: Config
+    load: LoadOptions
+    against: Path | None = None
+    """Run, trace or job to compare with the fixture."""
+    step_ms: float | None = None
+    running: Running | None = None
+    update: bool = False
+
+
+def compared(folders: list[Path], how: Checking) -> list[FixtureResult]:
     """Return what differs, for each fixture."""
     found = [one for place in folders for one in _found(place)]
-    if against:
-        if len(found) != 1:
-            msg = f"--against takes one fixture, not {len(found)}: name its folder"
-            raise UsageError(msg)
-        if _are_jobs(found[0], against, step_ms):
-            known, job = (
-                analysed_job(path, cache=cache) for path in (found[0], against)
-            )
-            results = [check_job_against(found[0], known, job, rules, config)]
-        else:
-            new = load_recording(against, log=None, cache=cache)
-            new = replace(new, step_ns=nanoseconds(step_ms) or new.step_ns)
-            results = [check_against(found[0], new, rules, config)]
-    elif running:
+    if how.against:
+        return [_checked_against(found, how.against, how)]
+    if how.running:
         with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
-            to = running.runs or Path(temporary)
-            results = [_ran(one, rules, config, running, to) for one in found]
-    else:
-        results = [
-            _checked(folder, rules, config, update=update, cache=cache)
-            for folder in found
-        ]
-    return results
+            to = how.running.runs or Path(temporary)
+            return [_ran(one, how, how.running, to) for one in found]
+    return [_checked(folder, how) for folder in found]
+
+
+def _checked_against(
+    folders: list[Path], against: Path, how: Checking
+) -> FixtureResult:
+    """Compare a new recording or job with the one fixture."""
+    if len(folders) != 1:
+        msg = f"--against takes one fixture, not {len(folders)}: name its folder"
+        raise UsageError(msg)
+    (folder,) = folders
+    if _are_jobs(folder, against, how.step_ms):
+        known, job = (analysed_job(path, how.load) for path in (folder, against))
+        return check_job_against(folder, known, job, how.rules, how.config)
+    new = load_recording(against, how.load)
+    new = replace(new, step_ns=nanoseconds(how.step_ms) or new.step_ns)
+    return check_against(folder, new, how.rules, how.config)
 
 
 def _found(place: Path) -> list[Path]:
@@ -106,21 +110,18 @@ def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
     return all(jobs)
 
 
-def _checked(
-    folder: Path, rules: Rules, config: Config, *, update: bool, cache: bool
-) -> FixtureResult:
+def _checked(folder: Path, how: Checking) -> FixtureResult:
     if not is_job(folder):
-        return check(folder, rules, config, update=update, cache=cache)
+        cache = how.load.use_cache
+        return check(folder, how.rules, how.config, update=how.update, cache=cache)
     try:
-        job = analysed_job(folder, cache=cache)
+        job = analysed_job(folder, how.load)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
-    return check_job(folder, job, rules, config, update=update)
+    return check_job(folder, job, how.rules, how.config, update=how.update)
 
 
-def _ran(
-    folder: Path, rules: Rules, config: Config, how: Running, to: Path
-) -> FixtureResult:
+def _ran(folder: Path, how: Checking, running: Running, to: Path) -> FixtureResult:
     """Run the program of a fixture and compare; one that fails stops no other."""
     try:
         if is_job(folder):
@@ -131,13 +132,13 @@ def _ran(
             text = f"not run: {ORIGIN} has no command"
             skipped = Difference("skipped", text, fails=False)
             return FixtureResult(folder, (skipped,), compared=False)
-        if why := why_not_to_run(folder, cpu=how.cpu, update=how.update):
+        if why := why_not_to_run(folder, cpu=running.cpu, update=how.update):
             return unable(folder, why)
         output.say(f"running {' '.join(command.words)}")
         out = to / folder.resolve().name
-        made = run_program(command, out, cpu=how.cpu, timeout_s=how.timeout_s)
-        new = load_recording(made, log=None, cache=False)
-        return check_run(folder, new, rules, config, update=how.update)
+        made = run_program(command, out, cpu=running.cpu, timeout_s=running.timeout_s)
+        new = load_recording(made, replace(how.load, use_cache=False))
+        return check_run(folder, new, how.rules, how.config, update=how.update)
     except ProgramError as error:
         for line in error.last_lines:
             output.say(f"| {line}")

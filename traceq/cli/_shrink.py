@@ -21,6 +21,7 @@ from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_recording import load_recording, log_shown
+from traceq.inputs.options import UNCACHED
 from traceq.linter.pack import load_rules
 from traceq.report import shrink as shrink_report
 from traceq.shrink import Shrunk, shrink
@@ -70,7 +71,7 @@ def make(  # noqa: PLR0913 - what the command was given
         given = replace(given, snapshot=snapshot)
     if not source.kept:
         # Check reads it so, too: with lines, captures and packages that a run knows.
-        read = load_recording(path, log=log, cache=False)
+        read = load_recording(path, UNCACHED, log=log)
         given = replace(given, recording=read, step_ns=read.step_ns)
     given = replace(given, step_ns=nanoseconds(step_ms) or given.step_ns)
     if given.recording:

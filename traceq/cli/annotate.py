@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import refuse_to_lose
 from traceq.cli.options import (
@@ -19,7 +21,6 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 
 
 def command(  # noqa: PLR0913 - one parameter an option
@@ -33,7 +34,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     file: Annotated[
         Path,
-        Option(
+        typer.Option(
             "--output",
             "-o",
             help="The file to write: compressed if its name ends in .gz.",
@@ -43,7 +44,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     overwrite: Overwrite = False,
     steps: Annotated[
         str | None,
-        Option(
+        typer.Option(
             help="Only this many steps, as 2, or only these, as 3-5.", metavar="STEPS"
         ),
     ] = None,
@@ -64,29 +65,21 @@ def command(  # noqa: PLR0913 - one parameter an option
     wait and transfer, kernels, and the findings on the job.
     """
     from traceq.annotate import messages
-    from traceq.api.settings import configuration, use_own
-    from traceq.cli._annotate import annotated, annotated_job
-    from traceq.inputs.options import use_captures, use_kernels
+    from traceq.api.settings import configuration, load_options
+    from traceq.cli._annotate import Annotating, annotated, annotated_job
     from traceq.ranks.load_job import is_job
 
     refuse_to_lose(file, paths, overwrite=overwrite)
-    use_captures(captures)
-    use_kernels(kernels)
-    if len(paths) > 1 or is_job(paths[0]):
-        wanted = configuration(config)
-        use_own(own, wanted, steps_by)
-        text = annotated_job(paths, file, wanted, steps, cache=not no_cache)
-        output.write(text + messages.how_to_look(file))
-        return
-    text = annotated(
-        paths[0],
-        file,
-        steps=steps,
-        log=log,
-        step_ms=step_ms,
-        config=config,
+    of_job = len(paths) > 1 or is_job(paths[0])
+    wanted = configuration(config)
+    load = load_options(
+        wanted,
         own=own,
         steps_by=steps_by,
+        captures=captures,
+        kernels=kernels,
         cache=not no_cache,
     )
-    output.write(text + messages.how_to_look(file))
+    how = Annotating(config=wanted, load=load, steps=steps, log=log, step_ms=step_ms)
+    write = annotated_job if of_job else annotated
+    output.write(write(paths, file, how) + messages.how_to_look(file))

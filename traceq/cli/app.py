@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from contextlib import nullcontext
-from contextvars import copy_context
 
 from traceq import __version__
 from traceq.cli import interruption, output, streams
@@ -20,8 +19,7 @@ _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 def run() -> None:
     """Run the command line; exit 2 if traceq could not do its work."""
     try:
-        # What options set for a command ends with it.
-        copy_context().run(_run)
+        _run()
     except TraceqError as error:
         output.say(str(error))
         sys.exit(CANNOT_WORK)

@@ -9,10 +9,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
-    FORMAT,
     ConfigFile,
     FailOn,
     NoCache,
@@ -21,8 +22,8 @@ from traceq.cli.options import (
     Overwrite,
     Packs,
     StepMs,
+    format_option,
 )
-from traceq.cli.parameters import Argument, Option
 from traceq.errors import UsageError
 from traceq.inputs.display_path import typed
 
@@ -44,7 +45,7 @@ class Format(str, Enum):
 def command(  # noqa: PLR0913 - one parameter an option
     folders: Annotated[
         list[Path] | None,
-        Argument(
+        typer.Argument(
             help=(
                 "Fixtures, or folders of them; ./fixtures if none is given. With"
                 " --against also the ranks of a job."
@@ -55,13 +56,13 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     update: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--update", help="Write current findings and numbers as the expectation."
         ),
     ] = False,
     against: Annotated[
         Path | None,
-        Option(
+        typer.Option(
             help="Compare this new run, trace or job with the fixture.",
             metavar="RUN",
             parser=typed,
@@ -71,26 +72,28 @@ def command(  # noqa: PLR0913 - one parameter an option
     fail_on: FailOn = None,
     run: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--run",
             help="Run the program that origin.toml names, and compare the run.",
         ),
     ] = False,
     cpu: Annotated[
         bool,
-        Option("--cpu", help="With --run: let the program see no GPU."),
+        typer.Option("--cpu", help="With --run: let the program see no GPU."),
     ] = False,
     timeout: Annotated[
         float,
-        Option(
-            help="With --run: stop a program after this long.", metavar="S", at_least=1
+        typer.Option(
+            help="With --run: stop a program after this long.", metavar="S", min=1
         ),
     ] = 600,
     runs: Annotated[
         Path | None,
-        Option(help="With --run: keep what was recorded, here.", metavar="FOLDER"),
+        typer.Option(
+            help="With --run: keep what was recorded, here.", metavar="FOLDER"
+        ),
     ] = None,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     packs: Packs = None,
@@ -113,8 +116,8 @@ def command(  # noqa: PLR0913 - one parameter an option
         raise UsageError(msg)
     _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
     refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
-    from traceq.api.settings import configuration, use_own
-    from traceq.cli._check import Running, compared
+    from traceq.api.settings import configuration, load_options
+    from traceq.cli._check import Checking, Running, compared
     from traceq.linter.config import severity
     from traceq.linter.pack import load_rules
     from traceq.linter.trust import named
@@ -122,19 +125,17 @@ def command(  # noqa: PLR0913 - one parameter an option
     wanted = configuration(config, packs=not no_packs)
     if fail_on:
         wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
-    use_own(None, wanted)
     loaded = (*wanted.packs, *(packs or ()))
-    rules = load_rules(loaded)
-    results = compared(
-        folders or [_FIXTURES],
+    how = Checking(
+        rules=load_rules(loaded),
+        config=wanted,
+        load=load_options(wanted, cache=not no_cache),
         against=against,
         step_ms=step_ms,
-        running=Running(runs, cpu, timeout, update) if run else None,
-        rules=rules,
-        config=wanted,
+        running=Running(runs, cpu, timeout) if run else None,
         update=update,
-        cache=not no_cache,
     )
+    results = compared(folders or [_FIXTURES], how)
     first = named(loaded) if form is Format.text else ""
     deliver(first + _rendered(results, form, to_file=file is not None), file)
     _exit(results)

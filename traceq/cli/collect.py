@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, NamedTuple
 
-import click
+import typer
+from typer.core import TyperCommand
 
-from traceq.cli.commands import Command
 from traceq.common.locations import bundled
 
 
-class Untouched(Command):
-    """Passes its command line on unparsed, including `--` and `--help`."""
+class Completion(NamedTuple):
+    """A completed word, as the completion classes of Typer read it."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Leave the parsing to collect/, which has its own parser."""
+    value: str
+    help: str
+    type: str = "plain"
+
+
+class UnparsedCommand(TyperCommand):
+    """Command that passes its words on unparsed, including `--` and `--help`."""
+
+    # Typer's contexts and completions are of private types.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Leave the words to the parser of collect/."""
         ctx.args = list(args)
         return []
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
+        """Return the options and choices of collect/ that begin like this."""
+        completions = _collect("completions")(ctx.args, incomplete)
+        return [Completion(word, text) for word, text in completions]
 
-def command() -> None:
+
+COMMAND_CLASS = UnparsedCommand
+
+
+def command(context: typer.Context) -> None:
     """Run an unmodified PyTorch program and record a few of its steps."""
+    sys.exit(_collect("main")(context.args, "traceq collect"))
+
+
+def _collect(function: str) -> Any:  # noqa: ANN401 - of a module that is run
+    """Return a function of collect/: it is run, not imported, to work if copied."""
     import runpy
 
-    # collect/ works without traceq, so that it can be copied: it is run, not imported.
-    main = runpy.run_path(str(bundled("collect")), run_name="collect")["main"]
-    sys.exit(main(click.get_current_context().args, "traceq collect"))
-
-
-command.parser = Untouched  # type: ignore[attr-defined]  # the class of the command
+    return runpy.run_path(str(bundled("collect")), run_name="collect")[function]

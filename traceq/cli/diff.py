@@ -8,10 +8,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
-    FORMAT,
     Captures,
     ConfigFile,
     Kernels,
@@ -21,9 +22,9 @@ from traceq.cli.options import (
     Own,
     Root,
     StepsBy,
+    format_option,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,14 @@ class Format(str, Enum):
     html = "html"
 
 
+def _limits(incomplete: str) -> list[str]:
+    """Return completions of the last limit of several, as in slower:5%,mem."""
+    from traceq.differ.limits import NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + one for one in NAMES if one.startswith(last)]
+
+
 def command(  # noqa: PLR0913 - one parameter an option
     before: Annotated[
         Path,
@@ -54,25 +63,26 @@ def command(  # noqa: PLR0913 - one parameter an option
     ],
     after: Annotated[Path, paths_argument("Another one of the same program.", "AFTER")],
     *,
-    form: Annotated[Format, FORMAT] = Format.full,
+    form: Annotated[Format, format_option(Format)] = Format.full,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     step_ms: Annotated[
         str | None,
-        Option(
+        typer.Option(
             help="Step times measured without the profiler, before and after.",
             metavar="MS,MS",
         ),
     ] = None,
     fail_on: Annotated[
         str | None,
-        Option(
+        typer.Option(
             help=(
                 "Exit 1 where something grew by more than this:"
                 " slower:5%, launches:+10, memory:+2%, new-findings; also busy, idle,"
                 " kernels, syncs, copies; of jobs slower, waiting and new-findings."
             ),
             metavar="LIMITS",
+            autocompletion=_limits,
         ),
     ] = None,
     config: ConfigFile = None,

@@ -1,106 +1,122 @@
-"""Command dispatch: the group of all commands, and usage errors."""
+"""Typer application, and one-sentence errors for wrong calls."""
 
 from __future__ import annotations
 
 import os
 import sys
 from glob import glob
-from typing import TYPE_CHECKING
+from typing import Annotated, Any
 
-import click
+import typer
+from typer.main import get_command
 
 from traceq import __version__
-from traceq.cli import completion, output, streams
-from traceq.cli.commands import COMMANDS, Commands
+from traceq.cli import output, streams
+from traceq.cli.lazy_group import SETTINGS, LazyGroup, example
+from traceq.cli.registry import COMMANDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_WRONG = 2
-
-
-def _flag(name: str, text: str, does: Callable[[], str] | None = None) -> click.Option:
-    """Return a flag before the command; with ``does`` it prints that, and ends."""
-
-    def told(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001
-        if value and does:
-            output.write(does())
-            context.exit()
-
-    return click.Option(
-        [name],
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=told,
-        help=text,
-    )
-
-
-app: Commands = Commands(
-    no_args_is_help=True,
-    help=(
-        "The linter for GPU traces: what is wrong, where in your code, what it costs"
-        " per step and how to fix it.\n\n"
-        "Reads saved traces of the PyTorch profiler, without a GPU and without torch:"
-        " plain or gzipped, of every torch version, from kilobytes to gigabytes."
-    ),
-    epilog="traceq lint trace.json.gz",
-    params=[
-        _flag("--version", "Print the version.", lambda: f"traceq {__version__}\n"),
-        # output.working reads it, before any other word is.
-        _flag("--quiet", "Show no progress on a terminal."),
-        _flag(
-            "--install-completion",
-            "Make your shell complete commands, options and codes of rules.",
-            lambda: f"{completion.install(app)}: open a new shell to use it\n",
-        ),
-        _flag(
-            "--show-completion",
-            "Print the script that does, to install it yourself.",
-            lambda: completion.script(app),
-        ),
-    ],
+_COMPLETION = "_TRACEQ_COMPLETE"
+"""Variable that the completion scripts of shells set."""
+_CANNOT_WORK = 2
+_PYDANTIC = "Value error, "
+"""Prefix of messages since Typer 0.29, which validates with pydantic."""
+_HELP = (
+    "The linter for GPU traces: what is wrong, where in your code, what it costs per"
+    " step and how to fix it.\n\n"
+    "Reads saved traces of the PyTorch profiler, without a GPU and without torch: plain"
+    " or gzipped, of every torch version, from kilobytes to gigabytes."
 )
 
 
+def _print_version(value: bool) -> None:  # noqa: FBT001 - a callback of Typer
+    if value:
+        output.write(f"traceq {__version__}\n")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            is_eager=True,
+            callback=_print_version,
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress on a terminal.")
+    ] = False,
+) -> None:
+    """Parse the options before the command."""
+    # output.working reads --quiet before any other word is parsed.
+    del version, quiet
+
+
+def _stub() -> None:
+    """Stand for a command in the list of all commands."""
+
+
+def build() -> Any:  # noqa: ANN401 - Typer's groups extend a private type
+    """Return the group of all commands, with rich help where there is colour."""
+    app = typer.Typer(
+        name="traceq",
+        cls=LazyGroup,
+        help=_HELP,
+        epilog=example("traceq lint trace.json.gz"),
+        no_args_is_help=True,
+        context_settings=SETTINGS,
+        rich_markup_mode="rich" if output.color() else None,
+    )
+    app.callback()(_root)
+    for name, entry in COMMANDS.items():
+        app.command(name, help=entry.help, rich_help_panel=entry.panel)(_stub)
+    return get_command(app)
+
+
 def call(words: list[str]) -> int:
-    """Call what the words of a command line say, and return the exit status."""
-    if asked := os.environ.get(completion.ASKED):
-        return completion.answer(app, asked)
+    """Call the command that a command line names, and return the exit status."""
+    commands = build()
+    if os.environ.get(_COMPLETION):
+        commands.main(prog_name="traceq")  # answers the shell, and exits
     try:
-        given = _expanded(words)
-        with app.make_context("traceq", given, color=output.color()) as context:
-            app.invoke(context)
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except click.UsageError as error:
+        words = _expand(words)
+        with commands.make_context("traceq", words, color=output.color()) as context:
+            commands.invoke(context)
+    except typer.Exit as end:
+        # 1 means findings; Typer exits 1 where it knows no completion for a shell.
+        return _CANNOT_WORK if end.exit_code else 0
+    except typer.TyperException as error:
         _refuse(error)
-        return _WRONG
+        return _CANNOT_WORK
     except BrokenPipeError:
         # Nobody reads the rest of the help.
         streams.discard(sys.stdout)
     return 0
 
 
-def _expanded(words: list[str]) -> list[str]:
+def _expand(words: list[str]) -> list[str]:
     """Return the words with the files of patterns, where no shell does that."""
     if os.name != "nt":
         return words
     return [file for word in words for file in sorted(glob(word)) or [word]]  # noqa: PTH207 - texts in, texts out
 
 
-def _refuse(error: click.UsageError) -> None:
-    """Say in one line what is wrong with the command line."""
+def _refuse(error: typer.TyperException) -> None:
+    """Print in one line what is wrong with the command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
+        # Its message is the help, or empty after rich has printed it.
+        sys.stderr.write(error.format_message() + "\n")
         return
     text = " ".join(error.format_message().split()).rstrip(". ")
-    command = error.ctx.command_path if error.ctx else _called()
+    text = text.replace(_PYDANTIC, "", 1)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else _called()
     output.say(f"{text[:1].lower()}{text[1:]}; {command} --help lists what there is")
 
 
 def _called() -> str:
-    """Return the command that was called, where click does not say it."""
+    """Return the command that was called, for an error without a context."""
     names = [word for word in sys.argv[1:2] if word in COMMANDS]
     return " ".join(["traceq", *names])

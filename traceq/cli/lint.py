@@ -9,11 +9,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.completion import codes
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer, write_file
 from traceq.cli.options import (
-    FORMAT,
     Captures,
     ConfigFile,
     FailOn,
@@ -28,9 +29,9 @@ from traceq.cli.options import (
     Root,
     StepMs,
     StepsBy,
+    format_option,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 from traceq.common.words import counted
 from traceq.errors import UsageError
 
@@ -69,20 +70,22 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ],
     *,
-    form: Annotated[Format, FORMAT] = Format.full,
+    form: Annotated[Format, format_option(Format)] = Format.full,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     select: Annotated[
         list[str] | None,
-        Option(
+        typer.Option(
             help="Run only these rules: codes, prefixes of codes or names.",
             metavar="RULE",
-            completes=codes,
+            autocompletion=codes,
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        Option(help="Do not run these rules.", metavar="RULE", completes=codes),
+        typer.Option(
+            help="Do not run these rules.", metavar="RULE", autocompletion=codes
+        ),
     ] = None,
     packs: Packs = None,
     no_packs: NoPacks = False,
@@ -91,7 +94,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     fail_on: FailOn = None,
     baseline: Annotated[
         Path | None,
-        Option(
+        typer.Option(
             help=(
                 "Hide findings listed in this baseline unless they grew by more than"
                 " 10%."
@@ -101,7 +104,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     new_baseline: Annotated[
         Path | None,
-        Option(
+        typer.Option(
             "--write-baseline",
             help="Write current findings as the baseline.",
             metavar="FILE",

@@ -6,20 +6,21 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer, write_file
 from traceq.cli.options import (
-    FORMAT,
     GivenLabels,
     NoCache,
     OutputFile,
     Overwrite,
     Own,
     Runs,
+    format_option,
     paths_argument,
     renamed,
 )
-from traceq.cli.parameters import Option
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     *,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
-    html: Annotated[Path | None, Option(metavar="FILE", hidden=True)] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
     scaling: Annotated[
         str | None,
-        Option(
+        typer.Option(
             help="Show how each category scales with this label of the recordings.",
             metavar="LABEL",
         ),

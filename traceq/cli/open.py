@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.options import NoCache, Own, StepMs, paths_argument
-from traceq.cli.parameters import Option
 from traceq.errors import InputError, UsageError
 
 _CHECKED_S = 0.2
@@ -22,17 +23,17 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     as_it_is: Annotated[
         bool,
-        Option("--as-is", help="Show the file as it is, without findings."),
+        typer.Option("--as-is", help="Show the file as it is, without findings."),
     ] = False,
     steps: Annotated[
         str | None,
-        Option(
+        typer.Option(
             help="Only this many steps, as 2, or only these, as 3-5.", metavar="STEPS"
         ),
     ] = None,
     no_browser: Annotated[
         bool,
-        Option("--no-browser", help="Print the address; open no browser."),
+        typer.Option("--no-browser", help="Print the address; open no browser."),
     ] = False,
     step_ms: StepMs = None,
     own: Own = None,
@@ -46,7 +47,8 @@ def command(  # noqa: PLR0913 - one parameter an option
     """
     import tempfile
 
-    from traceq.cli._annotate import annotated
+    from traceq.api.settings import configuration, load_options
+    from traceq.cli._annotate import Annotating, annotated
     from traceq.formats.kinds import kind_of
 
     if as_it_is:
@@ -57,10 +59,10 @@ def command(  # noqa: PLR0913 - one parameter an option
         return
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         file = Path(folder) / "annotated.json.gz"
-        text = annotated(
-            path, file, steps=steps, step_ms=step_ms, own=own, cache=not no_cache
-        )
-        output.write(text)
+        wanted = configuration(None)
+        load = load_options(wanted, own=own, cache=not no_cache)
+        how = Annotating(config=wanted, load=load, steps=steps, step_ms=step_ms)
+        output.write(annotated([path], file, how))
         _serve(file, browser=not no_browser)
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
+
+import typer
 
 from traceq.cli import output
-from traceq.cli.parameters import Argument, Option
 from traceq.inputs.display_path import typed
 
 
-def paths_argument(help_text: str, metavar: str = "PATH") -> Argument:
+def paths_argument(help_text: str, metavar: str = "PATH") -> Any:  # noqa: ANN401 - as Typer has it
     """Return the argument for what is read: files, folders, ``-`` or URLs."""
-    return Argument(help=help_text, metavar=metavar, parser=typed)
+    return typer.Argument(help=help_text, metavar=metavar, parser=typed)
+
+
+Level = Literal["info", "warning", "error"]
+"""Severities of findings, as in ``model.finding.Severity``, which imports more."""
+StepSource = Literal["profiler", "annotation", "optimizer", "repeats", "graph", "none"]
+"""Origins of steps, as in ``graph.steps.SOURCES``, which imports Polars."""
 
 
 class TableFormat(str, Enum):
@@ -25,12 +32,15 @@ class TableFormat(str, Enum):
     markdown = "markdown"
 
 
-FORMAT = Option("--format", help="Output format.")
-"""For ``Annotated[Format, FORMAT]``: each command has formats of its own."""
+def format_option(formats: type[Enum]) -> Any:  # noqa: ANN401 - as Typer has it
+    """Return ``--format`` of a command, with the formats of its own."""
+    names = ", ".join(str(one.value) for one in formats)
+    return typer.Option("--format", help=f"Output format: {names}.", metavar="FORMAT")
+
 
 OutputFile = Annotated[
     Path | None,
-    Option(
+    typer.Option(
         "--output",
         "-o",
         help="Write the report to this file, not to standard output.",
@@ -38,7 +48,7 @@ OutputFile = Annotated[
     ),
 ]
 Overwrite = Annotated[
-    bool, Option("--overwrite", help="Overwrite the file if it exists.")
+    bool, typer.Option("--overwrite", help="Overwrite the file if it exists.")
 ]
 
 
@@ -49,29 +59,31 @@ def renamed(old: str, new: str) -> None:
 
 ConfigFile = Annotated[
     Path | None,
-    Option(
+    typer.Option(
         "--config",
         help="Configuration to use instead of the nearest traceq.toml.",
         metavar="FILE",
     ),
 ]
 FailOn = Annotated[
-    str | None,
-    Option(
+    Level | None,
+    typer.Option(
         help="Lowest severity that exits 1: info, warning or error.", metavar="LEVEL"
     ),
 ]
 Packs = Annotated[
     list[Path] | None,
-    Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),
+    typer.Option("--rules", help="A folder of your own rules.", metavar="FOLDER"),
 ]
 NoPacks = Annotated[
     bool,
-    Option("--no-packs", help="Run no rules of packs that a configuration names."),
+    typer.Option(
+        "--no-packs", help="Run no rules of packs that a configuration names."
+    ),
 ]
 Log = Annotated[
     Path | None,
-    Option(
+    typer.Option(
         "--log",
         help="The program's log (stdout, stderr).",
         metavar="FILE",
@@ -80,20 +92,20 @@ Log = Annotated[
 ]
 StepMs = Annotated[
     float | None,
-    Option(
+    typer.Option(
         "--step-ms",
         help="Step time measured without the profiler, in ms; a run folder has it.",
         metavar="MS",
-        at_least=0.000001,
+        min=0.000001,
     ),
 ]
 NoCache = Annotated[
     bool,
-    Option("--no-cache", help="Neither read nor write the table cache."),
+    typer.Option("--no-cache", help="Neither read nor write the table cache."),
 ]
 Own = Annotated[
     list[str] | None,
-    Option(
+    typer.Option(
         "--own",
         help="A package, or a folder of them, that is your own code, not a library.",
         metavar="NAME",
@@ -101,7 +113,7 @@ Own = Annotated[
 ]
 GivenLabels = Annotated[
     list[str] | None,
-    Option(
+    typer.Option(
         "--label",
         help="A label of a recording, as trace.json:seq_len=512; run folders have"
         " their own.",
@@ -110,7 +122,7 @@ GivenLabels = Annotated[
 ]
 Runs = Annotated[
     Path | None,
-    Option(
+    typer.Option(
         "--runs",
         help="A TOML file of recordings: a table of labels for each path, and step_ms"
         " where it was measured.",
@@ -120,8 +132,8 @@ Runs = Annotated[
     ),
 ]
 StepsBy = Annotated[
-    str | None,
-    Option(
+    StepSource | None,
+    typer.Option(
         "--steps-by",
         help="What steps are taken from: profiler, annotation, optimizer, repeats,"
         " graph or none; unless given, the first that tells any.",
@@ -130,7 +142,7 @@ StepsBy = Annotated[
 ]
 Root = Annotated[
     Path | None,
-    Option(
+    typer.Option(
         "--root",
         help="Where the source is; the git repository around here, unless given.",
         metavar="DIR",
@@ -140,7 +152,7 @@ Root = Annotated[
 ]
 Captures = Annotated[
     list[Path] | None,
-    Option(
+    typer.Option(
         "--capture",
         help=(
             "A trace in which CUDA graphs were captured that the traces replay; a run"
@@ -152,7 +164,7 @@ Captures = Annotated[
 ]
 Kernels = Annotated[
     Path | None,
-    Option(
+    typer.Option(
         "--kernels",
         help=(
             "Folder with the code that inductor generated (TORCHINDUCTOR_CACHE_DIR or"

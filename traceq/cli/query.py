@@ -7,17 +7,18 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose
 from traceq.cli.options import (
-    FORMAT,
     NoCache,
     OutputFile,
     Overwrite,
     Own,
+    format_option,
     paths_argument,
 )
-from traceq.cli.parameters import Argument
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class Format(str, Enum):
 
 def command(  # noqa: PLR0913 - one parameter an option
     path: Annotated[Path, paths_argument("A trace.", "TRACE")],
-    sql: Annotated[str, Argument(help="The query.", metavar="SQL")],
+    sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
     *,
-    form: Annotated[Format, FORMAT] = Format.table,
+    form: Annotated[Format, format_option(Format)] = Format.table,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     own: Own = None,
@@ -57,13 +58,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
     import polars as pl
 
-    from traceq.api.settings import use_own
+    from traceq.api.settings import load_options
     from traceq.inputs.load_recording import load_shown
 
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
-    use_own(own)
-    trace = load_shown(path, cache=not no_cache)
+    trace = load_shown(path, load_options(own=own, cache=not no_cache))
     try:
         with pl.SQLContext(_asked(trace), eager=True) as context:
             found = context.execute(sql)

@@ -7,10 +7,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer
 from traceq.cli.options import (
-    FORMAT,
     ConfigFile,
     FailOn,
     NoCache,
@@ -18,9 +19,9 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     StepsBy,
+    format_option,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ],
     *,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     fail_on: FailOn = None,
@@ -63,11 +64,11 @@ def command(  # noqa: PLR0913 - one parameter an option
     steps_by: StepsBy = None,
     findings: Annotated[
         bool,
-        Option("--findings", help="Lint each rank, too."),
+        typer.Option("--findings", help="Lint each rank, too."),
     ] = False,
     on: Annotated[
         str | None,
-        Option(
+        typer.Option(
             "--on",
             help="Read the traces on a Dask cluster, whose scheduler is there.",
             metavar="ADDRESS",

@@ -6,18 +6,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from traceq.cli.deliver import deliver_table, refuse_to_lose
 from traceq.cli.options import (
-    FORMAT,
     NoCache,
     OutputFile,
     Overwrite,
     Own,
     StepsBy,
     TableFormat,
+    format_option,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 
 
 class By(str, Enum):
@@ -34,23 +35,23 @@ def command(  # noqa: PLR0913 - one parameter an option
     ],
     *,
     by: Annotated[
-        By, Option(help="Regions of record_function, or calls of modules.")
+        By, typer.Option(help="Regions of record_function, or calls of modules.")
     ] = By.region,
     compare: Annotated[
         tuple[str, str] | None,
-        Option(
+        typer.Option(
             help="Compare two regions: by name, or by path where a name is not enough.",
             metavar="A B",
         ),
     ] = None,
     instances: Annotated[
         bool,
-        Option("--instances", help="A row for each layer, not for each kind."),
+        typer.Option("--instances", help="A row for each layer, not for each kind."),
     ] = False,
     top: Annotated[
-        int, Option(help="How many rows to show.", at_least=1, metavar="N")
+        int, typer.Option(help="How many rows to show.", min=1, metavar="N")
     ] = 30,
-    form: Annotated[TableFormat, FORMAT] = TableFormat.text,
+    form: Annotated[TableFormat, format_option(TableFormat)] = TableFormat.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     own: Own = None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import refuse_to_lose, write_file
 from traceq.cli.options import (
@@ -24,7 +26,6 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 from traceq.common.words import listed
 from traceq.errors import UsageError
 
@@ -49,12 +50,12 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     file: Annotated[
         Path,
-        Option("--output", "-o", help="The page to write.", metavar="FILE"),
+        typer.Option("--output", "-o", help="The page to write.", metavar="FILE"),
     ] = Path("report.html"),
     overwrite: Overwrite = False,
     step: Annotated[
         int | None,
-        Option(
+        typer.Option(
             help="The step to draw, as in ProfilerStep#N; a typical one, unless given.",
             metavar="N",
         ),

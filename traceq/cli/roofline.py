@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from traceq.cli.deliver import deliver_table, refuse_to_lose
 from traceq.cli.options import (
-    FORMAT,
     NoCache,
     OutputFile,
     Overwrite,
@@ -15,18 +16,18 @@ from traceq.cli.options import (
     StepMs,
     StepsBy,
     TableFormat,
+    format_option,
     paths_argument,
 )
-from traceq.cli.parameters import Option
 
 
 def command(  # noqa: PLR0913 - one parameter an option
     path: Annotated[Path, paths_argument("A trace or a run folder.")],
     *,
     top: Annotated[
-        int, Option(help="How many ops to show.", at_least=1, metavar="N")
+        int, typer.Option(help="How many ops to show.", min=1, metavar="N")
     ] = 20,
-    form: Annotated[TableFormat, FORMAT] = TableFormat.text,
+    form: Annotated[TableFormat, format_option(TableFormat)] = TableFormat.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     step_ms: StepMs = None,

@@ -7,11 +7,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.completion import codes
 from traceq.cli.deliver import deliver, refuse_to_lose
-from traceq.cli.options import FORMAT, OutputFile, Overwrite, Packs, renamed
-from traceq.cli.parameters import Argument, Option
+from traceq.cli.options import OutputFile, Overwrite, Packs, format_option, renamed
 from traceq.common.atomic_files import write_folder
 from traceq.common.words import counted
 from traceq.errors import UsageError
@@ -32,13 +33,13 @@ class Format(str, Enum):
 def list_command(  # noqa: PLR0913 - one parameter an option
     *,
     packs: Packs = None,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
-    markdown: Annotated[bool, Option("--markdown", hidden=True)] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", hidden=True)] = False,
     trusted: Annotated[
         Path | None,
-        Option(
+        typer.Option(
             "--trust",
             help=(
                 "Let the rules in this folder run wherever a configuration names it,"
@@ -49,17 +50,17 @@ def list_command(  # noqa: PLR0913 - one parameter an option
     ] = None,
     new: Annotated[
         str,
-        Option(
+        typer.Option(
             "--new",
             help="Write a rule of this name to start from, as nonzero-in-forward.",
             metavar="NAME",
         ),
     ] = "",
     code: Annotated[
-        str, Option("--code", help="Code of the new rule.", metavar="CODE")
+        str, typer.Option("--code", help="Code of the new rule.", metavar="CODE")
     ] = "USR001",
     folder: Annotated[
-        Path, Option("--to", help="Folder of the new rule.", metavar="FOLDER")
+        Path, typer.Option("--to", help="Folder of the new rule.", metavar="FOLDER")
     ] = Path(),
 ) -> None:
     """List the rules: code, name, and what each one finds. Or start a new one."""
@@ -82,9 +83,13 @@ def list_command(  # noqa: PLR0913 - one parameter an option
 
 
 def page_command(
-    rule: Annotated[str, Argument(help="Code or name of a rule.", completes=codes)],
+    rule: Annotated[
+        str, typer.Argument(help="Code or name of a rule.", autocompletion=codes)
+    ],
     *,
-    raw: Annotated[bool, Option("--raw", help="Print the page as Markdown.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the page as Markdown.")
+    ] = False,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     packs: Packs = None,

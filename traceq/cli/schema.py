@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose
 from traceq.cli.options import OutputFile, Overwrite
-from traceq.cli.parameters import Argument
 from traceq.errors import UsageError
 
 
 def command(
     tables: Annotated[
         list[str] | None,
-        Argument(help="Tables to describe; all if none is given.", metavar="TABLE"),
+        typer.Argument(
+            help="Tables to describe; all if none is given.", metavar="TABLE"
+        ),
     ] = None,
     *,
     file: OutputFile = None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from traceq.cli.options import Log, StepMs, paths_argument
-from traceq.cli.parameters import Option
 from traceq.inputs.display_path import typed
 
 
@@ -18,15 +19,15 @@ def command(  # noqa: PLR0913 - one parameter an option
     *,
     folder: Annotated[
         Path,
-        Option("--output", "-o", help="The fixture's folder.", metavar="FOLDER"),
+        typer.Option("--output", "-o", help="The fixture's folder.", metavar="FOLDER"),
     ],
     program: Annotated[
         str | None,
-        Option(help="What the program is, in a sentence, for origin.toml."),
+        typer.Option(help="What the program is, in a sentence, for origin.toml."),
     ] = None,
     run_by: Annotated[
         str | None,
-        Option(
+        typer.Option(
             "--command",
             help="How to run the program, for traceq check --run.",
             metavar="COMMAND",
@@ -35,24 +36,24 @@ def command(  # noqa: PLR0913 - one parameter an option
     log: Log = None,
     snapshot: Annotated[
         Path | None,
-        Option(
+        typer.Option(
             help="A memory snapshot of the same program.", metavar="FILE", parser=typed
         ),
     ] = None,
     step_ms: StepMs = None,
     keep_regions: Annotated[
         bool,
-        Option("--keep-regions", help="Keep the texts of record_function."),
+        typer.Option("--keep-regions", help="Keep the texts of record_function."),
     ] = False,
     replace_it: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--replace",
             help="Replace the fixture there; its budgets and expectations stay.",
         ),
     ] = False,
     max_kb: Annotated[
-        int, Option(help="Size limit of the trace, in kB.", at_least=1)
+        int, typer.Option(help="Size limit of the trace, in kB.", min=1)
     ] = 256,
 ) -> None:
     """Make a small trace of a large one, with the same findings and no private data.

@@ -6,10 +6,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer, write_file
 from traceq.cli.options import (
-    FORMAT,
     Captures,
     GivenLabels,
     Kernels,
@@ -20,10 +21,10 @@ from traceq.cli.options import (
     Runs,
     StepMs,
     StepsBy,
+    format_option,
     paths_argument,
     renamed,
 )
-from traceq.cli.parameters import Option
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,20 +50,20 @@ def command(  # noqa: PLR0913 - one parameter an option
         ),
     ] = None,
     *,
-    form: Annotated[Format, FORMAT] = Format.text,
+    form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
-    csv: Annotated[Path | None, Option(metavar="FILE", hidden=True)] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", hidden=True)] = None,
     overwrite: Overwrite = False,
     critical_path: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--critical-path",
             help="Show the critical path: the work that decides how long a step takes.",
         ),
     ] = False,
     host: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--host",
             help="Show an account of the host's time: operators, launches, Python.",
         ),

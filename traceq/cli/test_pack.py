@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from traceq.cli import output
-from traceq.cli.parameters import Argument
 from traceq.errors import PackError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _FOUND = 1
 
 
 def command(
-    folder: Annotated[Path, Argument(help="A folder of rules.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of rules.")],
 ) -> None:
     """Run the examples of a rule pack: Bad must find its sentences, Good nothing.
 

@@ -26,6 +26,7 @@ _METRICS = {
     "memory": "memory",
     "waiting": "waiting",
 }
+NAMES = (*_METRICS, NEW_FINDINGS)
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _SIZES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 _UNITS = {
@@ -59,9 +60,8 @@ def _limit(text: str) -> Limit:
     if name == NEW_FINDINGS and not colon:
         return Limit(name, 0.0, relative=False, text=text)
     if name not in _METRICS:
-        names = [*_METRICS, NEW_FINDINGS]
-        near = get_close_matches(name, names, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f": {', '.join(names)}"
+        near = get_close_matches(name, NAMES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f": {', '.join(NAMES)}"
         msg = f"--fail-on has no limit {name!r}{hint}"
         raise UsageError(msg)
     found = _AMOUNT.fullmatch(amount)

@@ -12,7 +12,6 @@ from traceq.common.words import counted
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_trace import load, with_kernels
-from traceq.inputs.options import given_captures, given_kernels, own_code, steps_source
 from traceq.model.owners import NOBODY
 from traceq.model.recording import Recording
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.inputs.discovery import Program
+    from traceq.inputs.options import LoadOptions
     from traceq.model.run import Rank
     from traceq.model.snapshot import Snapshot
     from traceq.model.trace import Trace
@@ -33,9 +33,9 @@ def ranks_of(path: Path) -> list[int | None]:
     return list(ranks) or [None]
 
 
-def _with_kernels(trace: Trace, folder: Path) -> Trace:
+def _with_kernels(trace: Trace, folder: Path, options: LoadOptions) -> Trace:
     """Add what generated code tells, and say what it does not."""
-    found, missing = with_kernels(trace, folder, own_code())
+    found, missing = with_kernels(trace, folder, options.own_code)
     fused = found.fused
     named = fused["kernel"].n_unique()
     lines = fused.filter(pl.col("file").is_not_null())["kernel"].n_unique()
@@ -47,20 +47,20 @@ def _with_kernels(trace: Trace, folder: Path) -> Trace:
     return found
 
 
-def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
+def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> Trace:
     """Load a trace with progress, and warn of what of it could not be read."""
     with reading(path.name) as progress:
         trace = load(
             path,
             rank=rank,
-            own=own_code(),
-            captures=given_captures(),
-            steps_by=steps_source(),
-            cache=cache,
+            own=options.own_code,
+            captures=options.captures,
+            steps_by=options.steps_by,
+            cache=options.use_cache,
             progress=progress,
         )
-    if (folder := given_kernels()) and trace.fused.is_empty():
-        trace = _with_kernels(trace, folder)
+    if (folder := options.inductor_code) and trace.fused.is_empty():
+        trace = _with_kernels(trace, folder, options)
     for sentence in trace.facts.damage:
         say(f"{path} is incomplete: {sentence}")
     if trace.step_in_doubt:
@@ -72,26 +72,32 @@ def load_shown(path: Path, *, rank: int | None = None, cache: bool) -> Trace:
     return trace
 
 
-def load_recording(path: Path, *, log: Path | None, cache: bool) -> Recording:
+def load_recording(
+    path: Path, options: LoadOptions, *, log: Path | None = None
+) -> Recording:
     """Load what was recorded of the one program that a path is of."""
     with reading(path.name) as progress:
-        program = one_program(path, cache=cache, progress=progress)
-    return load_program(program, log=log, cache=cache)
+        program = one_program(path, cache=options.use_cache, progress=progress)
+    return load_program(program, options, log=log)
 
 
-def load_program(program: Program, *, log: Path | None, cache: bool) -> Recording:
+def load_program(
+    program: Program, options: LoadOptions, *, log: Path | None = None
+) -> Recording:
     """Load what was recorded of a program: a trace or a run, a snapshot, logs."""
     path = program.trace
     run = read_run(path) if path and is_run(path) else None
     ranks = run.ranks if run else ()
     snapshots = {
-        rank.rank: snapshot_of(rank.memory, rank) for rank in ranks if rank.memory
+        rank.rank: snapshot_of(rank.memory, options.own_code, rank)
+        for rank in ranks
+        if rank.memory
     }
     if program.snapshot:
-        snapshots[0] = snapshot_of(program.snapshot)
+        snapshots[0] = snapshot_of(program.snapshot, options.own_code)
     # Of a run that died before it was traced, memory may show why.
     untraced = run and snapshots and not any(rank.trace for rank in ranks)
-    trace = load_shown(path, cache=cache) if path and not untraced else None
+    trace = load_shown(path, options) if path and not untraced else None
     logs = [*program.logs, *([log] if log else run.logs if run else [])]
     lines = pl.concat(map(log_shown, logs)) if logs else None
     step_ns = trace.step_ns if trace else None
@@ -107,12 +113,14 @@ def load_program(program: Program, *, log: Path | None, cache: bool) -> Recordin
     return Recording(program.name, trace, lines, step_ns, snapshots)
 
 
-def snapshot_of(path: Path, rank: Rank | None = None) -> Snapshot:
+def snapshot_of(
+    path: Path, own_code: frozenset[str], rank: Rank | None = None
+) -> Snapshot:
     """Read a snapshot, with what is known of whose code is on its stacks."""
     from traceq.formats.snapshot import read_snapshot  # noqa: PLC0415 - few need it
 
     owners = rank.owners if rank else NOBODY
-    return replace(read_snapshot(path), owners=replace(owners, said=own_code()))
+    return replace(read_snapshot(path), owners=replace(owners, said=own_code))
 
 
 def log_shown(path: Path) -> pl.DataFrame:

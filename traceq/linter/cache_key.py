@@ -14,33 +14,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.cache import store
+from traceq.common.dataclass import dataclass
 from traceq.common.locations import bundled
 from traceq.errors import TraceqError
 from traceq.formats.run import is_run, read_run
-from traceq.inputs.options import given_captures, given_kernels, own_code, steps_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from traceq.inputs.discovery import Program
+    from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
 
 _MOST_FILES = 10_000
 _LARGEST_CODE = 16 << 20
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A program to lint, with what the user adds to its recording."""
+
+    program: Program
+    log: Path | None = None
+    step_ns: int | None = None
+    """Step time measured without the profiler, as the user states it."""
+
+
 def question(
-    program: Program, code: str, config: Config, log: Path | None, step_ns: int | None
+    subject: Subject, code: str, config: Config, options: LoadOptions
 ) -> store.Question | None:
     """Return all that lint's outcome depends on; none if that cannot be known.
 
-    ``code`` is as ``code_of`` returns it, and ``step_ns`` the step time that was said.
+    ``code`` is as ``code_of`` returns it.
     """
+    program, log = subject.program, subject.log
     # What inductor wrote lies in a folder of thousands of files.
-    if not code or given_kernels():
+    if not code or options.inductor_code:
         return None
     with suppress(OSError, TraceqError):
         files, others = _files(program, log)
+        files += options.captures
         if any(not file.is_file() for file in files):
             return None
         rest = (
@@ -49,10 +62,10 @@ def question(
             [str(one) for one in (program.trace, program.snapshot, *program.logs)],
             others,
             str(log),
-            step_ns,
-            sorted(own_code()),
-            steps_source(),
-            [str(one) for one in given_captures()],
+            subject.step_ns,
+            sorted(options.own_code),
+            options.steps_by,
+            [str(one) for one in options.captures],
             (config.select, config.ignore, config.min_cost_us, config.rules),
             config.allow,
         )
@@ -109,7 +122,7 @@ def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 def _files(program: Program, log: Path | None) -> tuple[list[Path], list[str]]:
     """Return the files that are read, and the names of others that must be there."""
-    files = [*program.logs, *given_captures()]
+    files = [*program.logs]
     others: list[str] = []
     files += [one for one in (program.snapshot, log) if one]
     if program.folder:

@@ -10,7 +10,6 @@ from traceq.formats.run import is_run
 from traceq.inputs.discovery import found_in, traces
 from traceq.inputs.display_path import Url
 from traceq.inputs.load_recording import ranks_of
-from traceq.inputs.options import own_code, steps_source
 from traceq.ranks.analysis import analyse
 from traceq.ranks.executors.dask import connect
 from traceq.ranks.gather import digest_tasks, gather, local_executor
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from traceq.inputs.options import LoadOptions
     from traceq.ranks.analysis import Analysis
 
 
@@ -48,15 +48,19 @@ def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | No
 
 def analysed(
     paths: Sequence[Path],
+    options: LoadOptions,
     *,
     findings: bool = False,
     on: str | None = None,
-    cache: bool,
 ) -> Analysis:
     """Read the ranks that paths have, here or on a cluster, and analyse their job."""
-    ranks = ranks_in(paths, cache=cache)
+    ranks = ranks_in(paths, cache=options.use_cache)
     tasks = digest_tasks(
-        ranks, own_code(), steps_source(), findings=findings, cache=cache
+        ranks,
+        options.own_code,
+        options.steps_by,
+        findings=findings,
+        cache=options.use_cache,
     )
     engine = connect(on) if on else local_executor(tasks)
     with engine as executor, counting("ranks") as progress:
@@ -64,9 +68,9 @@ def analysed(
     return analyse(assemble(digests, unread))
 
 
-def analysed_job(path: Path, *, cache: bool) -> Analysis:
+def analysed_job(path: Path, options: LoadOptions) -> Analysis:
     """Return the one job of a folder; refuse traces that have nothing in common."""
-    found = analysed([path], cache=cache)
+    found = analysed([path], options)
     if not found.job.found.height:
         msg = (
             f"{path} has {found.job.ranks.height} traces without a collective that two"

@@ -24,6 +24,7 @@ from traceq.common.safe_text import printable
 from traceq.common.words import counted, listed
 from traceq.errors import ConfigError, UsageError
 from traceq.inputs.load_recording import load_recording
+from traceq.inputs.options import UNCACHED
 from traceq.linter.config import find_config
 from traceq.report.base.text import where
 
@@ -153,7 +154,7 @@ def held(
 ) -> Checked:
     """Hold what was recorded of a step against its budget; raise if it is over."""
     __tracebackhide__ = True
-    recording = load_recording(folder, log=None, cache=False)
+    recording = load_recording(folder, UNCACHED)
     if recording.trace is None:
         msg = f"nothing was recorded of the step: {folder} has no trace"
         raise UsageError(msg)
