@@ -179,7 +179,7 @@ def _modules(rows: pl.DataFrame) -> pl.Series:
     )
     outer, inner = layer_names(pl.col("launched")), layer_names(pl.col("captured"))
     inside = (inner + "/").str.starts_with(outer + "/")
-    deep = pl.col("launched").str.count_matches("/", literal=True) + 1
+    deep = pl.col("launched").str.count_matches("/", literal=True).fill_null(0) + 1
     rest = pl.col("captured").str.split("/").list.slice(deep)
     new = (
         pl.when(inside)
