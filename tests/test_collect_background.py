@@ -161,9 +161,10 @@ UNEVEN = (
     LOOP
     + """
 import time
-for number in range(150):
+for number in range(75):
     step()
-    time.sleep(0.12 if number % 6 == 1 else 0.01)
+    # Far apart, so that no delay on a busy machine makes a short step a long one.
+    time.sleep(0.5 if number % 6 == 1 else 0.1)
 """
 )
 
@@ -183,7 +184,7 @@ def test_fewer_steps_than_a_period_are_typical_ones(tmp_path: Path) -> None:
     assert run.rank["trace"]["window"] == "typical"
     assert len(run.step_names()) == 4
     steps = [one for one in run.annotations() if one["name"] in run.step_names()]
-    assert all(one["dur"] < 100_000 for one in steps)  # microseconds
+    assert all(one["dur"] < 400_000 for one in steps)  # microseconds
     assert "4 steps, all of them typical" in run.err
 
 
