@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
@@ -29,6 +30,7 @@ from traceq.check.cpu import cpu_budgets, cpu_part, read_cpu_part, write_cpu_par
 from traceq.check.cpu_changes import cpu_differences
 from traceq.check.numbers import Backends, Layer, Numbers, numbers
 from traceq.check.spread import Spread, tidy
+from traceq.formats.fixture_origin import origin_step_ns
 from traceq.inputs.load_trace import load
 from traceq.model.recording import Recording
 from traceq.model.run import StepTime
@@ -236,6 +238,11 @@ def test_a_step_time_stands_before_the_tables_of_an_origin(
     origin = (tmp_path / "again" / "origin.toml").read_text(encoding="utf-8")
 
     assert origin.index("true_step_ms = 7.5") < origin.index("[run]")
+
+
+@pytest.mark.parametrize("step_ms", [nan, inf, -1.0, 0, True, "7.5", None])
+def test_a_step_time_that_is_no_time_is_unknown(step_ms: object) -> None:
+    assert origin_step_ns({"true_step_ms": step_ms}) is None
 
 
 def test_a_run_in_an_origin_that_is_not_ours_is_an_error(

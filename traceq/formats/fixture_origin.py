@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from traceq.common import toml
@@ -23,6 +24,7 @@ def read_origin(folder: Path) -> dict[str, Any]:
 
 def origin_step_ns(origin: Mapping[str, Any]) -> int | None:
     """Return the step time without the profiler, if it is known."""
-    said = origin.get("true_step_ms")
-    known = isinstance(said, (int, float)) and not isinstance(said, bool)
-    return round(said * NS_PER_MS) if said and known else None
+    step_ms = origin.get("true_step_ms")
+    if isinstance(step_ms, bool) or not isinstance(step_ms, (int, float)):
+        return None
+    return round(step_ms * NS_PER_MS) if 0 < step_ms < inf else None
