@@ -55,7 +55,7 @@ ELSEWHERE = {
 HELD = {
     "bytes → tables": "pyproject.toml",
     "traceq-runs/NAME/": "tests/test_collect_launcher.py",
-    "collect/           the program": "tests/test_readme.py",
+    "collect/             program": "tests/test_readme.py",
     "fixtures/train: 2 differences": "tests/test_check_run.py",
     "E       traceq.testing.step.OverBudgetError": "tests/test_pytest_plugin.py",
 }
