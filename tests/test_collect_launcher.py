@@ -150,6 +150,7 @@ def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
     run = collect(tmp_path, ["no-such-command"])
     assert run.status == 127
     assert "cannot run no-such-command: No such file" in run.err
+    assert "nothing was recorded: the program did not start" in run.err
 
 
 @pytest.mark.slow

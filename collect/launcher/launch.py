@@ -313,6 +313,8 @@ class Launch:
 
     def _why_nothing(self) -> str:
         """Return why no process recorded anything."""
+        if self._child is None:
+            return "the program did not start"
         failed = self.status_folder / "failed"
         if failed.exists():
             return f"traceq crashed: {failed.read_text()}"
@@ -323,15 +325,13 @@ class Launch:
             )
         if self._has("torch"):
             return self._why_no_step()
-        known = run_facts.why_not_loaded(self.options.command)
-        if known:
-            return known
-        if self._has("python"):
-            return (
-                "the program never imported torch; processes started with -I, -E, -S or"
-                " a cleared environment are not seen"
-            )
-        return run_facts.why_no_python()
+        not_loaded = run_facts.why_not_loaded(self.options.command)
+        if not_loaded or not self._has("python"):
+            return not_loaded or run_facts.why_no_python()
+        return (
+            "the program never imported torch; processes started with -I, -E, -S or"
+            " a cleared environment are not seen"
+        )
 
     def _report(self, status: int) -> int:
         code = self._code(status)

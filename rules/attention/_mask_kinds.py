@@ -20,7 +20,7 @@ _IF_CAUSAL = "if it is the lower triangle, drop attn_mask and pass is_causal=Tru
 
 
 class _Kind(NamedTuple):
-    """What a mask is, as the message has it, why that is so, and what to do."""
+    """A kind of mask: its name in the message, the grounds for it, and the advice."""
 
     what: str
     note: str

@@ -95,7 +95,7 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is said of a loader."""
+    """Message, advice and evidence for one loader."""
 
     message: str
     advice: str

@@ -71,13 +71,13 @@ _COMPILED = r"^(Torch-Compiled Region|CompiledFunction)"
 
 
 class Varying(NamedTuple):
-    """What varies in the shapes of an op."""
+    """Variation of the shapes of an op."""
 
     text: str
     sizes: tuple[int, ...]
     dims: int
     per_step: float
-    """How many sizes one step has."""
+    """Distinct sizes per step."""
 
 
 _NOTHING = Varying("its shapes were not seen before", (), 1, 0)

@@ -60,7 +60,7 @@ class LintOptions:
     root: Path | None = None
     """Folder of the source; the git repository around the working directory if none."""
     tables: bool = True
-    """Whether the result has its recordings, which are then not from the cache."""
+    """Load the recordings into the result, and read no findings from the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -99,7 +99,7 @@ class Question:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the files are unchanged since."""
+        """True if no file changed after its status was taken."""
         pairs = zip(self.files, self.statuses, strict=True)
         return all(identity(file.stat()) == identity(then) for file, then in pairs)
 

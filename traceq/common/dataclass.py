@@ -58,7 +58,7 @@ _IS_FIELD = dataclasses.fields(_Usual)[0]._field_type  # type: ignore[attr-defin
 
 
 class _Declared:
-    """What the shared methods have to know of a class."""
+    """Facts about a class that the shared methods use."""
 
     def __init__(self, cls: type, fields: dict[str, Field[Any]]) -> None:
         self.names = tuple(fields)

@@ -35,11 +35,7 @@ def bundled(name: Literal["rules", "collect"]) -> Path:
 
 def config_directory() -> Path:
     """Return where a user's own settings are: the platform's usual place."""
-    try:
-        home = Path.home()
-    except RuntimeError:
-        msg = "this user has no home directory to keep settings in"
-        raise UsageError(msg) from None
+    home = _home("this user has no home directory to keep settings in")
     if sys.platform == "win32":
         base = os.environ.get("APPDATA") or home / "AppData" / "Roaming"
     elif sys.platform == "darwin":
@@ -53,11 +49,7 @@ def cache_directory() -> Path:
     """Return where things are kept: $TRACEQ_CACHE, or the platform's usual place."""
     if chosen := os.environ.get("TRACEQ_CACHE"):
         return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        msg = "this user has no home directory: set TRACEQ_CACHE to keep tables"
-        raise UsageError(msg) from None
+    home = _home("this user has no home directory: set TRACEQ_CACHE to keep tables")
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -65,3 +57,11 @@ def cache_directory() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
     return Path(base) / "traceq"
+
+
+def _home(otherwise: str) -> Path:
+    """Return the user's home directory; raise UsageError with this message without."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UsageError(otherwise) from None

@@ -44,7 +44,7 @@ class Steps(NamedTuple):
     gap: pl.Series
     """From the work before to its start."""
     dur: pl.Series
-    """How long it takes."""
+    """Its duration."""
     wait_start: pl.Series
     """The edges at which blocking calls begin."""
     wait_end: pl.Series
