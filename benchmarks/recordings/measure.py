@@ -4,10 +4,12 @@
 
 CORPUS is a folder with the programs of ``programs.toml``, each at the commit named
 there, and ``run_one.sh``, which prepares data and runs one of them. Each program runs
-twice. The plain run is warmed up, timed and profiled by ``hook/sitecustomize.py``, and
-ended. The run under ``collect``, with its default options, goes to the end; the hook
-only counts steps. One line of JSON per program is appended as soon as it is known:
-``table.py`` makes the table of docs/record.md of them. Needs Python and torch alone.
+twice. The run under ``collect``, with its default options, goes to the end;
+``hook/sitecustomize.py`` only counts its steps. In the plain run, the hook times the
+steps after a warm-up, profiles the steps that ``collect`` traced, or later ones where
+these came before the timing was done, and ends the program. One line of JSON per
+program is appended as soon as it is known: ``table.py`` makes the table of
+docs/record.md of them. Needs Python and torch alone.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ _PROFILED = {"cleanrl_ppo": 2, "cleanrl_sac": 20, "mamba_py": 10}
 _PROFILED_ELSE = 6
 # A wrapped function is compiled otherwise than the program's own.
 _NOT_HOOKED = ("gpt_fast_compile",)
+_MOST_LAPS = 1000
+_LONG_FACTS = ("steps", "open_functions")
+_LONG = ("errors", "laps_ms", "trace_facts")
 _NUMBERS = re.compile(rb"[-+]?\d[\d.,:e+-]*|\s+")
 
 
@@ -75,11 +80,11 @@ def _programs() -> dict[str, dict[str, Any]]:
 
 
 def _measured(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the plain and the recorded runs of a program tell, in turns."""
+    """Return the facts of the recorded and the plain runs of a program, in turns."""
     plain, recorded = [], []
     for _ in range(options.repeat):
-        plain.append(_plain(program, options))
         recorded.append(_recorded(program, options))
+        plain.append(_plain(program, options, recorded[-1]))
     same = all(
         one["output"].startswith(other["output"])
         for one, other in zip(recorded, plain, strict=True)
@@ -95,28 +100,45 @@ def _measured(program: dict[str, Any], options: argparse.Namespace) -> dict[str,
     }
 
 
-def _plain(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def _plain(
+    program: dict[str, Any], options: argparse.Namespace, recorded: dict[str, Any]
+) -> dict[str, Any]:
+    first, count = 0, _PROFILED.get(program["name"], _PROFILED_ELSE)
+    if recorded.get("traced_steps") and _counts_alike(recorded):
+        first, count = recorded["first_step"], recorded["traced_steps"]
     with tempfile.TemporaryDirectory() as folder:
-        run = _run(program, options, Path(folder), [])
+        run = _run(program, options, Path(folder), [], {"first": first, "steps": count})
         hooks = [one for one in run.pop("hooks") if "step_ms" in one]
         for hook in hooks:
             run |= {key: hook.get(key) for key in ("step_ms", "gpu_ms", "kernels")}
             run |= {"timed": hook["timed"], "median_ms": _median_ms(hook["ends"])}
+            run["same_steps"] = hook.get("first") == first
+            run["laps_ms"] = _laps_ms(hook["ends"])
     return run
+
+
+def _counts_alike(recorded: dict[str, Any]) -> bool:
+    """Return whether ``collect`` counted the steps that the author counts."""
+    counted = recorded["counted_steps"]["seen"]
+    author = recorded.get("profiled_author_steps") or [0]
+    return abs(counted - author[-1]) <= max(3, counted / 50)
 
 
 def _recorded(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = [sys.executable, str(_COLLECT), "--out", str(folder), "--name", "run"]
-        run = _run(program, options, folder, [*words, "--"])
+        run = _run(program, options, folder, [*words, "--"], {})
         hooks = run.pop("hooks")
-        run["author_steps"] = max((one["steps"] for one in hooks), default=None)
+        run["author_steps"] = max((one["steps"] for one in hooks), default=0)
         run |= _of_run(folder / "run")
-        done = run.get("done_at_step")
         for hook in hooks:
-            later = hook["ends"][done + 5 if done else len(hook["ends"]) :]
-            run["median_after_ms"] = _median_ms(later)
+            profiled = hook.get("profiled") or [len(hook["ends"])]
+            run["profiled_author_steps"] = profiled
+            before = hook["ends"][profiled[0] // 2 : profiled[0] - 1]
+            run["median_before_ms"] = _median_ms(before)
+            run["laps_ms"] = _laps_ms(hook["ends"])
+            run["median_after_ms"] = _median_ms(hook["ends"][profiled[-1] + 5 :])
         if options.keep and (folder / "run").exists():
             kept = options.keep / program["name"]
             shutil.copytree(folder / "run", kept, dirs_exist_ok=True)
@@ -128,6 +150,7 @@ def _run(
     options: argparse.Namespace,
     folder: Path,
     launch: list[str],
+    profile: dict[str, int],
 ) -> dict[str, Any]:
     """Run a program; return its exit status, seconds, output, and what the hook saw."""
     name = program["name"]
@@ -135,8 +158,7 @@ def _run(
         "call": program["step_call"],
         "calls": program["calls_per_step"],
         "out": str(folder),
-        "profile": not launch,
-        "profiled": _PROFILED.get(name, _PROFILED_ELSE),
+        "profile": profile,
     }
     environment = os.environ | {
         "CORPUS": str(options.corpus),
@@ -192,7 +214,10 @@ def _of_run(folder: Path) -> dict[str, Any]:
         "timed": (rank.get("step_time") or {}).get("steps"),
         "pause_s": (rank.get("pause") or {}).get("seconds"),
         "missing": [one["what"] for one in rank.get("missing", [])],
-        "done_at_step": max(trace.get("steps", [0]), default=0),
+        "first_step": trace.get("first_step") or 0,
+        "trace_facts": {
+            key: trace[key] for key in trace if key not in ("steps", "file")
+        },
     }
     files = sorted(folder.glob("rank-0.trace.json*"))
     return result | (_gpu_work(files[0]) if files else {})
@@ -206,6 +231,11 @@ def _gpu_work(file: Path) -> dict[str, Any]:
     return {"gpu_ms": sum(work) / 1e3, "kernels": len(work), "trace_mb": megabytes}
 
 
+def _laps_ms(ends: list[float]) -> list[float]:
+    laps = [round((after - before) * 1e3, 2) for before, after in pairwise(ends)]
+    return laps[:_MOST_LAPS]
+
+
 def _median_ms(ends: list[float]) -> float | None:
     laps = [after - before for before, after in pairwise(ends)]
     return round(statistics.median(laps) * 1e3, 4) if laps else None
@@ -213,7 +243,7 @@ def _median_ms(ends: list[float]) -> float | None:
 
 def _line(result: dict[str, Any]) -> str:
     plain, recorded = result["plain"][0], result["recorded"][0]
-    shown = {key: value for key, value in recorded.items() if key != "errors"}
+    shown = {key: value for key, value in recorded.items() if key not in _LONG}
     return (
         f"{result['name']}: plain {plain['status']} {plain.get('step_ms')} ms,"
         f" gpu {plain.get('gpu_ms')}; {shown}; same {result['output_is_the_same']}"

@@ -265,7 +265,7 @@ def _hook(module: Module, ended: Callable[[Module, Any], None]) -> Callable[[], 
     """Have ``ended`` called with the result of each call; return an undo."""
     compiled = module.__dict__.get("_compiled_call_impl")
     if compiled is None:
-        return module.register_forward_hook(_Hook(ended)).remove
+        return _forward_hook(module, ended)
 
     # module.compile(): a hook would be compiled into it.
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -282,21 +282,35 @@ def _hook(module: Module, ended: Callable[[Module, Any], None]) -> Callable[[], 
     return undo
 
 
-class _Hook:
-    """The module's hook: the module can still be copied and pickled."""
+def _forward_hook(
+    module: Module, ended: Callable[[Module, Any], None]
+) -> Callable[[], None]:
+    """Register a forward hook that copies and pickles of the module don't contain.
 
-    def __init__(self, ended: Callable[[Module, Any], None]) -> None:
-        self.ended = ended
+    A program may save its module whole, and load it where the recorder is absent, or
+    with ``weights_only``, which refuses functions.
+    """
+    hook = module.register_forward_hook(lambda one, _args, result: ended(one, result))
 
-    def __call__(self, module: Module, _args: Any, result: Any) -> None:
-        self.ended(module, result)
+    def state() -> Any:
+        own = getattr(type(module), "__getstate__", None)  # of torch 2.1 or later
+        state = own(module) if own else module.__dict__
+        if isinstance(state, dict) and "_forward_hooks" in state:
+            hooks = state["_forward_hooks"].copy()
+            hooks.pop(hook.id, None)
+            state = {**state, "_forward_hooks": hooks}
+            state.pop("__getstate__", None)
+        return state
 
-    def __deepcopy__(self, _memo: Any) -> _Hook:
-        return self
+    # pickle and copy look the method up on the instance.
+    module.__dict__["__getstate__"] = state
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A pickled module is loaded where we are absent: its hook does nothing.
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
+    def undo() -> None:
+        hook.remove()
+        if module.__dict__.get("__getstate__") is state:
+            del module.__dict__["__getstate__"]
+
+    return undo
 
 
 def _nothing() -> None:

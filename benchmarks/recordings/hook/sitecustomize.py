@@ -6,8 +6,8 @@
   ``torch.optim:Optimizer.step`` for all optimizers.
 - ``calls``: calls per step.
 - ``out``: the folder for ``hook-PID.json``.
-- ``profile``: whether to profile plainly some steps after a warm-up, and exit then.
-- ``profiled``: how many steps that is.
+- ``profile``: ``first`` and ``steps``: profile so many steps plainly from that one on,
+  or from the first after a warm-up and the timing, and exit then. Empty: count only.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ class _Steps:
             file.write_text(json.dumps(facts | self.facts), encoding="utf-8")
 
     def _count(self) -> None:
+        torch = sys.modules["torch"]
+        if torch.autograd._profiler_enabled():  # noqa: SLF001 - there is no public way
+            self.facts.setdefault("profiled", []).append(len(self.ends))
         if len(self.ends) % _SAVED_EVERY == 0:
             self.save()
 
@@ -85,6 +88,12 @@ class _Steps:
         _synchronize()
         seconds = time.perf_counter() - self.began
         self.facts |= {"step_ms": seconds / count * 1e3, "timed": count}
+        self.phase = self._wait
+        self._wait()
+
+    def _wait(self) -> None:
+        if len(self.ends) < _HOOK["profile"]["first"]:
+            return
 
         import torch  # noqa: PLC0415 - the program has imported it
         from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - as above
@@ -94,11 +103,11 @@ class _Steps:
         activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
         self.profiler: Any = profile(activities=activities, acc_events=True)
         self.profiler.start()
-        self.first = len(self.ends)
+        self.first = self.facts["first"] = len(self.ends)
         self.phase = self._profile
 
     def _profile(self) -> None:
-        if len(self.ends) - self.first < _HOOK["profiled"]:
+        if len(self.ends) - self.first < _HOOK["profile"]["steps"]:
             return
         _synchronize()
         self.profiler.stop()
