@@ -35,14 +35,15 @@ import tomllib  # type: ignore[import-not-found]  # Python 3.11 has it
 _HERE = Path(__file__).resolve().parent
 _COLLECT = _HERE.parents[1] / "collect"
 _GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
 # Steps to profile plainly, where an iteration is more than six optimizer steps.
 _PROFILED = {"cleanrl_ppo": 2, "cleanrl_sac": 20, "mamba_py": 10}
 _PROFILED_ELSE = 6
 # A wrapped function is compiled otherwise than the program's own.
 _NOT_HOOKED = ("gpt_fast_compile",)
-_MOST_LAPS = 1000
 _LONG_FACTS = ("steps", "open_functions")
-_LONG = ("errors", "laps_ms", "trace_facts")
+_LONG = ("errors", "trace_facts")
+_WARM_STEPS = 10
 _NUMBERS = re.compile(rb"[-+]?\d[\d.,:e+-]*|\s+")
 
 
@@ -113,7 +114,9 @@ def _plain(
             run |= {key: hook.get(key) for key in ("step_ms", "gpu_ms", "kernels")}
             run |= {"timed": hook["timed"], "median_ms": _median_ms(hook["ends"])}
             run["same_steps"] = hook.get("first") == first
-            run["laps_ms"] = _laps_ms(hook["ends"])
+            # The last steps were profiled.
+            laps = _laps_ms(hook["ends"][_WARM_STEPS : hook["first"]])
+            run["step_range_ms"] = _range_ms(laps, recorded.get("timed") or 0)
     return run
 
 
@@ -137,8 +140,9 @@ def _recorded(program: dict[str, Any], options: argparse.Namespace) -> dict[str,
             run["profiled_author_steps"] = profiled
             before = hook["ends"][profiled[0] // 2 : profiled[0] - 1]
             run["median_before_ms"] = _median_ms(before)
-            run["laps_ms"] = _laps_ms(hook["ends"])
-            run["median_after_ms"] = _median_ms(hook["ends"][profiled[-1] + 5 :])
+            later = hook["ends"][profiled[-1] + _WARM_STEPS :]
+            run["median_after_ms"] = _median_ms(later)
+            run["step_range_ms"] = _range_ms(_laps_ms(later), run.get("timed") or 0)
         if options.keep and (folder / "run").exists():
             kept = options.keep / program["name"]
             shutil.copytree(folder / "run", kept, dirs_exist_ok=True)
@@ -226,19 +230,33 @@ def _of_run(folder: Path) -> dict[str, Any]:
 def _gpu_work(file: Path) -> dict[str, Any]:
     with gzip.open(file) as stream:
         events = json.load(stream)["traceEvents"]
-    work = [one["dur"] for one in events if one.get("cat") in _GPU_WORK]
+    launched = {
+        one["args"].get("correlation") for one in events if one.get("cat") in _LAUNCHES
+    }
+    # Work that was queued before the trace belongs to none of its steps.
+    work = [
+        one["dur"]
+        for one in events
+        if one.get("cat") in _GPU_WORK and one["args"].get("correlation") in launched
+    ]
     megabytes = round(file.stat().st_size / 1e6, 1)
     return {"gpu_ms": sum(work) / 1e3, "kernels": len(work), "trace_mb": megabytes}
 
 
 def _laps_ms(ends: list[float]) -> list[float]:
-    laps = [round((after - before) * 1e3, 2) for before, after in pairwise(ends)]
-    return laps[:_MOST_LAPS]
+    return [(after - before) * 1e3 for before, after in pairwise(ends)]
 
 
 def _median_ms(ends: list[float]) -> float | None:
-    laps = [after - before for before, after in pairwise(ends)]
-    return round(statistics.median(laps) * 1e3, 4) if laps else None
+    laps = _laps_ms(ends)
+    return round(statistics.median(laps), 4) if laps else None
+
+
+def _range_ms(laps: list[float], steps: int) -> list[float] | None:
+    """Return the least and the most mean of that number of successive steps."""
+    starts = range(len(laps) - steps + 1) if steps else ()
+    means = [statistics.fmean(laps[start : start + steps]) for start in starts]
+    return [round(min(means), 4), round(max(means), 4)] if means else None
 
 
 def _line(result: dict[str, Any]) -> str:

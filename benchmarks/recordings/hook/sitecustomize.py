@@ -6,8 +6,9 @@
   ``torch.optim:Optimizer.step`` for all optimizers.
 - ``calls``: calls per step.
 - ``out``: the folder for ``hook-PID.json``.
-- ``profile``: ``first`` and ``steps``: profile so many steps plainly from that one on,
-  or from the first after a warm-up and the timing, and exit then. Empty: count only.
+- ``profile``: ``first`` and ``steps``: profile that number of steps plainly from that
+  one on, or from the first after a warm-up and the timing, and exit then. Empty: count
+  only.
 """
 
 from __future__ import annotations
