@@ -309,6 +309,14 @@ def test_a_slice_of_a_gpu_has_a_slice_of_its_peak(tmp_path: Path) -> None:
     assert found.peak == 989e12 / 4
 
 
+def test_a_negative_number_of_multiprocessors_scales_no_peak(tmp_path: Path) -> None:
+    device = {**H200, "numSms": -(1 << 32)}
+
+    found = computed(load_document(tmp_path, product(deviceProperties=[device])))
+
+    assert found.peak == 989e12
+
+
 def test_without_shapes_mfu_is_unknown() -> None:
     assert computed(load_drawn(PRODUCT)).unknown == "shapes were not recorded"
 

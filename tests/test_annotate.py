@@ -18,6 +18,7 @@ from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import causes_in, causes_of
 from traceq.annotate import messages
+from traceq.annotate.counters import counters
 from traceq.annotate.trace import write_annotated
 from traceq.errors import InputError, UsageError
 from traceq.inputs.load_trace import load
@@ -368,6 +369,12 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
     source.write_text(json.dumps(document))
     _drawn(source, file)
     assert _events(file)[: len(_events(source))] == _events(source)
+
+
+def test_a_window_without_length_has_no_counters() -> None:
+    trace = load_drawn(_DRAWN)
+
+    assert not list(counters(trace, start=5, end=5, most=10))
 
 
 def test_the_command_says_what_it_wrote_and_how_to_look_at_it(tmp_path: Path) -> None:

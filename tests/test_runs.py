@@ -13,6 +13,7 @@ from conftest import ROOT
 
 import traceq
 from traceq.errors import InputError, UsageError
+from traceq.formats.run import read_run
 from traceq.inputs.load_recording import load_recording
 from traceq.inputs.options import UNCACHED
 from traceq.testing import draw
@@ -67,6 +68,14 @@ def test_the_trace_comes_with_its_run_and_its_true_step_time(run: Path) -> None:
     assert trace.run is not None
     assert trace.run.command == ("python", "train.py")
     assert trace.run.labels == {"seq_len": "512"}
+
+
+def test_a_file_name_that_is_too_long_for_a_file_names_none(run: Path) -> None:
+    write(run, [rank(0), rank(1, memory={"file": "a" * 3000})])
+
+    loaded = read_run(run)
+
+    assert [one.memory for one in loaded.ranks] == [None, None]
 
 
 def recorded_ns() -> float:

@@ -35,7 +35,9 @@ def counters(trace: Trace, start: int, end: int, most: int) -> Iterator[Counter]
     that its ops have to move, as for the roofline. Launches in flight are those that
     the host has made and the GPU has not finished.
     """
-    bins = max(1, min(most - 1, end - start))
+    if start >= end:
+        return
+    bins = min(most - 1, end - start)
     edges = pl.Series(
         "at", [start + (end - start) * at // bins for at in range(bins + 1)], pl.Int64
     )

@@ -69,10 +69,10 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
         {
             "device": integer(entry.get("id")),
             "name": str(entry.get("name") or ""),
-            "memory": integer(entry.get("totalGlobalMem")),
-            "sms": integer(entry.get("numSms")),
-            "compute_major": integer(entry.get("computeMajor")),
-            "compute_minor": integer(entry.get("computeMinor")),
+            "memory": _count(entry.get("totalGlobalMem")),
+            "sms": _count(entry.get("numSms")),
+            "compute_major": _count(entry.get("computeMajor")),
+            "compute_minor": _count(entry.get("computeMinor")),
             "used": integer(entry.get("id")) in used,
         }
         for entry in listed
@@ -81,6 +81,12 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
     rows += [{"device": device, "used": True} for device in used if device not in known]
     table = schema.TABLES["devices"]
     return pl.DataFrame(rows, schema=dict(table.dtypes)).sort("device")
+
+
+def _count(value: object) -> int | None:
+    """Return a number of things; none of a number that cannot be one."""
+    number = integer(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _torch_versions(raw: RawTrace) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -298,7 +298,10 @@ def _file(folder: Path, entry: object) -> Path | None:
     if not isinstance(name, str) or name != Path(name).name:
         return None
     file = folder / name
-    return file if file.is_file() else None
+    try:
+        return file if file.is_file() else None
+    except OSError:  # a name that no file can have
+        return None
 
 
 def _list(value: object) -> list[Any]:
