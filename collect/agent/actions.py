@@ -463,7 +463,7 @@ class Actions:
 
     @property
     def tracing(self) -> bool:
-        """Whether our profiler is set up or running."""
+        """True if our profiler is set up or running."""
         return self._trace is not None
 
     def _why_no_gpu_work(self) -> str:

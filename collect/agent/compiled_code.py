@@ -13,7 +13,7 @@ _LONGEST = 200  # characters of a reason
 
 
 class CompiledCode:
-    """What torch.compile does from here on."""
+    """Compilations of torch.compile from here on."""
 
     def __init__(self) -> None:
         # Kept as objects: torch forgets old ones, so their number says nothing.

@@ -58,7 +58,7 @@ class Point:
     peak_bytes: int | None = None
     """The most that was allocated."""
     tokens: float | None = None
-    """How many tokens a step computes."""
+    """Tokens of a step."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -100,7 +100,7 @@ class Sweep:
 
     @property
     def enough(self) -> bool:
-        """Whether there are values enough for a law."""
+        """True if there are enough distinct values to fit a law."""
         return len(set(self.values)) > _FEW
 
 

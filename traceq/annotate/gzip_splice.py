@@ -44,7 +44,7 @@ _ALIGNED = b"\x00\x00\xff\xff"
 
 
 class _Block(NamedTuple):
-    """Where a block begins: in the file, and in the text."""
+    """Start of a block: its position in the file, and in the text."""
 
     byte: int
     bit: int

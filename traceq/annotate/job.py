@@ -42,15 +42,16 @@ _MOST_ARROWS = 2_000
 
 @dataclass
 class JobWritten:
-    """What was written."""
+    """Counts of what was written."""
 
     ranks: int
     collectives: int
     kernels: int = 0
     left_out: int = 0
-    """How many of the shortest kernels are not in it."""
+    """Number of the shortest kernels that were left out."""
     unread: int = 0
-    """How many ranks have no kernels in it: their trace cannot be read again."""
+    """Number of ranks without kernels in it, because their trace cannot be read
+    again."""
 
 
 @dataclass(frozen=True)

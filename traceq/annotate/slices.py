@@ -48,9 +48,9 @@ class Slices:
     tracks: dict[int, str]
     """The names of their tracks."""
     left_out: int
-    """How many kernels, gaps and parts of the host's time have no slice."""
+    """Number of kernels, gaps and parts of the host's time that have no slice."""
     joined: int
-    """How many of them share a slice with others."""
+    """Number of them that share a slice with others."""
 
 
 def inside(rows: pl.DataFrame, start: int, end: int) -> pl.DataFrame:

@@ -44,7 +44,7 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class Output:
-    """Where the bytes of a trace go, compressed if the file's name says so."""
+    """Output of a trace's bytes, compressed if the file's name says so."""
 
     def __init__(self, stream: BinaryIO, *, packed: bool) -> None:
         """Write to a stream."""
@@ -69,15 +69,15 @@ class Text:
 
     held: bytes
     begins: int
-    """How much of the text stands before it."""
+    """Length of the text before it."""
     crc: int
     """The checksum of that."""
     end: int
-    """Where in the text the last event ends."""
+    """Offset of the end of the last event in the text."""
 
     @property
     def size(self) -> int:
-        """How long the text is."""
+        """Length of the text."""
         return self.begins + len(self.held)
 
     def spliced(self, at: int, added: bytes) -> bytes:
@@ -175,11 +175,11 @@ class Copied:
     """The events of a file that were copied, and what was left out."""
 
     events: int | None
-    """How many were copied, if not all that are JSON."""
+    """Number of copied events; none if all that are valid JSON were copied."""
     lost: int = 0
-    """How many parts between events are no event in JSON, and were left out."""
+    """Number of parts between events that are no valid JSON and were left out."""
     header_lost: bool = False
-    """Whether what stood before the events is no JSON, and was left out."""
+    """True if the header is no valid JSON and was left out."""
 
 
 def copy(

@@ -32,7 +32,7 @@ _SMALL, _LEAST_ROOM = 1_000_000, 250_000
 
 @dataclass(frozen=True)
 class Annotated:
-    """What was written."""
+    """Sizes and contents of the annotated copy."""
 
     added: Added
     bytes_before: int
@@ -40,7 +40,7 @@ class Annotated:
     steps: tuple[int, ...] = ()
     """The steps that it was cut to."""
     copied: Copied = Copied(None)
-    """What it has of the file's own events, and what not."""
+    """The file's own events that were copied, and those that were left out."""
 
 
 def room_for(text_bytes: int, file_bytes: int) -> int:

@@ -74,12 +74,12 @@ class LayerBudget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """What ``[budgets]`` holds."""
+    """The content of ``[budgets]``."""
 
     limits: Mapping[str, Budget] = field(default_factory=dict)
     layers: Mapping[str, LayerBudget] = field(default_factory=dict)
     backends: Mapping[str, Backends] = field(default_factory=dict)
-    """Where kernels of a kind come from."""
+    """Libraries that the kernels of a kind come from."""
     cpu: Mapping[str, Budget] = field(default_factory=dict)
     """Of a run without a GPU; the others are of one with."""
 

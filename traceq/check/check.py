@@ -41,26 +41,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FixtureResult:
-    """What the check reports of one fixture."""
+    """Check result of one fixture."""
 
     folder: Path
     differences: tuple[Difference, ...]
     findings: int = 0
-    """How many are expected."""
+    """Number of expected findings."""
     budgets: int = 0
-    """How many there are."""
+    """Number of budgets."""
     written: tuple[str, ...] = ()
     """Files that were written again."""
     ran_on: str | None = None
-    """What its program ran on, where it was run: cuda or cpu."""
+    """Device that its program ran on, where it was run: cuda or cpu."""
     compared: bool = True
-    """Whether it was compared with anything."""
+    """True if it was compared with anything."""
     unable: bool = False
     """It should have been compared, and could not be."""
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the check."""
+        """True if it fails the check."""
         failing = any(one.fails for one in self.differences)
         return not self.written and (self.unable or failing)
 

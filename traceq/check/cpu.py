@@ -52,16 +52,16 @@ KINDS = {
 
 @dataclass(frozen=True)
 class CpuPart:
-    """What a program did on the CPU."""
+    """Torch calls of a program on the CPU."""
 
     torch: str
     """The version, as 2.13."""
     stacks: bool
-    """Whether places are known, and methods that leave no op."""
+    """True if stacks were recorded: places, and methods that leave no op."""
     calls: pl.DataFrame
     """Columns of ``host_calls``, per step; of the whole run for what is compiled."""
     steps: int = 1
-    """How many were recorded."""
+    """Number of recorded steps."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """Of the numbers that are not the same in all steps; of a run, not of a file."""
 

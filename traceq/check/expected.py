@@ -53,7 +53,7 @@ class Expected:
 
     @property
     def saves_ns(self) -> None:
-        """Nothing: what a fix saves is measured."""
+        """None: the savings of a fix are measured, so they are not compared."""
         return
 
     @property

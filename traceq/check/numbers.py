@@ -45,7 +45,7 @@ KINDS = ("attention", "gemm", "conv")
 
 @dataclass(frozen=True)
 class Backends:
-    """Where kernels come from, as cublas, by name."""
+    """Libraries that kernels come from, as cublas, by name."""
 
     always: tuple[str, ...] = ()
     """In every step that has such kernels."""
@@ -68,7 +68,7 @@ class Backends:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer, all its instances together, makes the GPU do in a step."""
+    """GPU work of one layer in a step, all its instances together."""
 
     kernels: float
     backends: Backends
@@ -85,7 +85,7 @@ class Numbers:
     layers: Mapping[str, Layer] = field(default_factory=dict)
     """By path, as LM/Block/Linear; empty where stacks were not recorded."""
     backends: Mapping[str, Backends] = field(default_factory=dict)
-    """Where kernels of a kind come from, as flash-attention; by ``KINDS``."""
+    """Libraries that kernels of a kind come from, as flash-attention; by ``KINDS``."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """Of the values that are not the same in all steps."""
 

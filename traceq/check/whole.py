@@ -34,11 +34,11 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Whole:
-    """What of a run differs between its steps, or from the fixture made of it."""
+    """Numbers and findings of a run that vary by step, or that its fixture lacks."""
 
     numbers: Numbers = field(default_factory=lambda: Numbers({}))
     findings: Mapping[str, Extent] = field(default_factory=dict)
-    """How much there may be of findings in some of its steps, by fingerprint."""
+    """Extent of findings in some of its steps, by fingerprint."""
     codes: Mapping[str, str] = field(default_factory=dict)
     """Codes of the rules that find them, for people."""
 

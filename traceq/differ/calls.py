@@ -25,9 +25,9 @@ class Calls:
     """Names of ops and regions with how often each is called in a step."""
 
     before: tuple[tuple[str, float], ...]
-    """What there was before and is not after, the most frequent first."""
+    """Calls of the first side only, the most frequent first."""
     after: tuple[tuple[str, float], ...]
-    """What there is after and was not before."""
+    """Calls of the second side only, the most frequent first."""
 
 
 def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:

@@ -32,7 +32,7 @@ Affects = Literal["gpu", "idle", "host"]
 
 @dataclass(frozen=True)
 class Detail:
-    """What one op at one place adds to a cause."""
+    """The contribution of one op at one place to a cause."""
 
     ns: float
     op: str
@@ -41,7 +41,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Used:
-    """What a cause is about, on one side; all numbers are per step."""
+    """The ops and kernels of a cause on one side; all numbers are per step."""
 
     ns: float = 0.0
     calls: float = 0.0
@@ -55,7 +55,7 @@ class Used:
     ops: tuple[str, ...] = ()
     """Its ops, those that take longest first."""
     place: Place = field(default_factory=Place)
-    """Where the op is that takes longest."""
+    """The place of the op that takes longest."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Cause:
 
     kind: Kind
     affects: Affects
-    """Whether the GPU works longer, idles longer, or, without a GPU, the host works
-    longer."""
+    """``gpu`` if the GPU works longer, ``idle`` if it idles longer, ``host`` if,
+    without a GPU, the host works longer."""
     ns: float
-    """By how much the step is longer for it."""
+    """Time that it adds to the step."""
     sure_ns: float
-    """How much of that is certainly not caused by the profiler."""
+    """The part of that time that the profiler certainly did not cause."""
     kernel_kind: str
     """The kind of kernels that it is about mostly, as gemm; or empty."""
     host_kind: str
-    """What of the host's account it is, as operators on new shapes; or empty."""
+    """Its entry of the host's account, as operators on new shapes; or empty."""
     before: Used
     after: Used
     details: tuple[Detail, ...]
@@ -129,7 +129,7 @@ def causes_of(
 
 @dataclass(frozen=True)
 class _Share:
-    """What matched rows of one side add to a cause."""
+    """The contribution of matched rows of one side to a cause."""
 
     ns: float = 0.0
     sure: float = 1.0
@@ -138,9 +138,9 @@ class _Share:
     kernels: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, float] = field(default_factory=dict)
     entries: tuple[Mapping[str, Any], ...] = ()
-    """What the host did in idle time before launches, with what each adds in ``ns``."""
+    """Host activity in idle time before launches, with what each adds in ``ns``."""
     after_syncs: float = 0.0
-    """How much of it is idle time after syncs."""
+    """The part of it that is idle time after syncs."""
 
 
 class _Sum:
@@ -165,7 +165,7 @@ class _Sum:
 
     @property
     def launch_ns(self) -> float:
-        """How much longer the GPU idles before launches, not after syncs."""
+        """Additional idle time of the GPU before launches, without that after syncs."""
         before, after = (
             sum(share.ns - share.after_syncs for share in side) for side in self.sides
         )

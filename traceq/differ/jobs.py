@@ -78,7 +78,7 @@ class StragglerChange:
 
 @dataclass(frozen=True, eq=False)
 class JobDiff:
-    """What changed from one job to another."""
+    """The change from one job to another."""
 
     before: JobSide
     after: JobSide

@@ -33,7 +33,7 @@ _SAME_OF_STEP = 0.002
 
 @dataclass(frozen=True)
 class Work:
-    """What the GPU does for a module in a step of one side."""
+    """GPU work of a module in a step of one side."""
 
     ns: float = 0.0
     """Time on the GPU; each instant counts once."""

@@ -67,7 +67,7 @@ class Parts:
     rows: pl.DataFrame
     """KEY and NUMBERS, with ``row``, its number."""
     kernels: pl.DataFrame
-    """What a row's kernels are: ``row``, ``name``, ``kind``, ``dtype``, ``gpu_ns`` and
+    """Kernels of the rows: ``row``, ``name``, ``kind``, ``dtype``, ``gpu_ns`` and
     ``kernels``."""
     special: dict[str, float]
     """Idle time by what the host did instead of launching."""
@@ -76,7 +76,8 @@ class Parts:
     in ``special``) and the ``row`` that the launch is of."""
     steps: int
     on_host: bool
-    """Whether these are ops on the host, without a GPU, and ``gpu_ns`` their time."""
+    """True if the rows are ops on the host, without a GPU, and ``gpu_ns`` is their
+    time."""
 
 
 def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:

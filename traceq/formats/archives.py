@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceq.formats.kinds import Kind
 
 MOST_MEMBERS = 10_000
-"""How many members an archive may have."""
+"""Maximum number of members of an archive."""
 _BLOCK = 1 << 20
 _TELLING = 1 << 10
 # A header that names a file needs a few hundred bytes, and may claim gigabytes.

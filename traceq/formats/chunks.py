@@ -69,7 +69,7 @@ class Cut:
     """The file ends as JSON should, once its end was read; otherwise its last event may
     be cut."""
     head: bytes = b""
-    """What stands before the events, up to their bracket."""
+    """The text before the events, up to their bracket."""
     opening: bytes = b""
     """From there to the first quote of the first event."""
     ending: bytes = b""

@@ -38,7 +38,7 @@ class Peekable(Protocol):
 
 
 class _Unpacker(Protocol):
-    """What the standard library's decompressors have in common."""
+    """The common interface of the standard library's decompressors."""
 
     @property
     def eof(self) -> bool: ...

@@ -53,7 +53,7 @@ class Batch:
 
     columns: list[pl.Series]
     counts: list[int | None]
-    """How many of the values, after the keys, a column is about; none if it has its
+    """Number of values after the keys that each column refers to; none if it has its
     own numbers."""
 
     @property
@@ -87,7 +87,7 @@ class CompiledEvents:
         self._made: dict[bytes, int] = {}
         """The numbers of what makes values."""
         self._makers: list[bytes] = []
-        """What makes the value of each number; of a stack its name."""
+        """The maker of the value of each number; of a stack its name."""
         self._kept = 0
 
     def read(self, data: bytes, at: int, size: int) -> tuple[int, bytes, Batch] | None:

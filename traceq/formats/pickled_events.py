@@ -176,12 +176,12 @@ class Events:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What the events of a file look like."""
+    """The layout of a file's events."""
 
     keys: tuple[bytes, ...] = (b"",) * (_HEAD_PAIRS + 1)
     """The commands that get them; an event may lack the last."""
     lengths: tuple[int, ...] = ()
-    """How long the texts are that come for the first time."""
+    """Lengths of the texts at their first occurrence."""
 
     def of(self, data: bytes, at: int) -> _Shape | None:
         """Return the shape of the event at a place, with the texts of those before."""

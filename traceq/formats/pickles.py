@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from traceq.formats.pickled_columns import Batch
 
 LARGEST = 16 << 30
-"""How many bytes of pickle are read at most, unpacked."""
+"""Maximum number of unpacked bytes that are read of a pickle."""
 _LONGEST_TEXT = 16 << 20
 # An empty list is one byte here and eighty in memory; a snapshot has few of them.
 _MOST_CONTAINERS = 1 / 5
@@ -71,11 +71,11 @@ _NONSENSE = (
 
 
 class _RefusedError(Exception):
-    """Why a pickle is not read, to follow the file's name."""
+    """A pickle that is refused; the message follows the file's name."""
 
 
 class _TakingError(Exception):
-    """What the taker of events raised is its cause."""
+    """An error of the taker of events, which is its cause."""
 
 
 class Taker(Protocol):
@@ -161,11 +161,11 @@ class _Checked:
         self.size = 0
         self._blocks = _blocks(file)
         self._unread = b""
-        """Read from the file, not yet checked."""
+        """Bytes read from the file, not yet checked."""
         self._frame = -1
-        """Where in it a frame begins, if that is known."""
+        """Offset of the next frame in ``_unread``; -1 if that is not known."""
         self._ready = b""
-        """Checked; what is before ``_at`` has been given away."""
+        """Checked bytes; those before ``_at`` were passed on."""
         self._at = 0
         self._stopped = False
         self._begun = False

@@ -151,7 +151,7 @@ def _since(top: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    """What replaces events in their list that were taken out of it."""
+    """The replacement for events that were taken out of their list."""
 
     begin: int
     end: int
@@ -530,7 +530,7 @@ class _Stacks:
 
     @property
     def count(self) -> int:
-        """How many stacks there are."""
+        """Number of stacks."""
         return len(self._stacks)
 
     def sort(self, order: list[int]) -> None:

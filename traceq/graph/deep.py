@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceq.graph.host import Frames, HostTree
 
 MOST = 512
-"""How many rows may be around another one."""
+"""Maximum nesting depth of a row."""
 # What has others in it is left out before what rarely has.
 _AROUND = [PARTS.index(part) for part in ("annotations", "frames", "ops")]
 _MOST_LEAVES = MOST + 64

@@ -43,9 +43,9 @@ class HostTree:
     """The rows of PARTS in pre-order: by thread, then start, the longest first."""
 
     part: pl.Series
-    """Which of PARTS a row is of."""
+    """Index in PARTS of the table that the row is from."""
     row: pl.Series
-    """Which row of that table it is."""
+    """The row in that table."""
     thread: pl.Series
     ts: pl.Series
     parent: pl.Series

@@ -62,7 +62,7 @@ class Iterations:
     windows: pl.DataFrame
     """``ts`` and ``end`` on the host, in order."""
     firm: bool
-    """Whether they are more than a guess."""
+    """False if the iterations are only a guess."""
 
 
 def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
@@ -117,11 +117,12 @@ class _Tried:
     """A hypothesis, tried."""
 
     anchor: pl.Series
-    """The places of something that is there once an iteration."""
+    """Positions of an event that each iteration has once."""
     landmark: str
-    """What all iterations have; empty if they are none."""
+    """The kind of event that marks iterations; empty if nothing does."""
     shared: pl.Series
-    """How much of what each does the one before it does too, the last one the first."""
+    """Similarity of each iteration to the one before it, from 0 to 1: shared events by
+    all events. The first one is compared with the last."""
 
     @property
     def few_outliers(self) -> bool:

@@ -31,9 +31,9 @@ class Linked:
 
     tables: dict[str, pl.DataFrame]
     steps: Steps
-    """What the steps were taken from."""
+    """The steps and their source."""
     too_deep: int
-    """How many rows were left out, as they lay too deep in others."""
+    """Number of rows that were left out because they are nested too deeply."""
 
 
 def link(

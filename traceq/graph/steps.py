@@ -50,7 +50,7 @@ class Steps:
     windows: pl.DataFrame
     """``step``, ``ts`` and ``end``, in order."""
     source: str
-    """What they were taken from, in words; empty if there are none."""
+    """The source of the steps, in words; empty if there are none."""
     sure: str
     """The confidence in that: certain, likely or guess."""
 
@@ -150,7 +150,7 @@ _FINDERS: dict[str, Callable[[pl.DataFrame, Frames], Steps | None]] = {
     "graph": _by_graph,
 }
 SOURCES = (*_FINDERS, "none")
-"""What steps may be taken from, in the order in which it is tried."""
+"""Sources of steps, in the order in which they are tried."""
 
 
 def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:

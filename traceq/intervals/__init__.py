@@ -17,7 +17,7 @@ _MANY = 1 << 14
 
 
 def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
-    """How much each interval adds to what the intervals before it have covered.
+    """Return the time that each interval adds to those before it.
 
     The rows must be sorted by ``start``; the sum of the result is the length of the
     intervals' union. What lies before ``since`` does not count.
@@ -26,7 +26,7 @@ def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Ex
 
 
 def uncovered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
-    """How much of the time before each interval no earlier interval covers.
+    """Return the time before each interval that no earlier interval covers.
 
     The rows must be sorted by ``start``. Time counts from ``since`` on, or from the end
     of the first interval.

@@ -35,7 +35,7 @@ _MAY_SET = (
 
 @dataclass(frozen=True)
 class Config:
-    """Which rules run, with which options, and which findings matter."""
+    """Selection of rules, their options, and the severities that fail a run."""
 
     packs: tuple[Path, ...] = ()
     select: tuple[str, ...] = (ALL,)
@@ -53,7 +53,7 @@ class Config:
     own_code: frozenset[str] = frozenset()
     """Packages and modules that are the user's own, whatever they are called."""
     steps_by: str = ""
-    """What steps are taken from; empty for the first that tells any."""
+    """The source of the steps; empty for the first one that has any."""
     file: Path | None = None
 
 

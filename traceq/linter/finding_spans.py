@@ -33,8 +33,8 @@ MARKS = pl.Schema(
         "end": pl.Int64(),
     }
 )
-# A gap is the host's doing where what the fix removes fills this share of it, or more.
-# Chosen by judgement: the host's other work in between is done while the GPU idles.
+# A gap belongs to a fix if the host work that it removes fills this share of the gap,
+# or more. Heuristic threshold: the host does its other work while the GPU idles, too.
 _FILLED = 0.1
 
 

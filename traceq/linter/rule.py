@@ -63,7 +63,7 @@ class Seen:
 
     text: str
     of: str = ""
-    """Which recording of traceq's repository was linted, as lint's arguments; if none,
+    """Arguments of lint: the recording of traceq's repository that was linted; if none,
     the first ``Bad`` example."""
 
 
@@ -108,23 +108,24 @@ class Rule:
     since: ClassVar[str] = ""
     """The version of traceq, or of your pack, that first had it."""
     preview: ClassVar[bool] = False
-    """Whether it is on trial: its findings are shown, but never fail a run."""
+    """True for a rule on trial: its findings are shown, but never fail a run."""
     severity: ClassVar[Severity] = Severity.warning
     needs: ClassVar[frozenset[Need]] = frozenset()
     advice: ClassVar[str] = ""
     priced: ClassVar[bool] = True
-    """Whether a finding that costs next to nothing matters less."""
+    """True if a finding that costs next to nothing becomes minor."""
     of_function: ClassVar[bool] = False
     """It finds functions: a finding names one, and no line of it."""
     several_fixes: ClassVar[bool] = False
     """Findings differ in their fix: the page's example would not fit all of them."""
     residual: ClassVar[bool] = False
-    """Whether it reports what no other rule explains, and so comes last."""
+    """True if it reports what no other rule explains, and so comes last."""
     leads: ClassVar[bool] = False
-    """Whether it doubts the recording: first among findings of its severity."""
+    """True if it doubts the recording: it comes first among findings of its
+    severity."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
     seen: ClassVar[Seen | None] = None
-    """What a finding looks like."""
+    """A finding of the rule, as lint prints it."""
     see: ClassVar[tuple[str, ...]] = ()
     """Names in torch's documentation, as torch.compile."""
 

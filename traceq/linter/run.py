@@ -45,7 +45,8 @@ class Views:
 
     recording: Recording
     fixed: tuple[Change, ...] = ()
-    """What is fixed already, for rules that report what remains after the others."""
+    """Changes of the fixes so far, for rules that report what remains after the
+    others."""
     named: frozenset[int] = frozenset()
     """Kernels that the others are about, likewise."""
     job: Any = None
@@ -71,7 +72,7 @@ class Views:
 
 @dataclass(frozen=True)
 class Ran:
-    """What rules found, and which were skipped or crashed."""
+    """Findings of the rules that ran, and the rules that were skipped or crashed."""
 
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Memory
 
-# A finding that costs less than this share of the step is minor. Chosen by judgement.
+# A finding that costs less than this share of the step is minor. Heuristic threshold.
 WORTH_FIXING = 0.01
-# Idle time of this share of the step, or more, matters though nothing explains it.
-# Chosen by judgement: a step in which the GPU idles less is GPU-bound.
+# Unexplained idle time of this share of the step, or more, matters. Heuristic
+# threshold: a step in which the GPU idles less is GPU-bound.
 LARGE_IDLE = 1 - GPU_BOUND
 # A fix that removes this share of an op removes the op's blocking calls too.
 _MOSTLY = 0.5
@@ -113,7 +113,7 @@ class Savings:
 
     @property
     def step_ns(self) -> float:
-        """What a step takes: as measured, else as the replay says it likely does."""
+        """Duration of a step: as measured, else as the replay estimates it."""
         return self._view.bound.step_ns
 
     def removed(self, finding: Finding) -> Finding:

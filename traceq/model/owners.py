@@ -58,7 +58,7 @@ RECORDER_FILE = (
 )
 """The code of ``traceq collect`` that runs in the profiled program."""
 GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
-"""What inductor writes, wherever its cache is."""
+"""Pattern of the files that inductor generates, wherever its cache is."""
 _INSTALLED = r"^.*/(site|dist)-packages/"
 _LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python[0-9]"
 # What torch_geometric writes for each of its layers, under a name that it makes up.

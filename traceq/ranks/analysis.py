@@ -45,7 +45,7 @@ class Straggler:
     ranks: tuple[int, ...]
     """Their rows."""
     saved_ns: float
-    """What the window gets shorter by, if they are as their peers."""
+    """Time that the window gets shorter by, if they are like their peers."""
     cause: Cause
 
 
@@ -74,7 +74,7 @@ class Analysis:
 
     @property
     def steps(self) -> float:
-        """How many steps the window is long; at least one."""
+        """Length of the window in steps, at least 1."""
         step = self.job.step_ns
         return max(1.0, self.job.window_ns / step) if step else 1.0
 

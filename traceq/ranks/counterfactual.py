@@ -52,7 +52,7 @@ class WhatIfs:
 
     @property
     def slowdown(self) -> float:
-        """How much longer the job takes than with all ranks at the median."""
+        """Duration of the job, relative to one with all ranks at the median."""
         return self.took / self.ideal if self.ideal else 1.0
 
     @property

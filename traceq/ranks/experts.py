@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Experts:
-    """What ranks receive in all-to-alls with recorded split sizes."""
+    """Tokens that ranks receive in all-to-alls with recorded split sizes."""
 
     layers: pl.DataFrame
     """By ``place`` in the step: ``module``, ``balancedness`` (mean ÷ max over ranks, at

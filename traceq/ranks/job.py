@@ -58,7 +58,7 @@ class Job:
     """The meetings of all ranks, with their own time and stretch."""
     matched_by: Mapping[str, int]
     unmatched: int
-    """How many parts of collectives nobody else is known to take part in."""
+    """Number of parts of collectives without any other known participant."""
     said: tuple[str, ...]
     """Sentences on what is missing, differs or could not be done."""
     digests: tuple[Digest, ...] = field(repr=False, default=())
@@ -66,13 +66,13 @@ class Job:
 
     @property
     def step_ns(self) -> int | None:
-        """What a step takes: the median over the ranks' steps, as recorded."""
+        """Duration of a step: the median over the ranks' steps, as recorded."""
         median = self.ranks["step_ns"].median()
         return round(median) if isinstance(median, float) else None
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it ran on GPUs; gloo also connects processes without any."""
+        """True if it ran on GPUs; gloo also connects processes without any."""
         return any(self.ranks["device"])
 
     @property

@@ -49,7 +49,7 @@ class Matched:
     """One row for a rank's part of a collective, with ``instance``; null if no other
     rank is known to take part."""
     by: dict[str, int]
-    """How many were matched by ``id``, ``number``, ``step`` and ``order``."""
+    """Number of matches by ``id``, ``number``, ``step`` and ``order``."""
     apart: tuple[tuple[str, tuple[int, ...]], ...]
     """Lanes with the ranks, by row, that could not be aligned with the others."""
 

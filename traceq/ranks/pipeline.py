@@ -28,7 +28,7 @@ class Pipeline:
     bubble: float
     """The share of the window that ranks wait in sends and receives."""
     expected: float
-    """What a schedule of one forward, one backward has: (p - 1) / (m + p - 1)."""
+    """Bubble of a 1F1B schedule: (p - 1) / (m + p - 1)."""
     from_stragglers: float
     """The part of ``bubble`` that goes if all ranks are as the median."""
 

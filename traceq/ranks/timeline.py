@@ -41,7 +41,7 @@ COMPUTE, STALLED, DATA, ALLOCATION, SYNC, HOST = (
     "host",
 )
 PARTS = (COMPUTE, STALLED, DATA, ALLOCATION, SYNC, HOST)
-"""What a rank's own time is split into, each instant once."""
+"""Parts of a rank's own time; each instant counts once."""
 
 READY, RESUME = "ready", "resume"
 """The two kinds of meetings."""

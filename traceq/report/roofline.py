@@ -51,7 +51,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Shown:
-    """What the command found, ready for any format."""
+    """Roofline of the recording, ready for any format."""
 
     path: str
     found: Roofline

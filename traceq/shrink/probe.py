@@ -35,7 +35,7 @@ _QUOTE = "line"
 
 @dataclass(frozen=True)
 class Seen:
-    """What lint finds in a recording, and the numbers that budgets limit."""
+    """Findings of a recording, and the numbers that budgets limit."""
 
     findings: tuple[Expected, ...]
     skipped: frozenset[str]

@@ -45,11 +45,11 @@ class Example:
     expected: tuple[str, ...]
     found: tuple[str, ...]
     error: str = ""
-    """What the rule crashed with, and at which of its lines."""
+    """The error that the rule crashed with, and the line of the rule."""
 
     @property
     def holds(self) -> bool:
-        """Whether the rule found what it should, and nothing else."""
+        """True if the rule found what it should, and nothing else."""
         return not self.error and self.expected == self.found
 
 

@@ -47,13 +47,13 @@ _MOST_FINDINGS = 3
 
 @dataclass(frozen=True)
 class _Advice:
-    """What helps with a number that is too high."""
+    """Advice on a number that is too high."""
 
     text: str
     rule: str
     """The rule whose page says more, if one does."""
     codes: tuple[str, ...]
-    """Which findings are on it."""
+    """Codes of the findings about it."""
 
 
 _FEWER = _Advice(
@@ -107,7 +107,7 @@ class Checked:
     """A step that was recorded, and kept to its budget."""
 
     numbers: Mapping[str, float]
-    """What it costs, by the names of budgets."""
+    """Cost of the step, by the names of budgets."""
     on: str
     """``"cpu"`` or ``"gpu"``."""
     folder: Path

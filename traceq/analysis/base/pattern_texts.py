@@ -28,10 +28,11 @@ _GROUPS = chr(_FIRST_GROUP)
 
 
 class Texts(NamedTuple):
-    """What names that match a pattern are, begin with, end with or have inside."""
+    """Literal texts of the names that a pattern matches, by their place in the name."""
 
     exact: bool
-    """Whether all that have it match; else others do not, and these may."""
+    """True if every name with such a text matches; otherwise such names only may
+    match."""
     whole: frozenset[str]
     begin: tuple[str, ...]
     end: tuple[str, ...]
@@ -62,7 +63,7 @@ class Lines(NamedTuple):
 
     text: str
     breaks: list[int]
-    """Where these are."""
+    """Offsets of the line breaks."""
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Lines:

@@ -175,7 +175,7 @@ class History:
 
     @cached_property
     def names_ops(self) -> bool:
-        """Whether the stacks have C++ frames, which name operators."""
+        """True if the stacks have C++ frames, which name operators."""
         return self.sources["op"].is_not_null().any()
 
     @cached_property

@@ -52,17 +52,17 @@ class Room:
     """Free memory for an allocation that failed."""
 
     free: int
-    """Reserved and free for its stream, outside of private pools."""
+    """Reserved memory that is free for its stream, outside of private pools."""
     free_blocks: int
-    """In how many blocks that was."""
+    """Number of free blocks that this is in."""
     largest: int
     """The largest of them."""
     other_streams: int
-    """Reserved and free for other streams, which it cannot use."""
+    """Reserved memory that is free for other streams, which it cannot use."""
     cause: str
     """``fragmented``, ``limited`` or ``full``."""
     allocations_after: int
-    """How many allocations follow: whether the program goes on."""
+    """Number of later allocations: above 0, the program went on."""
 
 
 def room(history: History, failure: Mapping[str, Any]) -> Room:

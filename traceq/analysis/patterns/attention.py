@@ -77,7 +77,7 @@ FUSED_ARGUMENTS = {
     for name, at in _ARGUMENTS.items()
     if name not in (SDPA, f"{_OP}attention_math")
 }
-"""Where fused attention has its arguments, by op; key and value follow the query."""
+"""Argument positions of fused attention, by op; key and value follow the query."""
 # What the dispatcher calls only to prepare a mask.
 _MASK_OPS = ("aten::expand", "aten::where", "aten::masked_fill_")
 # Mem-efficient kernels say what they are; CUDA graphs run them without any op.

@@ -27,7 +27,7 @@ class Reason:
     """In a few words, after a colon."""
     advice: str
     key: str
-    """What stays the same when only numbers change."""
+    """Key of the reason, the same whichever numbers the message has."""
 
 
 # A guard that failed: what torch prints, what it means, and what to do about it.

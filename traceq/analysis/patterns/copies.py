@@ -70,9 +70,9 @@ class Part(NamedTuple):
     name: str
     """As in the column ``part``."""
     holds: pl.Expr
-    """Which of the copies that no earlier part has taken belong to it."""
+    """Filter of its copies, among those that no earlier part has taken."""
     noun: str
-    """What its copies are, for a report."""
+    """Name of its copies in a report."""
 
 
 _IN_BACKWARD = pl.col("phase") == "backward"

@@ -39,7 +39,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 it that call, where they are known, ``count`` is a step's on average, and ``min`` and
 ``max`` are those of single steps, null where all steps have the same."""
 KEY = ("kind", "what", "dtypes", "file", "function")
-"""What stays the same when lines move."""
+"""Columns that identify a call, and stay the same when lines move."""
 
 OP, OPTIMIZER, CAST, COPY, SYNC = "op", "optimizer op", "cast", "copy", "sync"
 

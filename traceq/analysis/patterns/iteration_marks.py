@@ -40,7 +40,7 @@ _PHASE_OF_MODE = {
 }
 _COUNTS = ("requests", "tokens", "context", "prefill_requests", "prefill_tokens")
 COLUMNS = {"phase": pl.String, **dict.fromkeys((*_COUNTS, "graph_batch"), pl.Int64)}
-"""What a name may say of an iteration."""
+"""Columns parsed from the name of an iteration."""
 
 
 def marked_iterations(trace: Trace) -> pl.DataFrame:

@@ -214,7 +214,7 @@ class Loops:
     table: pl.DataFrame
     """One row for each place in the program: what a loop there launches and takes."""
     spans: pl.DataFrame
-    """When the host was in each ``loop``, or in its backward: ``start``, ``end``."""
+    """Host time in each ``loop`` and in its backward: ``start``, ``end``."""
 
     def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
         """Return the host's spans in the loop of one row of the table."""

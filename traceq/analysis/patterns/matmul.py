@@ -29,7 +29,7 @@ MATMULS = {
     "aten::bmm": (0, 1),
     "aten::baddbmm": (1, 2),
 }
-"""Which inputs of an op are the two matrices."""
+"""Indices of the two matrices among the inputs of an op."""
 
 _BATCHED = 3
 # What is asked of kernels, which have dozens of columns.

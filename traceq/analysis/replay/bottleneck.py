@@ -39,7 +39,7 @@ class Bottleneck:
     """Each ``step``: how long the GPU had work, ``busy``, and waited for the host,
     ``idle``; none where the trace has no steps."""
     step_ns: float
-    """What a step takes in the replay."""
+    """Duration of a step in the replay."""
 
     @cached_property
     def rows(self) -> list[tuple[str, float]]:
@@ -91,11 +91,12 @@ class LateWork:
     """GPU work in the replayed steps whose launch was late."""
 
     work: pl.DataFrame
-    """What the replay's timeline says, with ``idle``: the wait before each."""
+    """The replay's timeline of this work, with ``idle``: the GPU's wait before each
+    row."""
     idle_ns: float
-    """How long the GPU waits for the host in all steps."""
+    """Time that the GPU waits for the host, over all steps."""
     step_ns: float
-    """What a step takes."""
+    """Duration of a step."""
 
 
 def late_work(

@@ -37,10 +37,10 @@ class CriticalPath:
     host: pl.DataFrame
     """The host's part: ``cause``, what it did, and ``time``, longest first."""
     gpu_ns: float
-    """How long the GPU's part is, with the gaps between its kernels."""
+    """Duration of the GPU's part, with the gaps between its kernels."""
     host_ns: float
     complete: bool
-    """Whether it could be followed to the beginning of the step."""
+    """True if the path reaches the beginning of the step."""
 
 
 def critical_path(trace: Trace, replay: Replay, scale: TimeScale) -> CriticalPath:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 REPLAY_STAGES = 7
-"""How often it is said how far the replay and this account of it are."""
+"""Number of progress reports of the replay and of this account."""
 NEW_SHAPE = "operators on new shapes"
 LOADING = "loading kernels"
 SLOW = "operators slower than usual"
@@ -84,17 +84,17 @@ class HostAccount:
     """The host's time in order: ``start``, ``end``, ``at`` (the row of the host's
     tree) and ``thing``, what the host did."""
     described: Described
-    """What the things and the rows of the tree are."""
+    """Descriptions of the things and of the rows of the host's tree."""
     host: HostSegments
     gaps: pl.DataFrame
-    """When the GPU idled."""
+    """Idle gaps of the GPU."""
     replay: Replay
     scale: TimeScale
-    """How fast the host is without the profiler."""
+    """Speed of the host without the profiler."""
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return self.host.steps
 
     @property

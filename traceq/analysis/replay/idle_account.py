@@ -47,11 +47,11 @@ class IdleAccount:
 
     steps: int
     idle_ns: float
-    """How long the GPU waits for the host in a step."""
+    """Time per step that the GPU waits for the host."""
     step_ns: float
-    """What a step takes."""
+    """Duration of a step."""
     waits: Waits
-    """What the GPU waits for."""
+    """The host's activity in that time, computed on demand."""
 
     @cached_property
     def kinds(self) -> pl.DataFrame:
@@ -107,7 +107,7 @@ class Waits:
     pieces: pl.DataFrame
     """The pieces of the host's time in which the GPU waits: see ``_waited_pieces``."""
     changes: tuple[Change, ...]
-    """What is changed in the steps, as far as it is the host's."""
+    """The changes applied to the steps, without those of the GPU alone."""
 
     def things(self, idle_ns: float) -> pl.DataFrame:
         """Return what the GPU waits for, so long in all.

@@ -103,11 +103,11 @@ class StepModel:
     """The steps as work of the host and of the GPU, with dependencies."""
 
     work: pl.DataFrame
-    """What the GPU does, in the order of each stream: ``id`` (of the kernel), ``lane``
-    (its stream), ``launched_at`` (when the host launched it), ``start``, ``end``,
-    ``dur``, ``latency`` (from its launch to its start on an idle stream), ``gap`` (from
-    the end of what it waits for to its start), ``after`` (the row of another stream
-    that it waits for), ``before`` (when the work before it on its stream was done)."""
+    """GPU work, in the order of each stream: ``id`` (of the kernel), ``lane`` (its
+    stream), ``launched_at`` (when the host launched it), ``start``, ``end``, ``dur``,
+    ``latency`` (from its launch to its start on an idle stream), ``gap`` (from the end
+    of what it waits for to its start), ``after`` (the row of another stream that it
+    waits for), ``before`` (when the work before it on its stream was done)."""
     waits: pl.DataFrame
     """Calls that block the host, in order: ``id`` (of the call), ``start``, ``end``,
     ``waits_for`` (the row of the work it waits for; none if that is of an earlier
@@ -117,7 +117,7 @@ class StepModel:
     without the profiler, estimated from the events that were recorded in it."""
     steps: int
     repeats: bool
-    """Whether another such step follows; not so in a trace without steps."""
+    """True if another such step follows; False in a trace without steps."""
 
 
 def build_model(

@@ -51,7 +51,7 @@ class Change:
     kernel_share: float = 0.0
     """The share of its time that is removed."""
     spans: pl.DataFrame = field(default_factory=lambda: NO_SPANS)
-    """When the host did what is removed or gets faster: ``start`` and ``end``."""
+    """Host time that is removed or gets faster: ``start`` and ``end``."""
     host_share: float = 0.0
     """The share of that time that is removed."""
     syncs: frozenset[int] = frozenset()
@@ -70,7 +70,8 @@ class TimeScale:
     host: float = 1.0
     gpu: float = 1.0
     recorded: bool = False
-    """Whether the host takes as long as recorded, or as estimated without that."""
+    """True for the host's time as recorded, False for the estimate without the
+    profiler."""
 
 
 AS_RECORDED = TimeScale(recorded=True)
@@ -81,20 +82,20 @@ class Result:
     """The result of a run."""
 
     step_ns: float
-    """What one of them takes in the long run."""
+    """Duration of a step in the steady state."""
     host: pl.Series
-    """When the host began each epoch of the last round."""
+    """Start of each epoch of the last round on the host."""
     entered: pl.Series
-    """When each group of work could begin, launches aside."""
+    """Earliest start of each group of work, launches aside."""
 
 
 class _HostClock(NamedTuple):
     """The host's own work, counted from the beginning of each epoch."""
 
     launches: pl.Series
-    """How much it has worked at each launch."""
+    """Host work from the beginning of the epoch to each launch."""
     epochs: pl.Series
-    """How much it works in each epoch."""
+    """Host work of each epoch."""
 
 
 class _Times(NamedTuple):

@@ -115,9 +115,9 @@ class Call(NamedTuple):
     kernel: str
     """The name of a kernel that it launched."""
     dtype: str
-    """What that name says of the dtype, as bf16."""
+    """The dtype in that name, as bf16."""
     gradients: Callable[[], float]
-    """Asked for the bytes of all gradients of a step, for ops on all weights."""
+    """Returns the bytes of all gradients of a step, for ops on all weights."""
 
 
 def least_bytes(call: Call) -> float | None:

@@ -119,13 +119,13 @@ class Described:
     built-in or not."""
     host: HostSegments
     contexts: Contexts
-    """What the rows of the tree have in common, and of these contexts:"""
+    """The contexts of the rows: rows with the same call path share one."""
     functions: pl.Series
-    """which are Python functions that are in a file,"""
+    """For each context, whether it is a Python function that is in a file."""
     hooks: pl.Series
-    """which are calls of hooks,"""
+    """For each context, whether it is the call of a hook."""
     of_hook: pl.Series
-    """and which are what a hook does."""
+    """For each context, whether it is the work of a hook."""
 
     @cached_property
     def caller(self) -> pl.Series:
@@ -148,11 +148,11 @@ class _Places:
     """
 
     inside: pl.Series
-    """For each row of the tree the one of these that it is in."""
+    """For each context, the one of these that it is in."""
     functions: pl.Series
-    """Which rows of the tree are functions that are in a file."""
+    """For each context, whether it is a function that is in a file."""
     hooks: pl.Series
-    """Which rows of the tree are calls of hooks."""
+    """For each context, whether it is the call of a hook."""
     table: pl.DataFrame
     """Of each of these ``row`` (of the tree) and ``frame`` (of that table); which of
     these is the function, ``caller``, the ``user`` function around it, what that calls,
@@ -321,7 +321,7 @@ def _facts(
 
 @dataclass(frozen=True)
 class _Names:
-    """What the names of Python calls tell; each distinct one is looked at once."""
+    """Facts from the names of Python calls; each distinct name is parsed once."""
 
     facts: pl.DataFrame
     """Of each name ``file``, ``function``, ``own`` (whether it is the user's), whether

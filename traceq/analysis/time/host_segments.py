@@ -51,10 +51,10 @@ class HostSegments:
     segments: pl.DataFrame
     """``start``, ``end`` and ``at``, the row of ``tree`` that it belongs to."""
     tree: pl.DataFrame
-    """What the threads did, in pre-order: ``part`` (the index in PARTS), ``row`` (of
-    that table) and ``parent``, the row of this frame around it. The last row is
-    nothing: it is around all others, and what is open where nothing is. So no row is
-    none, and looking rows up takes a fraction of the time."""
+    """The activity of the threads, in pre-order: ``part`` (the index in PARTS), ``row``
+    (of that table) and ``parent``, the row of this frame around it. The last row is a
+    sentinel: it is around all others, and open where no activity is. So ``parent`` is
+    never null, and lookups take a fraction of the time."""
     windows: pl.DataFrame
     """The steps, or all of the recording: ``step``, ``start`` and ``end``. They are in
     order and do not overlap."""
@@ -67,7 +67,7 @@ class HostSegments:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps, at least 1."""
         return max(1, self.windows.height)
 
     @property

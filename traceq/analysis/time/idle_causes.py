@@ -46,7 +46,7 @@ CAUSES = (
     OPERATORS,
     PYTHON,
 )
-"""What the host may do; of several at once the first in this list counts."""
+"""Host activities; where several overlap, the first in this list counts."""
 UNKNOWN = "unknown"
 
 _WINDOW = "window"

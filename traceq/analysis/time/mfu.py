@@ -38,7 +38,7 @@ class Compute:
     """Model FLOP utilisation: the share of the step that the operations would take
     at the peak of the dtype they were done in."""
     unknown: str = ""
-    """Why there is no figure, if there is none."""
+    """Reason why there is no figure, if there is none."""
 
     def faster(self, factor: float) -> Compute:
         """Return the same operations in steps that are faster by a factor."""

@@ -40,7 +40,7 @@ class PhaseTime:
     busy_ns: float
     """The part in which the GPU, or without one the host, did its work."""
     warmup_ns: float | None
-    """What it takes in a step of the warm-up, on average; none without one."""
+    """Mean duration in warm-up steps; none without a warm-up."""
 
 
 def by_phase(trace: Trace) -> tuple[PhaseTime, ...]:

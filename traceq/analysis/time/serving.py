@@ -52,7 +52,7 @@ ACTIVITIES = (
     *(SYNCING, SAMPLING, DETOKENISING, SCHEDULING, PREPARING, LAUNCHING, GRAPHS),
     *(OPERATORS, PYTHON, NO_STACKS),
 )
-"""What the host may do between two iterations."""
+"""Host activities between two iterations."""
 
 # Activities by the name of the innermost enclosing function that matches; of an engine,
 # of transformers, or the user's. Heuristic patterns.
@@ -94,9 +94,9 @@ class Serving:
     bytes per second, and its share ``of_peak``; ``known_by``; ``only_first``, whether
     the first iteration of the trace is all there is."""
     between: pl.DataFrame
-    """What the host does before decode iterations while the GPU idles: ``activity``,
-    ``time`` of an iteration on average, the ``name`` that takes most of it, and
-    whether that is a function (``by_function``)."""
+    """Host activity before decode iterations while the GPU idles: ``activity``, mean
+    ``time`` per iteration, the ``name`` that takes most of it, and whether that is a
+    function (``by_function``)."""
     peak: float | None
     """Bytes per second that the GPU's memory can move."""
 
@@ -363,7 +363,7 @@ class TokenGaps:
     share: float
     """Their share of these iterations' time."""
     work: pl.DataFrame
-    """What of the host's work is in them: pieces as ``host_in_gaps`` returns."""
+    """Host work in these gaps: pieces as ``host_in_gaps`` returns them."""
     work_share: float
     """Its share of these iterations' time."""
     syncs: pl.DataFrame
@@ -373,12 +373,12 @@ class TokenGaps:
 
     @property
     def by_work(self) -> bool:
-        """Whether the host works in the gaps, so that a sync alone is not why."""
+        """True if the host works in the gaps, so that a sync alone is not the cause."""
         return self.share >= LEAST_GAP and self.work_share >= LEAST_GAP
 
     @property
     def by_sync(self) -> bool:
-        """Whether the gaps are there because the host waits for each token."""
+        """True if the gaps are there because the host waits for each token."""
         return self.share >= LEAST_GAP and not self.by_work and self.syncs.height > 0
 
 

@@ -56,11 +56,11 @@ class Timeline:
     (more than 1 for a run), ``busy`` (the time of all in it), and of the longest one
     the ``table`` and ``row``."""
     gaps: pl.DataFrame
-    """When the GPU idles: ``start``, ``end`` and ``cause``, of idle_causes."""
+    """Idle gaps of the GPU: ``start``, ``end`` and ``cause``, of idle_causes."""
     shortest: int
     """Slices that take less than this many nanoseconds became runs; 0 if none did."""
     left_out: int
-    """How many lanes with less to do are not shown."""
+    """Number of less busy lanes that are not shown."""
 
 
 def typical_step(trace: Trace) -> int | None:

@@ -179,7 +179,7 @@ def gpu_name(name: str) -> str:
 
 @dataclass
 class Fields:
-    """How to write the fields of one trace's events."""
+    """Writer of the fields of one trace's events."""
 
     paths: Paths
     regions: Regions

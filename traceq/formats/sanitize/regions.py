@@ -62,7 +62,7 @@ _SHORTEST_TEXT = 4
 
 
 class Regions:
-    """How to write the texts of one recording's regions.
+    """Writer of the texts of one recording's regions.
 
     A text that torch writes, or that is made of everybody's words, stays. Any other
     is ``region-3``, with the phase that its text names; equal texts are one region.

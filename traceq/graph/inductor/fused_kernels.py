@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.model.owners import Owners
 
 CALL = ("code", "call", "prefix")
-"""Which call of which code, and the modules around it."""
+"""Columns that identify a call of generated code, with the modules around it."""
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _COUNTED = r"^nn\.Module: (.+)_(\d+)$"
 _TEMPLATE = "triton_tem_"

@@ -17,7 +17,7 @@ ENTRY, EXIT = 0, 1
 CALL, ATTRIBUTE, TRUTH, OTHER = "call", "attribute", "truth", "other"
 GET, SET = "get item", "set item"
 IN_PLACE = "="
-"""What the kind of an operator ends with if it changes what it is given, as Add=."""
+"""Suffix of the kind of an operator that changes its operand in place, as Add=."""
 # Types whose call asks a tensor for its value, without a call that a trace shows.
 SCALARS = ("float", "int", "bool", "complex", "range")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -42,7 +42,7 @@ class Node:
     name: str
     """Of a call or an attribute: the last name of what is called."""
     line: int
-    """Where Python is when it does it."""
+    """The line that Python reports while it runs the operation."""
     last: int
     """The last line of the expression."""
 

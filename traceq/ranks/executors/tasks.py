@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Task:
-    """What a function is called with."""
+    """One call of the function: its name and arguments."""
 
     name: str
-    """What its user calls it."""
+    """Name of the task, for its user."""
     arguments: tuple[object, ...]
     size: int = 0
-    """How much work it is, in bytes; the largest tasks are begun first."""
+    """Amount of work, in bytes; the largest tasks are started first."""
 
 
 @dataclass(frozen=True)

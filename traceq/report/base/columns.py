@@ -28,11 +28,11 @@ class Column:
     title: str
     number: bool = False
     weight: int = 1
-    """How much of the room that the numbers leave it may claim."""
+    """Share of the width left by the numbers that it may claim."""
     cut: Callable[[str, int], str] | None = None
-    """How its texts are cut; at their end unless given."""
+    """Function that truncates its texts; without one, at their end."""
     spare: bool = False
-    """Whether the others come first where room is scarce."""
+    """True if the column is dropped first where room is scarce."""
 
 
 def cells(text: str) -> int:

@@ -43,7 +43,7 @@ OF_TRACE: tuple[Callable[[Subject], Section | None], ...] = (
     layers,
     kernels,
 )
-"""What one trace is shown by, beside its findings."""
+"""Parts for one trace, beside its findings."""
 
 
 def summary_page(found: Sequence[tuple[Summary, Trace]]) -> str:

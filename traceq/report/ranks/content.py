@@ -28,7 +28,7 @@ _SHADES = " ░▒▓█"
 _HEAT = 64
 _WORTH = 0.001
 CHANGES = "at the median of the peers"
-"""What the table of what-ifs is of."""
+"""Subject of the table of what-ifs."""
 
 IN_WORDS = {
     SLOWER: "the same kernels take longer (clocks, temperature, power)",
@@ -42,12 +42,12 @@ IN_WORDS = {
     LINK: "its collectives take longer than the same ones elsewhere (the link)",
     UNATTRIBUTED: "no single part of its time explains it",
 }
-"""What each cause means."""
+"""Meaning of each cause."""
 
 
 @dataclass(frozen=True)
 class RanksContent:
-    """What every format that people read has in it."""
+    """Content of every format that people read."""
 
     verdict: str
     screen: Content

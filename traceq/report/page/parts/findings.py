@@ -50,7 +50,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True)
 class CostBar:
-    """What a fix saves, as shares of the step in percent."""
+    """Savings of a fix, as shares of the step in percent."""
 
     likely: float
     low: float
@@ -63,10 +63,10 @@ class Card:
 
     key: str
     number: int
-    """Which one it is of the recording's findings, from 0 on."""
+    """Index of the finding in the recording, from 0."""
     finding: Finding
     family: str
-    """What its family of rules is about."""
+    """Subject of its family of rules."""
     severity: str
     cost: str
     bar: CostBar | None

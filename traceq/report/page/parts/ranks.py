@@ -29,7 +29,7 @@ _FULL = 100.0
 
 
 class Bar(NamedTuple):
-    """What the job would be shorter by."""
+    """Time that the job would be shorter by."""
 
     name: str
     time: str
