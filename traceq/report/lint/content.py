@@ -124,14 +124,14 @@ def cost(finding: Finding, outcome: Outcome) -> str:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
     if finding.saves_ns > _NOTHING * outcome.step_ns:
-        return _saving(finding, outcome) + _remains(finding, outcome)
+        return _saving(finding, outcome)
     return _saves_nothing(finding, outcome)
 
 
 def _remains(finding: Finding, outcome: Outcome) -> str:
-    """Return that a finding is on what the others leave, where there are any."""
+    """Return the condition of a residual finding's savings, where there are others."""
     others = any(not one.residual and one.saves_ns for one in outcome.findings)
-    return ", on what remains after the others" if finding.residual and others else ""
+    return " once the other findings are fixed" if finding.residual and others else ""
 
 
 def _per(outcome: Outcome) -> str:
@@ -146,10 +146,11 @@ def _a_step(outcome: Outcome) -> str:
 def _saving(finding: Finding, outcome: Outcome) -> str:
     part = share(finding.saves_ns, outcome.step_ns)
     text = f"saves {time(finding.saves_ns)}{_per(outcome)} ({part})"
+    remains = _remains(finding, outcome)
     if finding.saves_high_ns - finding.saves_low_ns > _VAGUE * finding.saves_ns:
         low = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
-        text += f", {low} to {time(finding.saves_high_ns)}"
-    return text
+        text += f", {low} to {time(finding.saves_high_ns)}{',' if remains else ''}"
+    return text + remains
 
 
 def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
