@@ -226,8 +226,13 @@ def _trains(trace: Trace) -> bool:
 def _reached(trace: Trace, step_ns: int | None) -> Reached | None:
     if not trace.facts.gpu or not trace.facts.shapes or used_gpu(trace).peak is None:
         return None
-    found = roofline(trace)
-    if found.covered < _TOLD:
+    kernel_roofline = roofline(trace)
+    if kernel_roofline.covered < _TOLD:
         return None
-    saved = recoverable_ns(trace, found, step_ns)
-    return Reached(found.covered, found.bounds, found.efficiency, saved)
+    saved = recoverable_ns(trace, kernel_roofline, step_ns)
+    return Reached(
+        kernel_roofline.covered,
+        kernel_roofline.bounds,
+        kernel_roofline.efficiency,
+        saved,
+    )

@@ -215,8 +215,8 @@ def shared_free_blocks(
 
     Private pools, as of CUDA graphs, are left out.
     """
-    found = free_blocks(*_here(history, device, event), event)
-    return found.filter(~_private())
+    blocks = free_blocks(*_here(history, device, event), event)
+    return blocks.filter(~_private())
 
 
 def _here(

@@ -117,14 +117,14 @@ def iterations(trace: Trace) -> pl.DataFrame:
     # Else it may be any loop that runs forward passes.
     if not marked.height and not (seen["phase"] == DECODE).any():
         return none
-    found = _with_context(_together(trace, marked, seen))
+    rows = _with_context(_together(trace, marked, seen))
     # Now that it has said how long the prompts are.
-    found = found.filter(pl.col("step") != _before(trace))
+    rows = rows.filter(pl.col("step") != _before(trace))
     if trace.facts.steps_from != _MARKED:
         # Steps that were found as what repeats, or by their names, are iterations.
         once = (pl.col("phase") == DECODE).cast(pl.Int64)
-        found = found.with_columns(pl.col("decodes").fill_null(once))
-    return ITERATIONS.shaped(found.with_columns(first=pl.int_range(pl.len()) == 0))
+        rows = rows.with_columns(pl.col("decodes").fill_null(once))
+    return ITERATIONS.shaped(rows.with_columns(first=pl.int_range(pl.len()) == 0))
 
 
 def _before(trace: Trace) -> int:
@@ -388,16 +388,16 @@ def _told(steps: pl.DataFrame) -> pl.DataFrame:
     times = pl.when((one & pl.col("batch").is_not_null()) | in_row).then("passes")
     decodes = pl.when(decoding > 0).then(times).otherwise(0)
     requests, tokens = decoding + reading, decoding * decodes.fill_null(1) + read
-    told = phase.is_not_null()
+    has_phase = phase.is_not_null()
     return steps.with_columns(
         phase=phase,
-        decodes=pl.when(told).then(decodes),
-        known_by=pl.when(told).then(pl.lit("shapes")),
-        requests=pl.when(told).then(requests),
-        tokens=pl.when(told).then(tokens),
-        prefill_requests=pl.when(told).then(reading),
-        prefill_tokens=pl.when(told).then(read),
-        context=pl.when(told & by_attention).then("keys"),
+        decodes=pl.when(has_phase).then(decodes),
+        known_by=pl.when(has_phase).then(pl.lit("shapes")),
+        requests=pl.when(has_phase).then(requests),
+        tokens=pl.when(has_phase).then(tokens),
+        prefill_requests=pl.when(has_phase).then(reading),
+        prefill_tokens=pl.when(has_phase).then(read),
+        context=pl.when(has_phase & by_attention).then("keys"),
         masked=known(pl.col("masked")),
         captured=captured,
     )
@@ -446,7 +446,7 @@ def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_context(found: pl.DataFrame) -> pl.DataFrame:
+def _with_context(rows: pl.DataFrame) -> pl.DataFrame:
     """Correct the context where keys are those of a cache that is longer than it.
 
     Behind a mask, keys that do not grow are a static cache; then the context is the
@@ -458,10 +458,10 @@ def _with_context(found: pl.DataFrame) -> pl.DataFrame:
     grows = pl.col("cache").filter("is_decode").diff() > 0
     static = pl.col("masked") & ~known(grows.any())
     counted = pl.col("prefill_tokens").first() + since * pl.col("requests")
-    told = found.with_columns(is_decode=decodes, loop=reads.cum_sum()).with_columns(
+    loops = rows.with_columns(is_decode=decodes, loop=reads.cum_sum()).with_columns(
         static=static.over("loop"), counted=counted.over("loop")
     )
     keys = pl.when(~pl.col("static") | reads).then("context")
     # Before the first prefill nothing says how long the prompts were.
     counted = pl.when(pl.col("is_decode") & (pl.col("loop") > 0)).then("counted")
-    return told.with_columns(context=pl.coalesce("said", keys, counted))
+    return loops.with_columns(context=pl.coalesce("said", keys, counted))

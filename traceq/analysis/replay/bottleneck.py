@@ -147,15 +147,15 @@ def _work_before(trace: Trace, replay: Replay, scale: TimeScale) -> pl.DataFrame
 def _work_after(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change]
 ) -> pl.DataFrame:
-    mine, chosen = replay.timeline(scale, changes)[_WORK], _on_busiest(trace, replay)
+    work, chosen = replay.timeline(scale, changes)[_WORK], _on_busiest(trace, replay)
     if not chosen.all():
-        mine = mine.filter(chosen)
-    if not mine["begin"].is_sorted():
-        mine = mine.sort("begin")
+        work = work.filter(chosen)
+    if not work["begin"].is_sorted():
+        work = work.sort("begin")
     whole = replay.run(changes, scale).step_ns * replay.model.steps
     # The step before ended as this one does.
     since = pl.col("done").max() - whole
-    return mine.with_columns(
+    return work.with_columns(
         idle=uncovered(pl.col("begin"), pl.col("done"), since),
         busy=covered(pl.col("begin"), pl.col("done"), since),
     )

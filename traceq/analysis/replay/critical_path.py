@@ -133,7 +133,7 @@ class _Path:
 
     def links(self) -> tuple[list[_GpuLink | _HostLink], bool]:
         """Return the links, last first, and whether they reach the beginning."""
-        found: list[_GpuLink | _HostLink] = []
+        links: list[_GpuLink | _HostLink] = []
         runs: set[int | None] = set()
         epochs: set[int] = set()
         place: _Work | _Host | None = self._last()
@@ -142,16 +142,16 @@ class _Path:
             if isinstance(place, _Work):
                 run = self._first[place.row]
                 if run in runs:
-                    return found, False
+                    return links, False
                 runs.add(run)
                 link, place = self._gpu_link(place)
             else:
                 if place.epoch in epochs:
-                    return found, False
+                    return links, False
                 epochs.add(place.epoch)
                 link, place = self._host_link(place)
-            found.append(link)
-        return found, True
+            links.append(link)
+        return links, True
 
     def _last(self) -> _Work | _Host:
         """Return what the step ends with: the host, or the work that is done last."""

@@ -95,8 +95,8 @@ class IdleAccount:
     @cached_property
     def _things(self) -> pl.DataFrame:
         """The things that the GPU waits for, with ``time`` and ``calls`` per step."""
-        found = self.waits.things(self.idle_ns * self.steps)
-        return found.with_columns(pl.col("time", "calls") / self.steps)
+        things = self.waits.things(self.idle_ns * self.steps)
+        return things.with_columns(pl.col("time", "calls") / self.steps)
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Waits:
     def _by_thing(self, spans: pl.DataFrame, things: int) -> pl.DataFrame:
         """Return ``thing``, ``time`` and ``calls``, as far as the GPU waits."""
         changes = [(one.cover.spans, one.host_share) for one in self.changes]
-        found = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
-        if found is not None:
-            return found
+        native = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
+        if native is not None:
+            return native
         nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))
         parts = (
             _waited(spans, some, self.changes)
@@ -239,8 +239,8 @@ def _waited(
     rate = (worked / whole).zip_with(whole > 0, pl.Series([0.0]))
     waited = reached - since[piece]
     waits = waited.zip_with(waited < length, length) * rate[piece]
-    found = spans.select("thing", "at", waits.alias("waits"))
-    return found.filter(pl.col("waits") > _SHORTEST)
+    waited_spans = spans.select("thing", "at", waits.alias("waits"))
+    return waited_spans.filter(pl.col("waits") > _SHORTEST)
 
 
 def _exact_sum(column: str) -> pl.Expr:

@@ -92,9 +92,9 @@ def _between(assumed: HostCost, measured: HostCost | None) -> HostCost:
     return HostCost(*(round(sqrt(max(1, one * two))) for one, two in pairs))
 
 
-def _as_much(cost: HostCost, assumed: HostCost, found: HostCost) -> HostCost:
+def _as_much(cost: HostCost, assumed: HostCost, measured: HostCost) -> HostCost:
     """Return a cost as much larger as another one was found to be."""
-    triples = zip(cost, assumed, found, strict=True)
+    triples = zip(cost, assumed, measured, strict=True)
     return HostCost(*(round(one * after / before) for one, before, after in triples))
 
 
@@ -229,8 +229,8 @@ def _with_launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 def _usual_latency(work: pl.DataFrame, latency: pl.Expr) -> int:
     """Return the median latency of a launch to an idle stream."""
     idle = pl.col("launched_at") > pl.col("before")
-    found = work.select(latency.filter(idle).median()).item()
-    return round(min(found or LAUNCH_LATENCY_NS, LONGEST_LAUNCH_LATENCY_NS))
+    median = work.select(latency.filter(idle).median()).item()
+    return round(min(median or LAUNCH_LATENCY_NS, LONGEST_LAUNCH_LATENCY_NS))
 
 
 def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
@@ -247,13 +247,13 @@ def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
         after_lane="lane",
         after_launch="launched_at",
     )
-    found = asof(late, ended, "start", "after_end", by="device").filter(
+    earlier = asof(late, ended, "start", "after_end", by="device").filter(
         pl.col("after_lane") != pl.col("lane"),
         pl.col("after_end") > pl.col("ready"),
         pl.col("after_launch") <= pl.col("launched_at"),
     )
     return work.join(
-        found.select("row", "after", "after_end"),
+        earlier.select("row", "after", "after_end"),
         on="row",
         how="left",
         maintain_order="left",
@@ -295,8 +295,8 @@ def _moments(
     edges = pl.Series([begin or 0, max(end or 0, (begin or 0) + 1)])
     moments = pl.concat([*sides, work["launched_at"]])
     inside = moments.filter(moments.is_between(*edges))
-    found = pl.concat([inside, edges]).sort()
-    return found.filter(found.ne_missing(found.shift(1)))
+    cuts = pl.concat([inside, edges]).sort()
+    return cuts.filter(cuts.ne_missing(cuts.shift(1)))
 
 
 def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
@@ -342,8 +342,8 @@ def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
         return lambda moments: moments
     ops = trace.host_ops[["ts", "dur", "parent"]]
     outermost = ops.filter(pl.col("parent").is_null())
-    found = [spans(outermost), spans(trace.runtime), recorder_stalls(trace)]
-    return Cover(pl.concat(found)).until
+    slowed = [spans(outermost), spans(trace.runtime), recorder_stalls(trace)]
+    return Cover(pl.concat(slowed)).until
 
 
 def _quiet(trace: Trace, windows: pl.Series) -> pl.Series:

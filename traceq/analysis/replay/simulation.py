@@ -173,16 +173,16 @@ class Replay:
         """Return the result of the steps with these changes, at these speeds."""
         if not changes and scale in self._runs:
             return self._runs[scale]
-        asked = (tuple(changes), scale)
+        key = (tuple(changes), scale)
         # Looked at once: rules run at once, and another one may ask meanwhile.
         last = self._last
-        if last is not None and last[0] == asked:
+        if last is not None and last[0] == key:
             return last[1]
         rounds = _ROUNDS if self.model.repeats else 1
         result = self._played(changes, scale, self._order, rounds)
         if not changes:
             self._runs[scale] = result
-        self._last = (asked, result)
+        self._last = (key, result)
         return result
 
     def once(self) -> float:
@@ -246,7 +246,7 @@ class Replay:
         edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
         piece = (count_until(reached, worked).cast(pl.Int64) - 1).clip(0, last)
-        start, end = (reached[found] for found in (piece, piece + 1))
+        start, end = (reached[index] for index in (piece, piece + 1))
         inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
         length = edges[piece + 1] - edges[piece]
         return edges[piece] + (inside * length).cast(pl.Int64)
@@ -260,9 +260,9 @@ class Replay:
 
     def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
         """Return how much the host has worked at each edge of its pieces of time."""
-        asked = (tuple(changes), scale)
+        key = (tuple(changes), scale)
         last = self._last_worked
-        if last is not None and last[0] == asked:
+        if last is not None and last[0] == key:
             return last[1]
         left = self._awake
         if changes:
@@ -276,7 +276,7 @@ class Replay:
         if worked is None:
             sums = (own * left * scale.host).cum_sum()
             worked = pl.concat([pl.Series([0.0]), sums], rechunk=True)
-        self._last_worked = (asked, worked)
+        self._last_worked = (key, worked)
         return worked
 
     def _left_of_host(self, change: Change) -> tuple[pl.Series, pl.Series]:

@@ -134,10 +134,10 @@ class Described:
             of_context[self.contexts.number]
             for of_context in (self.functions, self.hooks, self.of_hook)
         )
-        found = self.host.nearest(functions)
+        caller = self.host.nearest(functions)
         if of_hook.any():
-            found = self.host.nearest(hooks).zip_with(of_hook, found)
-        return only(found, found < self.host.nothing)
+            caller = self.host.nearest(hooks).zip_with(of_hook, caller)
+        return only(caller, caller < self.host.nothing)
 
 
 @dataclass(frozen=True)
@@ -186,16 +186,16 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
     itself = itself.zip_with(frame.is_not_null(), called)
     around = trace.ops.select(pl.col("name", "compiling", "module", *PLACE).gather(op))
     # One context of each thing tells what it is.
-    thing, told = alike(
+    thing, first = alike(
         contexts.tree["part"],
         itself,
         alike(*around).number,
         _signs(trace, places)[inside],
     )
-    facts = _facts(trace, places, inside[told], frame[told], op[told]).with_columns(
-        calls.select(pl.all().gather(told)),
-        is_op=contexts.rows_of("ops")[told].is_not_null(),
-        inner_region=contexts.rows_of("annotations")[told].is_not_null(),
+    facts = _facts(trace, places, inside[first], frame[first], op[first]).with_columns(
+        calls.select(pl.all().gather(first)),
+        is_op=contexts.rows_of("ops")[first].is_not_null(),
+        inner_region=contexts.rows_of("annotations")[first].is_not_null(),
     )
     things = _things(facts, keeps_libraries=_keeps_libraries(trace))
     return Described(
@@ -215,11 +215,11 @@ def _with_waits(trace: Trace, host: HostSegments, waits: pl.Series) -> Contexts:
     They are ``waited`` and ``blocking``.
     """
     rows = rows_where(host.are("runtime"))
-    found = pl.DataFrame({"first": rows, "row": host.tree["row"][rows]}).with_columns(
+    calls = pl.DataFrame({"first": rows, "row": host.tree["row"][rows]}).with_columns(
         waited=pl.col("row").is_in(waits.implode()),
         blocking=pl.col("row").is_in(_blocking_copies(trace).implode()),
     )
-    return host.contexts.apart(found.filter(pl.col("waited") | pl.col("blocking")))
+    return host.contexts.apart(calls.filter(pl.col("waited") | pl.col("blocking")))
 
 
 def _signs(trace: Trace, places: _Places) -> pl.Series:
@@ -339,7 +339,7 @@ def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
     """Return what the names of rows tell that are these frames, if any."""
     of_rows, first = alike(frames["name"][frame])
     name, file = text("name"), text("file")
-    told = {
+    flags = {
         "in_file": file.is_not_null(),
         "own": pl.col("own"),
         "module": name.str.contains(MODULE),
@@ -354,7 +354,7 @@ def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
         "file",
         "function",
         path=name.str.extract(MODULE),
-        **{fact: known(one) for fact, one in told.items()},
+        **{fact: known(one) for fact, one in flags.items()},
     )
     return _Names(facts, of_rows)
 
@@ -425,9 +425,9 @@ def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
     function = names["own"] & ~names["forward"]
     # What a module's call calls itself, not counting its machinery. Few functions are
     # the user's, and fewer are hooks: most traces have none.
-    mine = row_numbers(len(called)).filter(called & function)
-    by = _first_up(contexts.tree["parent"], module | called, mine)
-    hooks = pl.DataFrame({"row": mine, "by": by}).filter(known(module[by]))
+    candidates = row_numbers(len(called)).filter(called & function)
+    by = _first_up(contexts.tree["parent"], module | called, candidates)
+    hooks = pl.DataFrame({"row": candidates, "by": by}).filter(known(module[by]))
     nowhere = pl.Series([False]).new_from_index(0, len(called))
     if not hooks.height:
         return nowhere
@@ -435,18 +435,18 @@ def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
     forwards = around.filter(called & ~function & known(module[around])).unique()
     hooks = hooks.hstack(names.facts[["file", "function"]][names.of_rows[hooks["row"]]])
     beside = hooks.filter(pl.col("by").is_in(forwards.implode()))
-    found = hooks.join(beside, on=["file", "function"], how="semi")
-    return nowhere.scatter(found["row"], values=True)
+    matched = hooks.join(beside, on=["file", "function"], how="semi")
+    return nowhere.scatter(matched["row"], values=True)
 
 
 def _first_up(parent: pl.Series, marked: pl.Series, rows: pl.Series) -> pl.Series:
     """Return for these rows the nearest marked one around each, not itself."""
-    found = parent[rows]
-    looking = rows_where(known(~marked[found]))
+    above = parent[rows]
+    looking = rows_where(known(~marked[above]))
     while len(looking):
-        found = found.scatter(looking, parent[found[looking]])
-        looking = looking.filter(known(~marked[found[looking]]))
-    return found
+        above = above.scatter(looking, parent[above[looking]])
+        looking = looking.filter(known(~marked[above[looking]]))
+    return above
 
 
 def _plain(values: pl.Series) -> pl.Series:

@@ -105,22 +105,22 @@ def host_segments(trace: Trace) -> HostSegments:
     threads = _threads(trace)
     tree = _tree(trace, threads)
     # One after the other: both at once would be the most memory that lint needs.
-    found = contexts(tree)
+    call_contexts = contexts(tree)
     tree = tree[["ts", "end", "part", "row", "thread", "parent"]]
     segments = _opened(tree, len(threads), windows)
     # Rows are by thread: nobody needs to keep it for each.
     first = tree["thread"].search_sorted(row_numbers(len(threads) + 1))
-    kept = tree[["part", "row", "parent"]]
-    return HostSegments(segments, kept, windows, threads, first, found)
+    columns = tree[["part", "row", "parent"]]
+    return HostSegments(segments, columns, windows, threads, first, call_contexts)
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
     steps = trace.steps.filter("averaged")
     if steps.height:
-        found = steps.select("step", start="ts", end=END).sort("start")
+        windows = steps.select("step", start="ts", end=END).sort("start")
         # Where steps overlap, an instant is of the one that began last.
         until = pl.min_horizontal("end", pl.col("start").shift(-1))
-        return found.with_columns(end=until)
+        return windows.with_columns(end=until)
     ends = [table.select(END.max()).item() for table in (trace.ops, trace.runtime)]
     end = max((one for one in ends if one is not None), default=0)
     return pl.DataFrame(
@@ -220,10 +220,10 @@ def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFram
     lasting = pl.DataFrame([time, at], ["start", "at"]).filter(time.shift(-1) > time)
     begins = lasting["at"].ne_missing(lasting["at"].shift(1))
     begins |= lasting["start"].is_in(edges["time"].implode())
-    found = lasting.filter(begins)
-    last = edges["time"].search_sorted(found["start"], side="right").cast(pl.Int64) - 1
+    starts = lasting.filter(begins)
+    last = edges["time"].search_sorted(starts["start"], side="right").cast(pl.Int64) - 1
     inside = (edges["inside"] > 0)[only(last, last >= 0).cast(INDEX)]
-    return found.select(
+    return starts.select(
         "start", pl.col("start").shift(-1, fill_value=time.max()).alias("end"), "at"
     ).filter(known(inside))
 
@@ -287,27 +287,27 @@ def _counting(runs: pl.DataFrame, threads: int) -> pl.Series:
     many threads.
     """
     run = pl.int_range(pl.len())
-    found = runs.select(
+    pairs = runs.select(
         pl.col("rank").cast(pl.Int64),
         run=run,
         counts=pl.when("busy").then(run).otherwise(-1),
     )
     for _ in range(threads.bit_length()):
-        found = _in_pairs(found)
+        pairs = _in_pairs(pairs)
     counts = pl.when(pl.col("counts") >= 0).then("counts").cast(INDEX)
-    return found.sort("run").select(counts).to_series()
+    return pairs.sort("run").select(counts).to_series()
 
 
-def _in_pairs(found: pl.DataFrame) -> pl.DataFrame:
+def _in_pairs(runs: pl.DataFrame) -> pl.DataFrame:
     """Make one of each two neighbours; the second counts while the first is idle."""
     pair, is_first = pl.col("rank") // 2, pl.col("rank") % 2 == 0
     begins = pair != pair.shift(1, fill_value=-1)
     first, second = (
-        pl.when(mine).then("counts").when(begins).then(-1).forward_fill()
-        for mine in (is_first, ~is_first)
+        pl.when(own).then("counts").when(begins).then(-1).forward_fill()
+        for own in (is_first, ~is_first)
     )
     # By one number, which is much faster to sort by than two.
     order = pair * pl.len() + pl.col("run")
-    return found.sort(order).select(
+    return runs.sort(order).select(
         "run", rank=pair, counts=pl.when(first >= 0).then(first).otherwise(second)
     )

@@ -46,12 +46,12 @@ class PhaseTime:
 def by_phase(trace: Trace) -> tuple[PhaseTime, ...]:
     """Return the phases that steps have, in order, and then the step itself."""
     times = phase_times(trace)
-    found = [
+    phases = [
         _mean(times, phase, pl.col("phase") == phase)
         for phase in PHASES
         if times.filter("averaged", pl.col("phase") == phase).height
     ]
-    return (*found, _mean(times, STEP, pl.lit(value=True)))
+    return (*phases, _mean(times, STEP, pl.lit(value=True)))
 
 
 def _mean(times: pl.DataFrame, name: str, chosen: pl.Expr) -> PhaseTime:

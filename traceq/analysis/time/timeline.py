@@ -208,7 +208,7 @@ def _merged(
         while _count(events, start, shortest) > most and shortest < end - start:
             shortest *= 2
     length = pl.col("end") - pl.col("start")
-    found = (
+    merged = (
         events.with_columns(bin=_bins(start, shortest))
         .group_by("lane", "depth", "bin", maintain_order=True)
         .agg(
@@ -220,7 +220,7 @@ def _merged(
         )
         .sort("lane", "depth", "start", maintain_order=True)
     )
-    return found.drop("bin"), shortest
+    return merged.drop("bin"), shortest
 
 
 def _bins(start: int, shortest: int) -> pl.Expr:
@@ -248,12 +248,12 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
     """
     numbered = slices.with_row_index("at")
     ops = trace.ops.select(op_row="id", op=text("name"), inputs="inputs")
-    found = []
+    parts = []
     for name in TABLES:
-        mine = numbered.filter(pl.col("table") == name)
-        if not mine.height:
+        rows = numbered.filter(pl.col("table") == name)
+        if not rows.height:
             continue
-        table = trace.table(name)[mine["row"]]
+        table = trace.table(name)[rows["row"]]
         columns = {"name": table["name"].cast(pl.String)}
         columns |= {
             column: table[column].cast(pl.String)
@@ -263,7 +263,7 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
             if column in table.columns
         }
         if name == KERNELS:
-            columns["cause"] = gpu_causes(trace, mine["row"])
+            columns["cause"] = gpu_causes(trace, rows["row"])
         if name == CALLS:
             columns["call"] = table["call"].cast(pl.String)
         if name == OPS:
@@ -271,10 +271,10 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
             columns["compiling"] = table["compiling"]
         elif "op" in table.columns:
             columns["op_row"] = table["op"]
-        found.append(pl.DataFrame({"at": mine["at"], **columns}))
-    if not found:
+        parts.append(pl.DataFrame({"at": rows["at"], **columns}))
+    if not parts:
         return slices
-    told = pl.concat(found, how="diagonal_relaxed")
-    if "op_row" in told.columns:
-        told = told.join(ops, on="op_row", how="left", maintain_order="left")
-    return numbered.join(told, on="at", how="left", maintain_order="left").drop("at")
+    facts = pl.concat(parts, how="diagonal_relaxed")
+    if "op_row" in facts.columns:
+        facts = facts.join(ops, on="op_row", how="left", maintain_order="left")
+    return numbered.join(facts, on="at", how="left", maintain_order="left").drop("at")
