@@ -175,8 +175,8 @@ def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
     longest = (1 + _LITTLE) * max(anchor.diff().drop_nulls().to_list()) + _LONGEST_GRAM
     return max(first, behind) <= longest and all(
         length <= _FEWEST_EVENTS
-        or _alike(sequence.slice(mine, length), sequence.slice(max(0, whole), length))
-        for mine, whole, length in (
+        or _alike(sequence.slice(start, length), sequence.slice(max(0, whole), length))
+        for start, whole, length in (
             (0, second - first, first),
             (last, before, behind),
         )
@@ -346,9 +346,9 @@ def _landmark(
     ``rest`` is what is in none of them. Unless there is any, what is before the first
     place is of the last piece: together they are a whole one.
     """
-    found = pieces.group_by("piece").agg(pl.col(*LANDMARKS).any())
+    present = pieces.group_by("piece").agg(pl.col(*LANDMARKS).any())
     outliers = max(_SHARE_OF_OUTLIERS * count, int(count >= _FEWEST_WITH_OUTLIERS))
-    having = {name: int(found[name].sum()) for name in LANDMARKS}
+    having = {name: int(present[name].sum()) for name in LANDMARKS}
     in_all = [name for name, pieces in having.items() if count - pieces <= outliers]
     # A step without its optimizer or its backward is a part of a step, and a pass
     # without its embedding a layer, unless a replayed graph hides it.
@@ -366,9 +366,9 @@ def _landmark(
 
 def _shared(pieces: pl.DataFrame, other: pl.Expr) -> pl.Series:
     """Return the similarity of each piece to another one, by number."""
-    mine = pieces.group_by("piece", "name").agg(times=pl.len().cast(pl.Int64))
-    theirs = mine.with_columns(piece=other)
-    both = mine.join(theirs, on=("piece", "name"), how="full", coalesce=True)
+    counts = pieces.group_by("piece", "name").agg(times=pl.len().cast(pl.Int64))
+    theirs = counts.with_columns(piece=other)
+    both = counts.join(theirs, on=("piece", "name"), how="full", coalesce=True)
     return (
         both.with_columns(pl.col("times", "times_right").fill_null(0))
         .group_by("piece")
@@ -476,7 +476,7 @@ def _borders(sequence: pl.DataFrame, regular: pl.DataFrame) -> pl.Series:
     """
     after = pl.col("optimizer").shift(1) & ~pl.col("optimizer")
     waited = pl.col("wait").shift(1) & ~pl.col("wait")
-    told = sequence.select(
+    evidence = sequence.select(
         "at", "gap", told=pl.when(after).then(2).when(waited).then(1).otherwise(0)
     )
     # Of things that take turns, those that are there before another one for the first
@@ -489,7 +489,7 @@ def _borders(sequence: pl.DataFrame, regular: pl.DataFrame) -> pl.Series:
     last = pl.when((share <= 1 - _WHOLE) & (behind > long)).then(0)
     left = first.otherwise(_from_whole(before)) + last.otherwise(_from_whole(behind))
     best = (
-        regular.join(told, on="at", how="left")
+        regular.join(evidence, on="at", how="left")
         .sort("gram", "at")
         .group_by("gram", maintain_order=True)
         .agg(

@@ -61,8 +61,8 @@ def find(raw: Frames, regions: pl.DataFrame, by: str = "") -> Steps:
         ~pl.col("on_gpu")
     )
     for source in [by] if by else SOURCES:
-        if source in _FINDERS and (found := _FINDERS[source](host, raw)):
-            return found
+        if source in _FINDERS and (steps := _FINDERS[source](host, raw)):
+            return steps
     if by == "repeats" and (loop := _loop(raw, insist=True)):
         return Steps(_numbered(loop.windows), _REPEATS, GUESS)
     return Steps(_numbered(_NONE), "", "")
@@ -81,11 +81,11 @@ def _by_profiler(host: pl.DataFrame, _: Frames) -> Steps | None:
 
 
 def _by_annotation(host: pl.DataFrame, raw: Frames) -> Steps | None:
-    if found := marked_steps.of_engine(host):
-        windows, source = found
+    if marked := marked_steps.of_engine(host):
+        windows, source = marked
         return Steps(_numbered(windows), source, CERTAIN)
-    if found := marked_steps.of_user(host, raw):
-        windows, source = found
+    if marked := marked_steps.of_user(host, raw):
+        windows, source = marked
         return Steps(_numbered(windows), source, LIKELY)
     return None
 
@@ -121,10 +121,10 @@ def _without_cut(windows: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_repeats(_: pl.DataFrame, raw: Frames) -> Steps | None:
-    found = _loop(raw)
-    if found is None:
+    loop = _loop(raw)
+    if loop is None:
         return None
-    return Steps(_numbered(found.windows), _REPEATS, LIKELY if found.firm else GUESS)
+    return Steps(_numbered(loop.windows), _REPEATS, LIKELY if loop.firm else GUESS)
 
 
 def _by_graph(_: pl.DataFrame, raw: Frames) -> Steps | None:

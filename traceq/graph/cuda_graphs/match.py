@@ -96,11 +96,11 @@ def matched(
     graphs = kernels.join(calls, on="count", how="semi").partition_by(
         "count", "graph", as_dict=True, maintain_order=True
     )
-    found = [
+    pairs = [
         _of_graph(replays, _latest(sizes[count,]), windows)
         for (count, _), replays in islice(graphs.items(), _MOST_GRAPHS)
     ]
-    return pl.concat([pl.DataFrame(schema=_PAIRS), *found])
+    return pl.concat([pl.DataFrame(schema=_PAIRS), *pairs])
 
 
 def _latest(calls: pl.DataFrame) -> pl.DataFrame:

@@ -106,17 +106,17 @@ def read_program(source: str) -> Program:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Program()
-    found = [Function(1, MODULE_LEVEL, tree)]
+    functions = [Function(1, MODULE_LEVEL, tree)]
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS):
             lines = [one.lineno for one in node.decorator_list]
-            found.append(Function(min([node.lineno, *lines]), node.name, node))
+            functions.append(Function(min([node.lineno, *lines]), node.name, node))
         elif isinstance(node, ast.Lambda):
-            found.append(Function(node.lineno, "<lambda>", node))
+            functions.append(Function(node.lineno, "<lambda>", node))
         elif type(node) in _COMPREHENSIONS:
             name = _COMPREHENSIONS[type(node)]
-            found.append(Function(node.lineno, name, node))  # type: ignore[attr-defined]
-    return Program(found)
+            functions.append(Function(node.lineno, name, node))  # type: ignore[attr-defined]
+    return Program(functions)
 
 
 def graph_of(function: Function) -> Graph:
@@ -171,8 +171,8 @@ class _Builder:
     def statement(self, one: ast.stmt, ends: Ends) -> Ends:
         visit = getattr(self, f"_{type(one).__name__.lower()}", None)
         if visit is not None:
-            found: Ends = visit(one, ends)
-            return found
+            after: Ends = visit(one, ends)
+            return after
         if isinstance(one, (ast.Expr, ast.Delete)):
             return self._all(ast.iter_child_nodes(one), ends)
         return ends
@@ -345,8 +345,8 @@ class _Builder:
     def expression(self, one: ast.expr, ends: Ends) -> Ends:
         visit = getattr(self, f"_{type(one).__name__.lower()}", None)
         if visit is not None:
-            found: Ends = visit(one, ends)
-            return found
+            after: Ends = visit(one, ends)
+            return after
         return self._all(ast.iter_child_nodes(one), ends)
 
     def _boolop(self, one: ast.BoolOp, ends: Ends) -> Ends:
