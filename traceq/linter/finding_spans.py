@@ -51,11 +51,11 @@ def marked(view: View, findings: Sequence[Finding]) -> pl.DataFrame:
     for number, finding in enumerate(findings):
         of_gpu = [_kernels(view.trace, finding), gaps.of(finding)]
         of_host = list(_on_host(view, finding))
-        found = pl.concat([*of_gpu, *of_host])
-        if not found.height:
-            found = _rows(STEP, view.steady.windows)
+        rows = pl.concat([*of_gpu, *of_host])
+        if not rows.height:
+            rows = _rows(STEP, view.steady.windows)
         frames.append(
-            found.with_columns(finding=pl.lit(number, pl.UInt32)).select(*MARKS)
+            rows.with_columns(finding=pl.lit(number, pl.UInt32)).select(*MARKS)
         )
     return pl.concat(frames)
 

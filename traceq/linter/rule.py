@@ -74,12 +74,12 @@ def inputs(
     values: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return an op's arguments as the profiler writes them, for a drawn trace."""
-    found: dict[str, Any] = {"Input Dims": list(dims), "Input type": list(types)}
+    arguments: dict[str, Any] = {"Input Dims": list(dims), "Input type": list(types)}
     if strides is not None:
-        found["Input Strides"] = list(strides)
+        arguments["Input Strides"] = list(strides)
     if values is not None:
-        found["Concrete Inputs"] = list(values)
-    return found
+        arguments["Concrete Inputs"] = list(values)
+    return arguments
 
 
 def option(default: Value, meaning: str) -> Value:
@@ -147,8 +147,8 @@ class Rule:
     @classmethod
     def example(cls, number: int = 0) -> str:
         """Return the page's code before and after a fix, as a diff; or nothing."""
-        found = _EXAMPLE.findall(cls.page())
-        return found[number] if number < len(found) else ""
+        examples = _EXAMPLE.findall(cls.page())
+        return examples[number] if number < len(examples) else ""
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:

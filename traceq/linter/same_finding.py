@@ -61,11 +61,11 @@ class Extent:
 
 def extent(findings: Iterable[Comparable]) -> Extent:
     """Return how much there is of the findings of one fingerprint."""
-    found = list(findings)
-    times = [one.saves_ns for one in found if one.saves_ns is not None]
+    all_findings = list(findings)
+    times = [one.saves_ns for one in all_findings if one.saves_ns is not None]
     return Extent(
-        sum(one.count for one in found),
-        sum(one.cost_bytes for one in found),
+        sum(one.count for one in all_findings),
+        sum(one.cost_bytes for one in all_findings),
         sum(times) if times else None,
     )
 

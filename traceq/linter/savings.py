@@ -102,10 +102,10 @@ class Savings:
     @cached_property
     def _scales(self) -> tuple[TimeScale, ...]:
         """The likely host speed, then a fast and a slow one unless it is brief."""
-        found = self._view.calibration
+        calibration = self._view.calibration
         if self._brief:
-            return (found.likely,)
-        return found.scales
+            return (calibration.likely,)
+        return calibration.scales
 
     @cached_property
     def _before(self) -> list[float]:
@@ -160,10 +160,10 @@ class Savings:
         for one in findings:
             with suppress(Exception):
                 readable |= zip(one.fixes, self._changes(one), strict=True)
-        asked = tuple(readable)
-        if asked not in self._host_changes:
-            self._host_changes[asked] = tuple(_on_host(readable.values()))
-        return self._host_changes[asked]
+        key = tuple(readable)
+        if key not in self._host_changes:
+            self._host_changes[key] = tuple(_on_host(readable.values()))
+        return self._host_changes[key]
 
     def _kernel_ns(self, change: Change) -> float:
         if change not in self._gpu_ns:
@@ -226,8 +226,8 @@ class Savings:
         return [self._known[fix] for fix in finding.fixes]
 
     def _changed(self, fix: Fix) -> Change:
-        found = _host_time(self._view, fix)
-        parts = merged(found) if found.height else found
+        host_time = _host_time(self._view, fix)
+        parts = merged(host_time) if host_time.height else host_time
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.replay.model.waits, parts))
@@ -248,16 +248,16 @@ def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
 def _host_time(view: View, fix: Fix) -> pl.DataFrame:
     """Return when the host was at what the fix removes, which may overlap."""
     if fix.spans is not None:
-        found = fix.spans[["start", "end"]]
+        times = fix.spans[["start", "end"]]
     else:
         tables = ((view.trace.ops, fix.ops), (view.trace.runtime, fix.calls))
         parts = [_when(table, _ids(rows)) for table, rows in tables if len(rows)]
         if not parts:
             return NO_SPANS
-        found = pl.concat(parts)
+        times = pl.concat(parts)
     # The host does not run what a CUDA graph replays, which lies before the trace.
-    ran = (found["end"] > found["start"]) & (found["start"] >= 0)
-    return found if ran.all() else found.filter(ran)
+    ran = (times["end"] > times["start"]) & (times["start"] >= 0)
+    return times if ran.all() else times.filter(ran)
 
 
 def _when(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:

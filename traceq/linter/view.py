@@ -195,8 +195,8 @@ class View:
 
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
-        given = self.trace.inputs.drop("id")[ops["inputs"]]
-        return ops.with_columns(given.get_columns())
+        inputs = self.trace.inputs.drop("id")[ops["inputs"]]
+        return ops.with_columns(inputs.get_columns())
 
     def roots(self, marked: pl.Expr) -> pl.Series:
         """Return for each op of the trace itself, if marked, or the nearest around it.
@@ -270,5 +270,5 @@ class View:
         The first module is named only where the line is not known.
         """
         module = None if row["file"] else next(iter(row["module"]), None)
-        known = Place(row["file"], row["line"], row["function"], module)
-        return replace(known, via=row.get("via"))
+        place = Place(row["file"], row["line"], row["function"], module)
+        return replace(place, via=row.get("via"))
