@@ -76,7 +76,7 @@ def _chosen_ops(trace: Tables, step: int | None, root: int | None) -> pl.DataFra
 def _started_kernels(
     trace: Tables, calls: pl.DataFrame, step: int | None
 ) -> pl.DataFrame:
-    """Return what these calls started, and the step's work without a launch."""
+    """Return the work that these calls started, and work without any launch."""
     wanted = pl.col("launch").is_in(calls["id"].implode())
     if step is not None:
         wanted |= pl.col("launch").is_null() & (pl.col("step") == step)

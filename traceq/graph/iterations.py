@@ -193,7 +193,7 @@ def _alike(one: pl.DataFrame, other: pl.DataFrame) -> bool:
 
 
 def _sequence(raw: Frames) -> pl.DataFrame:
-    """Return what the threads that work did, by start, without what is inside of it.
+    """Return the outermost events of the working threads, by start.
 
     Its columns: ``at``, the row; ``name``, as a number; ``ts``, ``end``; ``gap``, the
     time before it in which the host did nothing; and one for each landmark, whether
@@ -250,7 +250,7 @@ def _on_busiest_stream(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outer() -> pl.Expr:
-    """Return which rows, by thread and start, are inside of no other."""
+    """Return a filter of rows, by thread and start, that are inside of no other."""
     before = pl.col("end").cum_max().shift(1).over("thread")
     return (pl.col("ts") >= before).fill_null(value=True)
 
@@ -299,7 +299,7 @@ def _joined(grams: pl.DataFrame, by: int) -> pl.DataFrame:
 
 
 def _hypotheses(grams: pl.DataFrame, sequence: pl.DataFrame) -> list[int]:
-    """Return how many iterations there may be, what the most names say first."""
+    """Return possible numbers of iterations, those that fit the most names first."""
     length = sequence.height
     reach = (pl.col("last") - pl.col("first")) * pl.col("count")
     return (
@@ -384,7 +384,7 @@ def _shared(pieces: pl.DataFrame, other: pl.Expr) -> pl.Series:
 def _windows(
     sequence: pl.DataFrame, grams: pl.DataFrame, anchor: pl.Series
 ) -> pl.DataFrame:
-    """Return where the iterations begin and end, those that are cut left out.
+    """Return the start and end of each iteration, without those that are cut.
 
     What the host does before the first event of an iteration, as loading data, is of
     it. Before the first one of all that is as long as before most others, at most.

@@ -117,7 +117,7 @@ def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
 
 
 def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return what the names of regions and of ops say, and the GPU's work with that."""
+    """Return facts from the names of regions and ops, and GPU work with its facts."""
     regions = host.describe(raw["annotations"], names.describe_regions)
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")

@@ -111,7 +111,7 @@ def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def arrived(leads: pl.Series) -> pl.Series:
-    """Return where one arrives from each row, if each leads to another or itself."""
+    """Return the end of the chain from each row; each row leads to one, or itself."""
     columns = native_columns("I", [leads])
     # None where a row leads to a later one, other than the last.
     if columns and (ends := _native.arrived(*columns)) is not None:
@@ -192,7 +192,7 @@ def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
 
 
 def counts_between(edges: pl.Series, moments: pl.Series) -> pl.Series:
-    """Return how many moments, in any order, are between edges, which are in order."""
+    """Return the number of moments, in any order, between consecutive sorted edges."""
     return moments.sort().search_sorted(edges).cast(pl.Int64).diff()[1:]
 
 

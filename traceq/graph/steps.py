@@ -260,7 +260,7 @@ def measure(
 
 
 def _earlier(gpu: pl.DataFrame) -> int:
-    """Return when the GPU is done with what was launched before the first step."""
+    """Return the time at which work launched before the first step ends on the GPU."""
     first = gpu.filter(pl.col("step").is_not_null())["start"].min()
     if not isinstance(first, int):
         return 0
@@ -307,7 +307,7 @@ def _warmup(times: pl.Series) -> pl.Series:
 
 
 def representative(steps: pl.DataFrame, long: LongSteps, share: float) -> pl.Series:
-    """Return which steps averages are over, if some are longer than others.
+    """Return the steps to average over, if some are longer than others.
 
     These are steps that follow each other, as a replay runs them, and among which long
     ones have about the share that they have in the program: the most of them, else the

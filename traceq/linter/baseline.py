@@ -42,7 +42,7 @@ class Known:
 
 
 def read_baseline(file: Path) -> list[Known]:
-    """Return what a baseline lists: nothing if there is none yet."""
+    """Return the entries of a baseline: none if the file does not exist yet."""
     if not file.exists():
         return []
     version, entries = _content(file)
@@ -131,7 +131,7 @@ def _with_past(finding: Finding, before: Known | None) -> Finding:
 
 
 def _past(before: Known) -> Evidence:
-    """Return what a finding was, to stand beside what it is."""
+    """Return the earlier extent of a finding, as evidence."""
     count = before.count if before.count > 1 else None
     if before.cost_bytes:
         return Evidence("before", value=before.cost_bytes, unit="bytes", count=count)

@@ -74,7 +74,7 @@ def question(
 
 
 def code_of(packs: Iterable[Path]) -> str:
-    """Return what changes with every edit of traceq or of a rule; empty if unknown.
+    """Return a digest of traceq's and the rules' code; empty if unknown.
 
     traceq's own files are many and change when it is installed: as git does, they are
     told by their status. Those of packs are read.

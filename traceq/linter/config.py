@@ -71,7 +71,7 @@ def find_config(start: Path) -> Config:
 
 
 def _tools(file: Path) -> Mapping[str, Any]:
-    """Return what is set for tools in a project's file, if traceq may be among them.
+    """Return the tool table of a project's file; empty if it does not mention traceq.
 
     Most projects set nothing for it, and need not wait until their file is parsed.
     """

@@ -63,7 +63,7 @@ def own_function(row: Row) -> str | None:
 
 
 def rewritten(row: Row) -> str | None:
-    """Return what to rewrite: the user's function, or a library's function or module.
+    """Return the code to rewrite: the user's function, or a library's.
 
     >>> forward = "forward (transformers/models/llama/modeling_llama.py:62)"
     >>> rewritten({"via": forward, "module": "LlamaModel_0/LlamaRMSNorm_3"})

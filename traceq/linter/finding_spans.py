@@ -39,7 +39,7 @@ _FILLED = 0.1
 
 
 def marked(view: View, findings: Sequence[Finding]) -> pl.DataFrame:
-    """Return where each finding is: rows of MARKS, in the order of the findings.
+    """Return the spans of each finding: rows of MARKS, in the order of the findings.
 
     Kernels are those it was seen by, else what its ops and calls launched. Gaps are
     idle times of the GPU in the steps in which the host did what the fix removes, or
@@ -133,7 +133,7 @@ class _Gaps:
         return _rows(GAP, self._gaps.filter(chosen))
 
     def _seen(self, finding: Finding) -> Iterator[pl.DataFrame]:
-        """Yield what a finding was seen by on the host, where it has no fix."""
+        """Yield the host's events that show a finding, where it has no fix."""
         trace = self._view.trace
         ops = () if finding.fixes else finding.ops
         yield _chosen(trace.ops, ops)

@@ -127,7 +127,7 @@ def _fault(rule: type[Rule]) -> str:
 
 
 def _wrong_variable(rule: type[Rule]) -> str:
-    """Return which class variable of a rule has another type than it should have."""
+    """Return a clause on a class variable of the wrong type; empty if there is none."""
     for name, (kind, words) in _VARIABLES.items():
         value = getattr(rule, name)
         if not isinstance(value, kind) or (

@@ -165,19 +165,19 @@ class Rule:
         )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Yield what is wrong in the steady part of a trace."""
+        """Yield the findings in the steady part of a trace."""
         raise NotImplementedError
 
     def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
-        """Yield what a program's log says, whose lines have ``line`` and ``text``."""
+        """Yield the findings in a program's log, with columns ``line`` and ``text``."""
         raise NotImplementedError
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Yield what is wrong in a memory snapshot."""
+        """Yield the findings in a memory snapshot."""
         raise NotImplementedError
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - built on lint
-        """Yield what is wrong among the ranks of a job, a ``ranks.analysis.Analysis``.
+        """Yield the findings among the ranks of a job, a ``ranks.analysis.Analysis``.
 
         What a fix saves is part of these findings: ``saves_ns`` is by the job's replay.
         """

@@ -79,7 +79,7 @@ class Ran:
     crashed: tuple[Crashed, ...]
 
     def __add__(self, other: Ran) -> Ran:
-        """Return what both found."""
+        """Return the results of both."""
         return Ran(
             self.findings + other.findings,
             self.skipped + other.skipped,
@@ -129,7 +129,7 @@ def _ahead(views: Views) -> None:
 
 
 def _ran(rule: Rule, views: Views) -> Ran:
-    """Return what one rule found, or why it was skipped or crashed."""
+    """Return the findings of one rule, or why it was skipped or crashed."""
     if reason := _why_skipped(rule, views):
         return Ran((), (Skipped(rule.code, rule.name(), reason),), ())
     try:
@@ -139,7 +139,7 @@ def _ran(rule: Rule, views: Views) -> Ran:
 
 
 def run_rule(rule: Rule, views: Views) -> list[Finding]:
-    """Return what one rule finds, in an order that does not depend on the file's."""
+    """Return the findings of one rule, in an order independent of the file's."""
     log = views.recording.log
     findings: Iterable[Finding] = ()
     if Need.JOB in rule.needs:
@@ -203,7 +203,7 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
 
 
 def _why_skipped(rule: Rule, views: Views) -> str:
-    """Return why a rule cannot run; empty if it can."""
+    """Return the reason why a rule cannot run; empty if it can."""
     if Need.JOB in rule.needs:
         return "" if views.job is not None else Need.JOB.value
     if Need.LOG in rule.needs:
@@ -221,7 +221,7 @@ def _why_skipped(rule: Rule, views: Views) -> str:
 
 
 def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:
-    """Yield what is found in any rank once, as it is where it holds the most."""
+    """Yield each finding of any rank once: that of the rank where it holds the most."""
     by_key: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
     for view in memory:
         if not view.lacks(rule.needs):

@@ -60,7 +60,7 @@ class Extent:
 
 
 def extent(findings: Iterable[Comparable]) -> Extent:
-    """Return how much there is of the findings of one fingerprint."""
+    """Return the total extent of the findings of one fingerprint."""
     all_findings = list(findings)
     times = [one.saves_ns for one in all_findings if one.saves_ns is not None]
     return Extent(

@@ -151,7 +151,7 @@ class Savings:
         return finding.residual and finding.gpu_idle_ns >= LARGE_IDLE * recorded_ns
 
     def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
-        """Return what the fixes of findings change on the host, all of them together.
+        """Return the host's part of the changes by the fixes of all these findings.
 
         A finding whose fix cannot be read changes nothing; pricing reports it. The
         same fixes are the same changes, so that what was asked of them is known.
@@ -175,7 +175,7 @@ class Savings:
         return int(self._view.trace.kernels["dur"][_ids(kernels)].sum())
 
     def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
-        """Yield what fixing the first, the first two, … of these leaves of a step."""
+        """Yield the step with the first, the first two, … of these findings fixed."""
         counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
         if len(findings) > _MOST_TOGETHER:
             counts.append(len(findings))
@@ -184,7 +184,7 @@ class Savings:
             yield self._left(findings[:count], last=count == len(findings))
 
     def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
-        """Return what fixes leave of a step; the range only for all of them."""
+        """Return the step with these findings fixed; the range only for all of them."""
         changes = [change for one in findings for change in self._changes(one)]
         run, scale = self._view.replay.run, self._scales[0]
         after = run(changes, scale).step_ns
@@ -212,7 +212,7 @@ class Savings:
         return FIX_SPREAD * removed + _between_runs(by)
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
-        """Return what changes save, likely and with a fast and a slow host."""
+        """Return the savings of changes: likely, and with a fast and a slow host."""
         calibrate = self._scales[:most]
         return [
             max(0, round(before - self._view.replay.run(changes, scale).step_ns))
@@ -241,12 +241,12 @@ class Savings:
 
 
 def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
-    """Return when the host was at what the fix removes, each instant once."""
+    """Return the host time that the fix removes; each instant counts once."""
     return disjoint(_host_time(view, fix))
 
 
 def _host_time(view: View, fix: Fix) -> pl.DataFrame:
-    """Return when the host was at what the fix removes, which may overlap."""
+    """Return the host time that the fix removes, as spans that may overlap."""
     if fix.spans is not None:
         times = fix.spans[["start", "end"]]
     else:
@@ -261,13 +261,13 @@ def _host_time(view: View, fix: Fix) -> pl.DataFrame:
 
 
 def _when(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    """Return when events were: ``start`` and ``end``."""
+    """Return the spans of events: ``start`` and ``end``."""
     start = table["ts"][rows]
     return pl.DataFrame({"start": start, "end": start + table["dur"][rows]})
 
 
 def _on_host(changes: Iterable[Change]) -> Iterator[Change]:
-    """Yield what changes are on the host, those of one share together."""
+    """Yield the changes of the host's time, those of one share merged."""
     by_share: dict[float, list[Change]] = {}
     for change in changes:
         by_share.setdefault(change.host_share, []).append(change)
@@ -280,7 +280,7 @@ def _on_host(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _between_runs(by: Literal["gpu", "host"]) -> float:
-    """Return by which share steps of two runs of a program differ."""
+    """Return the relative difference between steps of two runs of a program."""
     return HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
 
 

@@ -19,7 +19,7 @@ class Named(Protocol):
     """A rule, or what stands for one."""
 
     def name(self) -> str:
-        """Return what it is called."""
+        """Return the rule's name."""
 
 
 Rule = TypeVar("Rule", bound=Named)

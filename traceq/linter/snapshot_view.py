@@ -68,7 +68,7 @@ class SnapshotView(History):
         return [Evidence("from", listed(calls, _MOST_CALLERS))] if calls else []
 
     def by_line(self, allocations: pl.DataFrame) -> list[dict[str, Any]]:
-        """Return which lines made allocations, the most first, unknown ones last.
+        """Return the lines that made allocations, the largest first, unknown ones last.
 
         Rows have a place, ``chain``, ``op`` as a list, what was ``held``, the ``count``
         and the ``largest``.
@@ -96,7 +96,7 @@ class SnapshotView(History):
         return made_by(matched, self.trace_ops)
 
     def lacks(self, needs: frozenset[Need]) -> list[str]:
-        """Return which needs of a rule are not met, as sentences."""
+        """Return the unmet needs of a rule, as sentences."""
         facts = self.snapshot.facts
         met = {
             Need.SNAPSHOT: True,

@@ -29,7 +29,7 @@ _IN_PROGRAM = "allowed in the program"
 def allows_by_code(
     allows: Iterable[Allow], rules: Rules
 ) -> Mapping[str, Sequence[Allow]]:
-    """Return what the configuration allows, by the rule's code.
+    """Return the exceptions in the configuration, by the rule's code.
 
     Raises ``UsageError`` where an entry names no rule.
     """
@@ -77,7 +77,7 @@ def _entry_for(finding: Finding, allows: Iterable[Allow], path: str) -> Allow | 
 
 
 def _regions(trace: Trace) -> pl.DataFrame:
-    """Return where the program allows rules: ``rule``, ``start`` and ``end``."""
+    """Return the regions that allow rules: ``rule``, ``start`` and ``end``."""
     regions = trace.annotations
     regions = regions.filter(named_like(regions, _REGION) & ~regions["on_gpu"])
     if not regions.height:

@@ -95,7 +95,7 @@ def _shown(pack: Path) -> Path:
 
 
 def _digest(pack: Path) -> str:
-    """Return what changes with any name and any byte of a pack."""
+    """Return a digest of all names and bytes of a pack."""
     digest = hashlib.sha256()
     left = _MOST_BYTES
     for file in sorted(_files(pack)):

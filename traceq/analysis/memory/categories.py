@@ -234,7 +234,7 @@ def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _per_weight() -> pl.Expr:
-    """Return how many blocks of its size stay for a weight, itself among them.
+    """Return the number of lasting blocks per weight of the same size, itself included.
 
     It is the number that holds for most bytes of weights: sizes of gradients that
     belong to no weight, and of blocks that are there for another reason, differ.
@@ -246,7 +246,7 @@ def _per_weight() -> pl.Expr:
 
 
 def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return how many weights of each size there are, as ``weights``.
+    """Return the number of weights of each size, as ``weights``.
 
     There is one gradient for each, of the same size. Where gradients are not seen,
     as they come from a CUDA graph, an operation of the optimizer makes one temporary

@@ -103,7 +103,7 @@ class MemoryDiff:
 
 
 def memory_diff(before: History, after: History) -> MemoryDiff:
-    """Return how the peak changed from one snapshot to another, and why.
+    """Return the change of the peak from one snapshot to another, and its causes.
 
     What lived at the peak of one is compared with what lived at the peak of the other,
     or in the same phase if the peaks are in different ones, so that the changes of all
@@ -167,7 +167,7 @@ def _moments(
 
 
 def _live(history: History, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return what lived at the moments, with what it is for."""
+    """Return the allocations that are live at the moments, with their category."""
     live = pl.concat(
         [
             history.allocations.clear(),

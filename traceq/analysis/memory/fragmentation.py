@@ -211,7 +211,7 @@ def free_blocks(
 def shared_free_blocks(
     history: History, device: int, event: int | None
 ) -> pl.DataFrame:
-    """Return what any allocation of a device could use right after an event.
+    """Return the free blocks that any allocation of a device could use after an event.
 
     Private pools, as of CUDA graphs, are left out.
     """

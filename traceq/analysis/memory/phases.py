@@ -85,7 +85,7 @@ def _also_forward() -> pl.Expr:
 
 
 def _marks(snapshot: Snapshot) -> pl.DataFrame:
-    """Return when regions that are a phase or a step begin and end, by time."""
+    """Return the starts and ends of regions that are a phase or a step, by time."""
     names = snapshot.annotations["name"].cast(pl.String)
     described = describe_regions(names.unique())
     return (

@@ -180,7 +180,7 @@ def _matrices(
 def _shapes(
     scores: list[int], makes: _Matrices, uses: _Matrices
 ) -> tuple[object, ...] | None:
-    """Return what two matmuls around a softmax tell of it, if they fit.
+    """Return the shapes of attention, from the matmuls around a softmax, if they fit.
 
     einsum multiplies in the order in which it is given its operands: the scores, and
     what is multiplied by them, may be transposed.

@@ -126,7 +126,7 @@ def exposed_through_host(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 def _details(
     trace: Trace, steady: SteadySteps, collective: str, parts: list[dict[str, int]]
 ) -> dict[str, object]:
-    """Return what serves a collective, and where it is started."""
+    """Return bytes, copies and GPU waits of a collective, and the place of its call."""
     within = pl.DataFrame(parts)
     moved = steady.kernels.filter(
         pl.col("activity") == "memcpy", text("name").str.contains(TRANSFER)

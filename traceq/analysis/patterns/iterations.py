@@ -218,7 +218,7 @@ def _runs(trace: Trace) -> pl.DataFrame:
 
 
 def _by_shapes(trace: Trace) -> pl.DataFrame:
-    """Return what shapes tell of each step, and where they do not, what else does.
+    """Return the iterations by their shapes; without shapes, by names and guesses.
 
     ``phase``, ``known_by``, the counts of ITERATIONS, ``rows`` (of most matmuls),
     ``masked`` (attention has a mask) and ``captured`` (shapes are of a graph).
@@ -247,7 +247,7 @@ def _shapes(trace: Trace, ops: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
 
 
 def _attention(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return how attention is called in each step, by what most layers do.
+    """Return the attention calls of each step, as most layers make them.
 
     ``decoding`` (requests with one query), ``reading`` (others), ``queries`` (of all),
     ``read`` (of those that read prompts), ``cache`` (most keys of a request),
@@ -320,7 +320,7 @@ def _embedding(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rows(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return how many rows most matmuls of each step have, and whose shapes that is."""
+    """Return the row count of most matmuls of each step, and whether it is captured."""
     plain = [name for name in MATMULS if "bmm" not in name]
     calls = _shapes(trace, ops, named(ops, plain))
     first = pl.when(text("name").str.contains("addmm")).then(nth("dims", 1))

@@ -309,7 +309,7 @@ def _ops_of(trace: Trace, repeats: pl.DataFrame) -> pl.DataFrame:
 
 
 def _called(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return how many modules the module of each loop runs in it: its children."""
+    """Return the number of child modules that the module of each loop calls in it."""
     own = text("own").fill_null("")
     child = text("module").str.strip_prefix(own).str.extract(r"^/?([^/]+)")
     children = (
@@ -399,7 +399,7 @@ def _marks(trace: Trace, ops: pl.DataFrame, min_iterations: int) -> pl.DataFrame
 
 
 def _fewest(min_iterations: int) -> int:
-    """Return how many iterations a call of a loop may have.
+    """Return the minimum number of iterations of one call of a loop.
 
     Some have fewer than others: an expert that no token chose may be skipped.
     """

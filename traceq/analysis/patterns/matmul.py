@@ -60,7 +60,7 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
 
 @cached_per_trace
 def _calls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return what all kernels that compute matmuls compute, as ``matmuls`` adds it."""
+    """Return the matmuls of all kernels that compute any, as ``matmuls`` adds them."""
     op = kernels["op"].filter(are_matmuls(trace, kernels))
     ops = trace.ops[["name", "inputs"]][op]
     called = plain(trace.ops, ops["name"]).alias("matmul")
@@ -84,7 +84,7 @@ def are_matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
 
 
 def _shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what calls compute, null where shapes are not those of the op's schema.
+    """Return sizes and dtypes of calls, null where shapes do not fit the op's schema.
 
     In Polars, though these are few: it is slow to take over lists of Python's.
     """

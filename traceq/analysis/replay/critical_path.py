@@ -154,7 +154,7 @@ class _Path:
         return links, True
 
     def _last(self) -> _Work | _Host:
-        """Return what the step ends with: the host, or the work that is done last."""
+        """Return the end of the step: the host, or the GPU work that ends last."""
         host = _Host(len(self._blocked), self._edges[-1])
         last = max(range(len(self._done)), key=self._done.__getitem__, default=None)
         if last is None or self._done[last] < self._reached(host):
@@ -196,7 +196,7 @@ class _Path:
         return _HostLink(begin, place.moment, high - low)
 
     def _reached(self, place: _Host) -> float:
-        """Return when the replay's host is at a place."""
+        """Return the time at which the replayed host reaches a place."""
         return self._host[place.epoch] + self._host_work(place).time
 
 

@@ -225,7 +225,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
 
 
 def _between(spans: pl.DataFrame, until: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Return what is in spans, which are in order, by what there is until a moment."""
+    """Return the amount in each of the ordered spans, from a cumulative function."""
     start, end = spans["start"], spans["end"]
     before = until(start)
     # Nearly all end where the next one begins.
@@ -315,7 +315,7 @@ def _as_others(
 
 
 def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
-    """Return what rows are, of another kind where an op was slower than usual."""
+    """Return rows described, those of ops slower than usual with another kind."""
     reason = (
         pl.when(pl.col("new") & pl.col("planned"))
         .then(pl.lit(NEW_SHAPE))

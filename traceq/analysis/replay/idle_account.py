@@ -110,7 +110,7 @@ class Waits:
     """The changes applied to the steps, without those of the GPU alone."""
 
     def things(self, idle_ns: float) -> pl.DataFrame:
-        """Return what the GPU waits for, so long in all.
+        """Return the things that the GPU waits for, scaled to this total wait.
 
         ``kind``, ``name``, ``file``, ``line`` and ``function`` of each distinct thing,
         ``time`` and ``calls``, those of it that the GPU waits for.
@@ -297,7 +297,7 @@ def _repeated(count: pl.Series) -> pl.Series:
 
 
 def _waits(late: pl.DataFrame, whole: float) -> pl.DataFrame:
-    """Return when, on the host's own clock, the GPU waits; each instant once.
+    """Return the GPU's waits on the host's own clock; each instant counts once.
 
     What the GPU waits for before the first launch began in the round before.
     """

@@ -333,7 +333,7 @@ def _of_recorder(trace: Trace) -> pl.DataFrame:
 
 
 def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
-    """Return what tells how much of the time before moments recording slows down.
+    """Return a function: the time before each moment that recording slows down.
 
     With stacks that is all of it. Without them Python runs as fast as ever between the
     operators and calls.
@@ -399,7 +399,7 @@ def _share(
 def _expected(
     trace: Trace, edges: pl.Series, quiet: pl.Series, costs: HostCosts
 ) -> tuple[pl.Series, pl.Series]:
-    """Return what events take between edges, without and with the profiler."""
+    """Return the cost of the events between edges, without and with the profiler."""
     quiet_op = costs.quiet_op
     if trace.facts.shapes:
         quiet_op = HostCost(quiet_op.plain_ns, quiet_op.overhead_ns + SHAPES_NS)

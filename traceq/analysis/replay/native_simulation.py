@@ -84,7 +84,7 @@ class Played(NamedTuple):
 
 
 def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
-    """Return how much the host has worked at each edge, with these parts of it left."""
+    """Return the cumulative host work at each edge, with these fractions of it left."""
     if (columns := native_columns("gg", (own, left))) is None:
         return None
     own, left = columns
@@ -94,7 +94,7 @@ def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
 def played(
     steps: Steps, order: Order, groups: int, scale: float, rounds: int
 ) -> Played | None:
-    """Return how the steps go, with the GPU at this speed."""
+    """Return the simulated steps, with the GPU at this speed."""
     of_steps, of_order = native_columns(_STEPS, steps), native_columns(_ORDER, order)
     if of_steps is None or of_order is None:
         return None
@@ -125,7 +125,7 @@ def waits(
     things: int,
     shortest: float,
 ) -> pl.DataFrame | None:
-    """Return how long the GPU waits for each thing: ``thing``, ``time``, ``calls``.
+    """Return the GPU's wait for each thing: ``thing``, ``time``, ``calls``.
 
     ``spans`` are those of the host's time, ``pieces`` those of idle_account.py. The
     changes are when the host does what they remove, and which share of it.

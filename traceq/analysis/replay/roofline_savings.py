@@ -110,7 +110,7 @@ def _groups(trace: Trace, roofline: Roofline) -> pl.DataFrame:
 
 
 def _reachable(roofline: Roofline) -> pl.Expr:
-    """Return how long kernels of an op's kind take for as much, elsewhere.
+    """Return the time of an op at the usual efficiency of its kind.
 
     Where that is not known it is what the op takes.
     """
@@ -156,7 +156,7 @@ def _replayed(
 def _change(
     roofline: Roofline, kernels: list[int], gpu: float, reachable: float
 ) -> Change | None:
-    """Return what would make kernels as fast as their kind; none if not worth it."""
+    """Return the change that makes kernels as fast as their kind; none if too small."""
     share = 1 - reachable / gpu if gpu else 0.0
     whole = roofline.judged_ns + roofline.other_ns
     if share <= 0 or share * gpu < _WORTH * whole:

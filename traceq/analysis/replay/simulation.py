@@ -221,7 +221,7 @@ class Replay:
     def timeline(
         self, scale: TimeScale, changes: Sequence[Change] = ()
     ) -> pl.DataFrame:
-        """Return when work begins and is done in the last round, as ``work`` has it.
+        """Return start and end of the GPU work in the last round, ordered as ``work``.
 
         ``begin`` and ``done`` count from when the host began the first round;
         ``by_launch`` is whether its launch decided when it began, ``host_ns`` how much
@@ -242,7 +242,7 @@ class Replay:
         return self._edges, self._worked(changes, scale)
 
     def moments(self, worked: pl.Series, scale: TimeScale) -> pl.Series:
-        """Return when, as recorded, the host had worked that much."""
+        """Return the recorded moments at which the host has done this much work."""
         edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
         piece = (count_until(reached, worked).cast(pl.Int64) - 1).clip(0, last)
@@ -259,7 +259,7 @@ class Replay:
         return self._usual._replace(worked=worked, stays=self._stays(changes))
 
     def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
-        """Return how much the host has worked at each edge of its pieces of time."""
+        """Return the cumulative host work at each edge of its pieces of time."""
         key = (tuple(changes), scale)
         last = self._last_worked
         if last is not None and last[0] == key:
@@ -326,7 +326,7 @@ def _rounds(
     scale: float,
     rounds: int,
 ) -> native_simulation.Played:
-    """Return how the steps go, as compiled code does."""
+    """Return the simulated steps: the reference of the compiled code."""
     clock, times = _host_clock(steps), _times(steps, scale)
     epochs = clock.epochs.to_list()
     time, reach = _sums(steps, times, clock)
@@ -371,7 +371,7 @@ def _rounds(
 def _timeline(
     steps: native_simulation.Steps, run: Result, scale: float
 ) -> list[pl.Series]:
-    """Return what ``Replay.timeline`` adds, as compiled code does."""
+    """Return the columns of ``Replay.timeline``: the reference of the compiled code."""
     clock, times = _host_clock(steps), _times(steps, scale)
     worked_before = clock.epochs.cum_sum().shift(1, fill_value=0.0)
     # Counted without the time of the work before it, starts can be compared.
@@ -410,7 +410,7 @@ def _host_clock(steps: native_simulation.Steps) -> _HostClock:
 
 
 def _times(steps: native_simulation.Steps, scale: float) -> _Times:
-    """Return what each piece of work takes."""
+    """Return the duration of each work item."""
     # With removed work the gap before it is removed too.
     gap = steps.gap * (steps.stays > 0) * scale
     time = gap + steps.dur * steps.stays * scale
@@ -420,7 +420,7 @@ def _times(steps: native_simulation.Steps, scale: float) -> _Times:
 def _reach_alone(
     steps: native_simulation.Steps, times: _Times, clock: _HostClock
 ) -> pl.Series:
-    """Return when launches let work begin, without the time of work before it."""
+    """Return the earliest starts by launches, without the time of earlier work."""
     return steps.latency + clock.launches - times.gap - times.before
 
 

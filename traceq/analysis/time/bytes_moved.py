@@ -139,7 +139,7 @@ def is_counted(name: str) -> bool:
 
 @lru_cache(4096)
 def _counter(name: str) -> Callable[[Call], float | None] | None:
-    """Return what counts the bytes of an op; none for one that is not known."""
+    """Return the function that counts the bytes of an op; none for an unknown op."""
     plain = name.partition("::")[2]
     base = plain if plain in _REDUCTIONS else plain.rstrip("_")
     counters = (

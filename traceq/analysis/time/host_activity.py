@@ -165,7 +165,7 @@ class _Places:
 
 
 def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
-    """Return what each row of the host's tree is.
+    """Return a description of each row of the host's tree.
 
     ``waits`` are the runtime calls that waited for the GPU.
     """
@@ -235,7 +235,7 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
 
 
 def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
-    """Return what things are, by what is known of them."""
+    """Return the distinct things of the facts: kind, name and place."""
     python = facts.select(name=pl.coalesce("source", "called"))
     texts = facts.with_columns(
         pl.col(pl.Categorical, pl.Enum).cast(pl.String),
@@ -275,7 +275,7 @@ def _runs_compiled(facts: pl.DataFrame) -> bool:
 
 
 def _of_python(names: pl.Series) -> pl.DataFrame:
-    """Return what the files of Python, or names of what is in none, tell of it."""
+    """Return the kinds of Python calls, by their files or, without one, their names."""
     name = pl.col("name")
     kinds = [(name.str.contains(one), pl.lit(kind)) for kind, one in _KIND_OF_LIBRARY]
     return pl.DataFrame({"name": names}).select(
@@ -292,7 +292,7 @@ def _facts(
     frame: pl.Series,
     op: pl.Series,
 ) -> pl.DataFrame:
-    """Return what there is to know of rows of the tree."""
+    """Return the facts about rows of the tree."""
     frames, ops, table = trace.frames, trace.ops, places.table
     python, user, hook = (places.of(one, inside) for one in ("caller", "user", "hook"))
     modules = ops["module"][op], table["module"][inside]
@@ -336,7 +336,7 @@ class _Names:
 
 
 def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
-    """Return what the names of rows tell that are these frames, if any."""
+    """Return the facts about rows from the names of their frames, if they have any."""
     of_rows, first = alike(frames["name"][frame])
     name, file = text("name"), text("file")
     flags = {

@@ -201,7 +201,7 @@ def _numbers(part: str, table: pl.DataFrame) -> pl.Series:
 
 
 def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return what is open in the steps, as segments."""
+    """Return the innermost open event over the steps, as segments."""
     edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
     begin = windows.filter(pl.col("end") > pl.col("start"))["start"]
     inside = edges.is_in(begin.implode()).cast(INDEX)
@@ -209,7 +209,7 @@ def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataF
 
 
 def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFrame:
-    """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
+    """Return the innermost open event, segment by segment: ``start``, ``end``, ``at``.
 
     ``rows`` are in pre-order, ``edges`` in order. A segment ends where something else
     counts, and at edges; none begins at an edge that is not ``inside``, or after it.
@@ -229,7 +229,7 @@ def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFram
 
 
 def _moments(rows: pl.DataFrame, edges: pl.Series, threads: int) -> pl.DataFrame:
-    """Return what is open from each moment on: ``time``, ``at`` and ``rank``.
+    """Return the event that is open from each moment on: ``time``, ``at`` and ``rank``.
 
     The moments are those at which anything begins or ends, and the edges, which are of
     a thread behind all others, which never does anything.

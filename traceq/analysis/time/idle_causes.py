@@ -147,7 +147,7 @@ def causes_of(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
 
 
 def _times(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return how long each cause went on in each of the windows, a column for each."""
+    """Return the time of each cause in each window, a column per cause."""
     so_far = nothing = constant(0, windows.height, pl.Int64)
     times = dict.fromkeys((*CAUSES, UNKNOWN), nothing)
     for cause, cover in _covers(trace).items():
@@ -173,7 +173,7 @@ def _covers(trace: Trace) -> dict[str, Cover]:
 
 @cached_per_trace
 def host_activities(trace: Trace) -> pl.DataFrame:
-    """Return what the host did when: ``cause``, one of CAUSES, ``start``, ``end``.
+    """Return the host's activities: ``cause``, one of CAUSES, ``start``, ``end``.
 
     Several may go on at once, on one thread or on several.
     """
@@ -186,7 +186,7 @@ def host_activities(trace: Trace) -> pl.DataFrame:
 
 @cached_per_trace
 def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return when the host did each of CAUSES that it did: ``start`` and ``end``."""
+    """Return the spans of each cause that occurs: ``start`` and ``end``."""
     ops, runtime, frames = trace.host_ops, trace.runtime, trace.frames
     blocking = blocking_calls(trace)
     by_cause = {
@@ -217,7 +217,7 @@ def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
-    """Return when the chosen rows were: a filter of all columns takes far longer."""
+    """Return the spans of the chosen rows: a filter of all columns takes far longer."""
     start, length = table["ts"].filter(chosen), table["dur"].filter(chosen)
     return pl.DataFrame({"start": start, "end": start + length})
 

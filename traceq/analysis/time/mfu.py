@@ -80,7 +80,7 @@ def _with_dtypes(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered_time(trace: Trace, timed: pl.DataFrame, counted: pl.DataFrame) -> int:
-    """Return how long the kernels ran that counted ops, or ops inside, launched."""
+    """Return the time of the kernels that counted ops, or ops inside them, launched."""
     counted_ops = counted.select("op").unique()
     covered = 0
     rest = timed.select("op", "dur")

@@ -126,7 +126,7 @@ def _unsized() -> pl.Expr:
 
 
 def _of_the_same() -> pl.Expr:
-    """Return what the calls take that do the same as one; none if there is no other.
+    """Return the median cost of calls that do the same; none if there is no other.
 
     A plan takes as long on all new inputs, and without it the size matters little: all
     calls of the operator say better what is usual than few on the same inputs.
@@ -208,7 +208,7 @@ def _seen_planned(calls: pl.DataFrame, slow: pl.Series) -> pl.Series:
 
 @cached_per_trace
 def own_segments(trace: Trace) -> pl.DataFrame:
-    """Return when the host was at ops themselves: ``start``, ``end``, ``idle``, ``op``.
+    """Return the host's time in ops themselves: ``start``, ``end``, ``idle``, ``op``.
 
     What an op asks of the runtime before it launches is its own time: ``own``, without
     what the profiler held it up. ``loads`` is whether code of a kernel was loaded then.

@@ -97,7 +97,7 @@ def phase_times(trace: Trace) -> pl.DataFrame:
 
 
 def _work(trace: Trace) -> pl.DataFrame:
-    """Return what counts as work, with its phase."""
+    """Return the events that count as work, with their phase."""
     if trace.facts.gpu:
         work = busiest_device(trace.kernels)
     else:
@@ -107,7 +107,7 @@ def _work(trace: Trace) -> pl.DataFrame:
 
 
 def _busy(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return how long the work of each phase ran in each step, each instant once."""
+    """Return the busy time of each phase in each step; each instant counts once."""
     own = disjoint(spans(work).with_columns(work["phase"]))
     return pl.concat(
         steps.select(
@@ -121,7 +121,7 @@ def _busy(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _idle(trace: Trace, work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return how long no work ran in each step, by the phase that it waited for."""
+    """Return the idle time of each step, by the phase that it waited for."""
     # Each lies in one step: they are cut where steps begin and end.
     gaps = gaps_in(work, steps).sort("start")
     loading = overlap(gaps, host_spans(trace, [LOADING]))

@@ -202,7 +202,7 @@ def _totals(call_work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what each call allocated on the GPU and did not free itself."""
+    """Return the GPU memory that each call allocated and did not free itself."""
     events = trace.memory.filter(pl.col("device_type") == _GPU_MEMORY).select(
         "thread", "ts", "bytes", kernel="id"
     )
@@ -255,7 +255,7 @@ def calls_named(costs: Regions, name: str) -> pl.DataFrame:
 
 
 def ops_of(costs: Regions, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what the GPU did for calls, by op: ``op``, ``ns`` and ``kernels`` a call.
+    """Return the GPU work of calls, by op: ``op``, ``ns`` and ``kernels`` per call.
 
     The backward is in it; of a call inside another of them, its work counts once for
     each.

@@ -183,7 +183,7 @@ def _bytes(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradient_bytes(trace: Trace) -> float:
-    """Return how large all gradients of a step are: of the step with the fewest.
+    """Return the size of all gradients of a step: of the step with the fewest.
 
     Where a step adds up the gradients of several passes, that is too much.
     """

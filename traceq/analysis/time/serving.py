@@ -129,7 +129,7 @@ def serving(trace: Trace) -> Serving | None:
 
 
 def times_of() -> pl.Expr:
-    """Return how many iterations a step is: several where it decodes several times."""
+    """Return the number of iterations in a step: its decodes, where it has several."""
     decodes = (pl.col("phase") == DECODE) & (pl.col("decodes") > 1)
     return pl.when(decodes).then("decodes").otherwise(1)
 
@@ -238,7 +238,7 @@ def _bytes(trace: Trace, iteration_rows: pl.DataFrame) -> pl.DataFrame:
 def _between(
     trace: Trace, iteration_rows: pl.DataFrame, gaps: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return what the host does in the gaps before decode iterations."""
+    """Return the host's activity in the gaps before decode iterations."""
     decodes = iteration_rows.filter(pl.col("phase") == DECODE).select("step")
     pieces = host_in_gaps(trace, gaps.join(decodes, on="step", how="semi"))
     steps = max(1, pieces["step"].n_unique())
@@ -257,7 +257,7 @@ def _between(
 
 @cached_per_trace
 def host_in_gaps(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return what the host did in gaps, which do not overlap, piece by piece.
+    """Return the host's activity in gaps, which do not overlap, piece by piece.
 
     ``start``, ``end``, ``step`` (the iteration behind the gap), ``time`` inside of the
     gap, ``activity``, ``name`` (of the function or the op) and ``by_function``.
@@ -341,7 +341,7 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
 
 
 def _of_names(names: pl.Series, patterns: dict[str, str]) -> pl.Series:
-    """Return what each name tells; each distinct one is looked at once."""
+    """Return the activity of each name; each distinct name is matched once."""
     distinct = names.unique().drop_nulls().to_frame("name")
     activities = distinct.with_columns(
         told=pl.coalesce(
@@ -392,7 +392,7 @@ class TokenGaps:
 
 @cached_per_trace
 def token_gaps(trace: Trace) -> TokenGaps | None:
-    """Return why the GPU idles between steady decode iterations, if there are any."""
+    """Return the idle time between steady decode iterations and its cause, if any."""
     iteration_rows = iterations(trace)
     if not iteration_rows.height:
         return None
@@ -460,7 +460,7 @@ def token_syncs(trace: Trace) -> pl.Series:
 
 
 def token_work(trace: Trace) -> pl.Series:
-    """Return when the pieces of the host's work begin that findings on gaps report."""
+    """Return the starts of the host work that findings on token gaps report."""
     gaps = token_gaps(trace)
     if gaps is None or not gaps.by_work:
         return pl.Series(dtype=pl.Int64)

@@ -171,7 +171,7 @@ def _name(trace: Trace) -> pl.Expr:
 
 
 def _on_host(trace: Trace, inside: pl.Expr) -> pl.DataFrame:
-    """Return what the host's threads did: events with their depth, in pre-order.
+    """Return the events of the host's threads with their depth, in pre-order.
 
     Of Python that is the user's own functions, and modules.
     """
@@ -224,7 +224,7 @@ def _merged(
 
 
 def _bins(start: int, shortest: int) -> pl.Expr:
-    """Return what becomes one run: short slices by when they begin, others alone."""
+    """Return the bin of each slice: short ones by their start, others alone."""
     short = pl.col("end") - pl.col("start") < shortest
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
     return (
@@ -235,7 +235,7 @@ def _bins(start: int, shortest: int) -> pl.Expr:
 
 
 def _count(events: pl.DataFrame, start: int, shortest: int) -> int:
-    """Return how many slices there are if those that are shorter become runs."""
+    """Return the number of slices if the shorter ones become runs."""
     return events.select("lane", "depth", bin=_bins(start, shortest)).n_unique()
 
 

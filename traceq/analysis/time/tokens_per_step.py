@@ -34,7 +34,7 @@ class Tokens:
 
 
 def tokens_of(trace: Trace) -> Tokens | None:
-    """Return what a step computes; none without shapes, and where nothing tells."""
+    """Return the tokens of a step; none without shapes or where they are unknown."""
     if tokens := tokens_per_step(trace):
         return Tokens(tokens, EMBEDDING)
     targets = int(_second_inputs(trace, _LOSS)["rows"].sum())

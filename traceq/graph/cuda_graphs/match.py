@@ -141,7 +141,7 @@ def _of_graph(
 
 
 def _by_launch(kernels: pl.DataFrame, fitting: pl.DataFrame) -> pl.DataFrame:
-    """Return which of the fitting captures each replay is of, of how many.
+    """Return the fitting capture of each replay, and the number of candidates.
 
     Where a step replays several graphs alike, they are captured in the same order;
     of captures again the latest ones count, and none of after the replay.

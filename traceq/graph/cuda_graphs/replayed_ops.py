@@ -229,7 +229,7 @@ def _as_ops(copies: pl.DataFrame, first: int) -> pl.DataFrame:
 
 
 def _with_fused(recorded: Sequence[Frames], copies: pl.DataFrame) -> pl.DataFrame:
-    """Return what generated kernels compute, also those of the copies."""
+    """Return the content of generated kernels, those of the copies included."""
     ids = copies.select("recorded", "copy", op="id").sort("copy")
     captured = pl.concat(
         one["fused"].with_columns(recorded=pl.lit(at))

@@ -112,7 +112,7 @@ def _runs(tables: Mapping[str, pl.DataFrame], compiled: CompiledCode) -> pl.Data
 def _calls(
     ops: pl.DataFrame, runs: pl.DataFrame, compiled: CompiledCode
 ) -> pl.DataFrame:
-    """Return which call of its code an op is, for ops of which that is certain."""
+    """Return the call in the generated code that each op is, where that is certain."""
     ran = _ran(ops, runs).join(
         runs.select("run", "code", "prefix"), on="run", maintain_order="left"
     )
@@ -171,7 +171,7 @@ def aligned(calls: Sequence[KernelCall], names: Sequence[str]) -> list[int | Non
 def _certain(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int]]:
-    """Return which of ``among`` some are, where there is one way to find them all."""
+    """Return the pairs that all ways to find ``some`` in ``among`` have in common."""
     early = _found(some, among)
     late = _found(some[::-1], among[::-1])[::-1]
     return [
@@ -184,7 +184,7 @@ def _certain(
 def _found(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[int]:
-    """Return which of ``among`` each is, as early as possible; nothing if not all."""
+    """Return the earliest match of each in ``among``; nothing if not all have one."""
     rest = iter(among)
     positions = [
         next((at for at, name in rest if name == wanted), None) for _, wanted in some

@@ -79,7 +79,7 @@ _LONGEST_CHAIN = 32
 
 
 def kind_of(target: str) -> str:
-    """Return what an op is, as far as it tells ops of one line apart.
+    """Return the kind of an op, as far as it tells ops of one line apart.
 
     >>> kind_of("aten.addmm"), kind_of("linear"), kind_of("conv2d"), kind_of("mul")
     ('gemm', 'gemm', 'convolution', '')
@@ -251,7 +251,7 @@ def origins_of(compiled: CompiledCode) -> dict[int, Origins]:
 
 
 def _origin(nodes: Sequence[Node]) -> Origin:
-    """Return where one of these is called, as far as they have it in common."""
+    """Return the place of a call, as far as these nodes agree on it."""
     return Origin(
         # Of one line, but maybe of several callers.
         _common([one.frames[::-1] for one in nodes])[::-1],
@@ -426,7 +426,7 @@ def _bounded(
     edges: Sequence[tuple[str, str]],
     order: Sequence[str],
 ) -> dict[str, tuple[int, ...]]:
-    """Return what nodes may come from where each edge leads to no earlier op.
+    """Return the possible origins of nodes, where no edge leads to an earlier op.
 
     ``order`` are the nodes, each after those that have an edge to it.
     """
@@ -522,7 +522,7 @@ def _backward(
 
 
 def _gradients(code: GeneratedCode) -> dict[str, int]:
-    """Return which parameter's gradient a node computes, views and casts of it too."""
+    """Return the parameter whose gradient each node computes, views and casts too."""
     gradients: dict[str, int] = {}
     for number, output in enumerate(code.outputs, start=1):
         name = output
