@@ -157,7 +157,7 @@ class _Sum:
             side.append(share)
 
     def counted(self, name: str) -> float:
-        """Return how many more of something there are than before."""
+        """Return the increase of a count."""
         before, after = (
             sum(share.counts.get(name, 0.0) for share in side) for side in self.sides
         )
@@ -188,7 +188,7 @@ class _Sum:
             yield _Share(ns=part, sure=sure, rows=tuple(scaled))
 
     def _label(self, row: Mapping[str, Any]) -> str:
-        """Return what a row is called among the details."""
+        """Return the label of a row among the details."""
         own = self.kind != "casts" and row["role"] == "cast"
         return f"casts in {row['op']}" if own else row["op"]
 
@@ -280,7 +280,7 @@ _Found = tuple[tuple[object, ...], Kind, Affects, tuple[_Share, ...]]
 def _shares(
     before: Parts, after: Parts, scales: tuple[Scale, Scale], entries: Entries
 ) -> Iterator[_Found]:
-    """Yield what each pair of matched rows adds, and to which cause."""
+    """Yield the contribution of each pair of matched rows, with its cause."""
     sides = aligned(before, after)
     waited = [
         _kernels(one, side) if one is not None else {}
@@ -323,7 +323,7 @@ def _shares(
 
 
 def _apart(idle: tuple[_Share, ...], kinds: tuple[str, ...]) -> Iterator[_Found]:
-    """Yield what the host did that is a cause of its own, by kind and name."""
+    """Yield the host activities that are causes of their own, by kind and name."""
     keys = {
         (row["kind"], row["op"])
         for share in idle
@@ -354,7 +354,7 @@ def _not_apart(share: _Share, kinds: tuple[str, ...]) -> _Share:
 
 
 def _named(entry: Mapping[str, Any]) -> str:
-    """Return what an entry is called: an op by its name, other things by kind too."""
+    """Return the label of an entry: an op's name, else kind and name."""
     kind, name = entry["kind"], entry["name"]
     if not name:
         return str(kind)

@@ -133,7 +133,7 @@ class MemoryChange:
 def compare_snapshots(
     recordings: tuple[Recording, Recording], outcomes: tuple[Outcome, Outcome]
 ) -> MemoryChange:
-    """Return what changed between two recordings that are memory snapshots alone."""
+    """Return the change between two recordings that are memory snapshots alone."""
     memory = _memory(*recordings)
     if memory is None:
         msg = (
@@ -173,7 +173,7 @@ def examine(recording: Recording, outcome: Outcome) -> Half:
 
 
 def compare(before: Half, after: Half) -> Diff:
-    """Return what changed from one recording to the other."""
+    """Return the change from one recording to the other."""
     halves = _alike(before, after)
     traces = (before.trace, after.trace)
     steps = steps_of(before.recording, after.recording)
@@ -225,7 +225,7 @@ def _entries(
     scales: tuple[Scale, Scale],
     steps: tuple[Step, Step],
 ) -> Entries:
-    """Return what the host did in the idle time, where more or less of that matters."""
+    """Return the host's activity in the idle time, where its change matters."""
     idle = [
         scale.idle * float(half.parts.rows["launch_idle_ns"].sum())
         for half, scale in zip(halves, scales, strict=True)

@@ -54,7 +54,7 @@ class FindingChanges:
 
 
 def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
-    """Return what became of the findings of those rules that ran on both sides."""
+    """Return the changes of findings, by rules that ran on both sides."""
     crashed = {rule.code for one in (before, after) for rule in one.crashed}
     skipped = {rule.code for one in (before, after) for rule in one.skipped}
     unseen = crashed | skipped

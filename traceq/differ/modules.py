@@ -83,7 +83,7 @@ def module_changes(
     steady: tuple[SteadySteps, SteadySteps],
     scales: tuple[Scale, Scale],
 ) -> ModuleChanges | None:
-    """Return what compiling did to each module; None unless one side alone compiles.
+    """Return the effect of compiling by module; None unless one side alone compiles.
 
     None as well where the modules of most of the compiled work are not known.
     """

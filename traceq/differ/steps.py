@@ -53,7 +53,7 @@ def typical(trace: Trace) -> SteadySteps:
 
 
 def recorded_step(trace: Trace) -> Step:
-    """Return what a step takes in the trace."""
+    """Return the duration of a step in the trace."""
     windows = steady_steps(trace).windows
     lengths = windows["end"] - windows["start"]
     ordered = lengths.sort().to_list()

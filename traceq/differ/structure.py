@@ -81,7 +81,7 @@ class Parts:
 
 
 def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
-    """Return what the steps consist of, on the GPU or on the host."""
+    """Return the parts of the steps, on the GPU or on the host."""
     steps = steady.count
     gaps = _NO_GAPS
     if on_host:
@@ -218,7 +218,7 @@ def _with_calls(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Return where kernels or calls come from: the columns of _RAW and _KERNEL."""
+    """Return the origin of kernels or calls: the columns of _RAW and _KERNEL."""
     ops = trace.ops
     op = events["op"]
     forward = ops["forward"].gather(op)

@@ -93,7 +93,7 @@ _FORMATS = (
 
 
 def compression(head: bytes) -> str:
-    """Return what a file that begins like this is compressed with, or nothing.
+    """Return the compression of a file that begins like this, or nothing.
 
     >>> compression(b"BZh91AY&SY"), compression(b"[1]")
     ('bzip2', '')

@@ -121,7 +121,7 @@ def nanoseconds(text: pl.Expr) -> pl.Expr:
 
 @lru_cache
 def _plan(layout: Layout) -> tuple[list[pl.Expr], list[pl.Expr]]:
-    """Return how to find the keys of an event, and how to cut it at them."""
+    """Return the expressions that find an event's keys, and that cut it at them."""
     text, end = pl.col("text"), pl.col("bytes").bin.size()
     ts, dur, args = pl.col("ts"), pl.col("dur"), pl.col("args").fill_null(end)
     # Where the keys do not stand in this order, there is no number between them.

@@ -300,7 +300,7 @@ class _Checked:
         return 2
 
     def _check_one(self, data: bytes, at: int) -> int:
-        """Return where the command at a place ends, which may be past the data."""
+        """Return the end of the command at a place, which may be past the data."""
         command = data[at]
         left = len(data) - at
         if command == _STOP:
@@ -339,7 +339,7 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _commands(size: int) -> Callable[..., re.Match[bytes] | None]:
-    """Return what matches a run of allowed commands in the first bytes of a file."""
+    """Return a pattern of a run of allowed commands in the first bytes of a file."""
     # Numbers come alone, as key and value, or as the two of a tuple; the byte after
     # them, which tells, must be there. A tuple holds nothing but numbers, as one of
     # tuples of tuples could take forever to be hashed.

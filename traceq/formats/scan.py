@@ -108,7 +108,7 @@ class _Columns:
 
 @lru_cache
 def columns() -> tuple[_Columns, ...]:
-    """Return what the scanner is to fill, table by table."""
+    """Return the columns that the scanner fills, table by table."""
     return tuple(_Columns(table) for table in _TABLES)
 
 

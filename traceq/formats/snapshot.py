@@ -366,7 +366,7 @@ def _blocks(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
 
 
 def _addresses(segments: list[Any]) -> Iterator[int]:
-    """Yield where each block begins: blocks lie one after the other in a segment."""
+    """Yield the address of each block: blocks are contiguous in a segment."""
     for segment in segments:
         address = segment["address"]
         for block in segment["blocks"]:

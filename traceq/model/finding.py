@@ -78,7 +78,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Return what stays the same when lines and the numbers of layers change."""
+        """Return the key, which stays the same when lines and layer numbers change."""
         via = f" via {_LINE.sub('', self.via)}" if self.via else ""
         if self.file or via:
             return f"{self.file or ''}:{self.function or ''}{via}"
@@ -210,6 +210,6 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """Return what is the same for the same finding in another run."""
+        """Return the fingerprint, which the same finding has in every run."""
         text = f"{self.code}\n{self.place.key}\n{self.subject}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -92,7 +92,7 @@ class Owners:
 
     @property
     def key(self) -> str:
-        """Return what tells these from others; empty where nothing is known."""
+        """Return a key that identifies these owners; empty where nothing is known."""
         parts = [sorted(names) for names in (self.said, self.own, self.installed)]
         return repr(parts) if any(parts) else ""
 
@@ -197,7 +197,7 @@ def _third_party(short: pl.Expr, own: pl.Expr) -> pl.Expr:
 
 @cache
 def _stdlib() -> pl.Series:
-    """Return what files of Python's library are under, as a list of one row."""
+    """Return the paths of Python's standard library, as a list in one row."""
     import polars as pl  # noqa: PLC0415 - as above
 
     return pl.Series(_STDLIB).implode()

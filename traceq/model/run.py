@@ -45,7 +45,7 @@ class LongSteps:
     """Mean duration of the other steps."""
 
     def among(self, recorded: Sequence[int]) -> list[bool]:
-        """Return which of the recorded steps are long ones, by how long they took.
+        """Return for each recorded step whether it is a long one, by its duration.
 
         Recording makes steps longer, but those of one kind alike. Where all are of one
         kind they are the typical ones, unless that is out of the question.
@@ -59,12 +59,12 @@ class LongSteps:
         return [mean >= least] * len(recorded)
 
     def mean_ns(self, long: float) -> int:
-        """Return what a step takes where this share of them is long."""
+        """Return the mean duration of a step if this share of the steps is long."""
         return round(long * self.ns + (1 - long) * self.typical_ns)
 
 
 def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
-    """Return which times are of a longer kind: above the widest gap, if it is as wide.
+    """Return for each time whether it is above the widest gap, if that is wide enough.
 
     >>> longer_ones([10, 331, 9], 1.5), longer_ones([10, 12, 9], 1.5)
     ([False, True, False], [False, False, False])
@@ -126,7 +126,7 @@ class StepTime:
         return share * self.long.ns / max(1, self.long.mean_ns(share))
 
     def like(self, recorded: Sequence[int], window: Window = "") -> int:
-        """Return what steps like the recorded ones take.
+        """Return the duration of steps like the recorded ones.
 
         That is the mean; where the timed steps differ, and the recorded ones are all of
         one kind, it is the median: the recorded ones are the usual ones then. Where it

@@ -81,7 +81,7 @@ class Regions:
         self._last = max(map(int, numbers), default=0)
 
     def name(self, text: str) -> str:
-        """Return how a region is called."""
+        """Return the sanitized name of a region."""
         if text not in self._names:
             self._names[text] = self._new(text)
         return self._names[text]
