@@ -54,7 +54,7 @@ class Slices:
 
 
 def inside(rows: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    """Return what overlaps a window."""
+    """Return the rows that overlap a window."""
     return rows.filter(pl.col("end") > start, pl.col("start") < end)
 
 
@@ -274,7 +274,7 @@ def arrows(trace: Trace, rows: pl.DataFrame, most: int) -> pl.DataFrame:
 
 
 def _streams(trace: Trace) -> pl.DataFrame:
-    """Return how the file writes the process and thread of the GPU's streams."""
+    """Return the process and thread of the GPU's streams, as the file writes them."""
     threads = set(trace.threads.select("pid", "tid").iter_rows())
     rows = [
         (device, stream, *found)

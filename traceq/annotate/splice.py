@@ -151,7 +151,7 @@ def _refuse(constant: str) -> None:
 
 
 def _end_of_event(ending: bytes) -> int:
-    """Return where, in what follows the last event's value, the event ends."""
+    """Return the end of the event, in the text after the last event's value."""
     return ending.find(b"}") + 1 if ending.lstrip()[:1] == b"}" else 0
 
 
@@ -320,7 +320,7 @@ def _timed(pieces: list[str]) -> pl.DataFrame:
 
 
 def _inside(pieces: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return what overlaps a window, and what has no time, as names have none."""
+    """Return the events that overlap a window, or that have no time, as names."""
     moved = pl.col("ts") + pl.col("dur").clip(lower_bound=0)
     named = (pl.col("phase") == "M") | pl.col("ts").is_null()
     overlaps = (moved >= window.start) & (pl.col("ts") <= window.end)
@@ -354,7 +354,7 @@ class _Arrows:
 
 
 def _flow(text: str) -> tuple[str, ...] | None:
-    """Return what the ends of an arrow have in common: its name, category and id."""
+    """Return the common key of an arrow's ends: its name, category and id."""
     try:
         event: dict[str, Any] = orjson.loads('{"' + text + "}")
     except orjson.JSONDecodeError:

@@ -44,7 +44,7 @@ class Annotated:
 
 
 def room_for(text_bytes: int, file_bytes: int) -> int:
-    """Return how many bytes may be added to a text, as large as its file is.
+    """Return the maximum number of bytes to add, by the sizes of text and file.
 
     >>> room_for(100_000_000, 8_000_000), room_for(3_000_000, 250_000)
     (1152000, 250000)

@@ -67,13 +67,13 @@ class CpuPart:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Return how many there are of each kind, by the names of budgets."""
+        """Return the counts of each kind, by the names of budgets."""
         sums = dict(self.calls.group_by("kind").agg(pl.col("count").sum()).iter_rows())
         return {name: tidy(sums.get(kind, 0.0)) for name, kind in KINDS.items()}
 
 
 def cpu_part(trace: Trace) -> CpuPart:
-    """Return what a program did on the CPU, of the trace of a run."""
+    """Return the CPU part of a program, from the trace of a run."""
     steady = steady_steps(trace)
     calls = host_calls(trace, steady)
     compiled = trace.rank.compiled if trace.rank else None
@@ -194,7 +194,7 @@ def _tidied(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_cpu_part(file: Path) -> CpuPart:
-    """Return what a cpu.json holds."""
+    """Return the content of a cpu.json."""
     try:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
         version = content["version"]

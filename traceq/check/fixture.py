@@ -58,7 +58,7 @@ class Fixture:
     def recording(
         self, *, own: Collection[str] = (), steps_by: str = "", cache: bool = True
     ) -> Recording:
-        """Return what lint looks at; raise ``InputError`` if it cannot be read.
+        """Return the recording; raise ``InputError`` if it cannot be read.
 
         ``own`` are packages that are the user's own; ``steps_by`` is as of ``load``.
         """

@@ -145,7 +145,7 @@ def _counts(view: View) -> Iterator[tuple[str, pl.Series]]:
 
 
 def _by_step(view: View, table: pl.DataFrame, amount: str = "") -> pl.Series:
-    """Return how many rows of a table each step has, or the sum of a column."""
+    """Return the rows of a table in each step, or the sum of a column."""
     steps = view.steady.windows.select("step")
     sums = (pl.col(amount).sum() if amount else pl.len()).alias("found")
     if not view.trace.steps.height:
@@ -170,7 +170,7 @@ def _spreads(view: View) -> dict[str, Spread]:
 
 
 def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
-    """Return how far the time of a step may be off, measured or estimated."""
+    """Return the tolerance of the step time, measured or estimated."""
     step = view.bound.step_ns
     timed = view.trace.rank.step_time if view.trace.rank else None
     if view.step_ns is not None:

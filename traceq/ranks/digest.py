@@ -231,7 +231,7 @@ def _kernels(trace: Trace) -> pl.DataFrame:
 
 
 def _findings(trace: Trace) -> pl.DataFrame:
-    """Return what lint finds in the rank alone."""
+    """Return the findings of lint in the rank alone."""
     recording = Recording(trace.facts.path, trace=trace, step_ns=trace.step_ns)
     outcome = lint([recording], load_rules(), Config(), brief=True).outcomes[0]
     rows = [

@@ -242,7 +242,7 @@ def _shares_clock(ranks: pl.DataFrame) -> bool:
 
 
 def starts(ranks: pl.DataFrame) -> list[int]:
-    """Return where each rank's times begin, from the first of all ranks."""
+    """Return the start of each rank's times, from the first of all ranks."""
     known = ranks["start_ns"].drop_nulls()
     first = lowest(known)
     return [(start or first) - first for start in ranks["start_ns"]]
@@ -339,7 +339,7 @@ def _said(
     unread: Sequence[Unread],
     ranks: pl.DataFrame,
 ) -> Iterable[str]:
-    """Yield what is missing, or differs between the ranks."""
+    """Yield sentences on what is missing, or differs between the ranks."""
     for one in unread:
         yield f"{one.path} could not be read and is left out: {one.reason}"
     for other in others:
@@ -375,7 +375,7 @@ def _said(
 def _said_of_matches(
     found: Matched, misfits: int, instances: int, ranks: pl.DataFrame
 ) -> Iterable[str]:
-    """Yield what could not be matched."""
+    """Yield sentences on collectives that could not be matched."""
     for lane, rows in found.apart:
         missing = sorted(ranks["number"].gather(list(rows)).to_list())
         yield (
@@ -394,7 +394,7 @@ def _said_of_matches(
 
 
 def _said_of_others(meetings: pl.DataFrame, ranks: pl.DataFrame) -> Iterable[str]:
-    """Yield who was held for long by ranks that are not known."""
+    """Yield sentences on ranks that unknown ranks held up for long."""
     held = (
         meetings.group_by("rank")
         .agg(

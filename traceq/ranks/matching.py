@@ -234,7 +234,7 @@ def _grown(rows: pl.DataFrame, first: int) -> pl.DataFrame:
 
 
 def _clock_trust(offsets: list[int]) -> float:
-    """Return how far clocks may differ: as those of the ranks that were aligned do."""
+    """Return the plausible difference of clocks: that of the aligned ranks."""
     if not offsets:
         return TRUSTED_CLOCK_NS
     return min(TRUSTED_CLOCK_NS, 4 * ALIGNED_END_NS + 3 * median(offsets))

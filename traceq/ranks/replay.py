@@ -53,7 +53,7 @@ class JobReplay:
         issue: Sequence[float],
         transfers: Sequence[float],
     ) -> float:
-        """Return how long the job takes with these times, in nanoseconds."""
+        """Return the duration of the job with these times, in nanoseconds."""
         moments = list(self.start)
         times = [*own, *issue, *transfers, 0.0]
         for which, time in self.joins:
@@ -229,7 +229,7 @@ class _Order:
 
 
 def _arrivals(meetings: pl.DataFrame, count: int) -> list[int]:
-    """Return how many ranks are to arrive at each instance."""
+    """Return the number of ranks that are to arrive at each instance."""
     counts = [0] * count
     found = (
         meetings.filter(pl.col("meeting") == READY)

@@ -116,7 +116,7 @@ def _telling(mine: pl.DataFrame) -> pl.DataFrame:
 
 
 def _where(job: Job, mine: pl.DataFrame, rank: int, part: str) -> dict[str, Any]:
-    """Return where the host was in most of the time that the rank is late by."""
+    """Return the host's place in most of the time that the rank is late by."""
     columns = ("region", "file", "line", "function")
     places = (
         job.meetings.filter(pl.col("rank") == rank)

@@ -94,7 +94,7 @@ _WHOLE = 0.995
 
 
 def source(bound: Bound) -> str:
-    """Return where the step time of a bound comes from."""
+    """Return the source of a bound's step time."""
     return _SOURCES[bound.step_from]
 
 
@@ -149,7 +149,7 @@ def _largest_line(largest: Entry) -> str:
 
 
 def by_step(bound: Bound) -> str:
-    """Return how long the GPU waits for the host in each of several steps."""
+    """Return the GPU's wait for the host in each of several steps."""
     found = bound.bottleneck
     if found is None or len(found.step_rows) < 2 or not found.idle_ns:  # noqa: PLR2004 - one is the whole
         return ""
@@ -212,7 +212,7 @@ def parts(bound: Bound) -> list[tuple[str, float]]:
 
 
 def bound_data(bound: Bound) -> dict[str, Any]:
-    """Return what bounds a step as plain data."""
+    """Return the bound of a step as plain data."""
     found = bound.bottleneck
     return {
         "text": sentence(bound),
@@ -250,7 +250,7 @@ def entry_data(one: Entry) -> dict[str, Any]:
 
 
 def waits_data(waits: Waits) -> dict[str, Any]:
-    """Return what the host does while the GPU waits as plain data, per step."""
+    """Return the host's activity while the GPU waits as plain data, per step."""
     columns = ("kind", "name", "file", "line", "function", "calls")
     return {
         "idle_ns": round(waits.idle_ns),

@@ -132,7 +132,7 @@ def content(shown: Shown) -> Content:
 
 
 def _whole(kernels: float, apart: float) -> str:
-    """Return how long kernels take, and what the GPU's memory does not bound."""
+    """Return the time of kernels, and of work that is left out of the roofline."""
     text = units.time(kernels)
     if not apart:
         return text

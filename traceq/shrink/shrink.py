@@ -214,7 +214,7 @@ class _Shrinking:
     """The trace with all its steps, once some of them are gone."""
 
     def parts(self) -> Iterator[tuple[Expected, ...]]:
-        """Yield what is found in parts of the run: a few steps each, evenly spaced."""
+        """Yield the findings in parts of the run: a few steps each, evenly spaced."""
         whole = self.whole or self.trace
         windows = self.probe.steps(whole.json())
         length = self.steps or _STEPS[0]

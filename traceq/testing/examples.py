@@ -103,7 +103,7 @@ def drawn_job(example: Bad | Good) -> Analysis | None:
 
 
 def drawn(example: Bad | Good) -> Recording:
-    """Return what an example shows as a recording."""
+    """Return the recording that an example draws."""
     return Recording(
         name="drawn",
         trace=load_drawn(example.drawing, example.args, DEVICE)

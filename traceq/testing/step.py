@@ -114,7 +114,7 @@ class Checked:
     """The run folder."""
 
     def lint(self, **options: Any) -> LintResult:  # noqa: ANN401 - those of lint
-        """Return what is wrong in it; options as of ``traceq.lint``."""
+        """Return the lint result of the step; options as of ``traceq.lint``."""
         return lint(self.folder, **options)
 
 
@@ -302,7 +302,7 @@ def _message(
 
 
 def _instead(name: str, found: LintResult | None) -> Iterator[str]:
-    """Yield what to write instead: what rules found, else what helps mostly."""
+    """Yield advice: that of the findings, else what usually helps."""
     advice = _ADVICE.get(name)
     if advice is None:
         return

@@ -85,7 +85,7 @@ def memory_peaks(curve: pl.DataFrame) -> pl.DataFrame:
 
 
 def _changes() -> dict[str, pl.Expr]:
-    """Return by how much an event changes each total.
+    """Return the change of each total by an event.
 
     A recording may leave out one of the two events of a free; then the other counts.
     """

@@ -131,7 +131,7 @@ def in_trace(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def made_by(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return which ops of the trace may have made allocations; ``MADE_BY``.
+    """Return the ops of the trace that may have made allocations; ``MADE_BY``.
 
     Places are those of ``in_trace`` with ``op`` and ``size``, which may be unknown. Of
     the ops of the function those count that have this name, of these the ones that

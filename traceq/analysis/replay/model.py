@@ -360,7 +360,7 @@ def _quiet(trace: Trace, windows: pl.Series) -> pl.Series:
 def _python(
     trace: Trace, windows: pl.Series, between: pl.Series, quiet: pl.Series
 ) -> pl.Series:
-    """Return which part of the time between operators is Python, in each window.
+    """Return the fraction of the time between operators that is Python, by window.
 
     The rest is of recording operators, outside of them. Where they ask something of the
     GPU, it is in what they cost.
@@ -380,7 +380,7 @@ def _share(
     quiet: pl.Series,
     costs: HostCosts,
 ) -> pl.Series:
-    """Return which part of its time the host takes in each window, unrecorded.
+    """Return the host's time without the profiler, as a fraction, in each window.
 
     ``plain`` and ``recorded`` are what its events should take.
     """

@@ -156,7 +156,7 @@ def _work(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inside(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """Return which calls launched which work.
+    """Return the pairs of calls and the work that they launched.
 
     Autograd launches from a thread of its own while the program waits in backward():
     that work is also of the regions that the program's thread is in at that moment.

@@ -43,7 +43,7 @@ def run_all(
     tasks: Sequence[Task],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[T | Failed]:
-    """Return what came of each task, in their order, wherever and whenever they ran."""
+    """Return the result of each task, in their order, whenever and wherever it ran."""
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].size)
     places = {
         executor.submit(function, *tasks[place].arguments): place for place in order

@@ -55,12 +55,12 @@ def signed(nanoseconds: float) -> str:
 
 
 def a_step(diff: Diff) -> str:
-    """Return what times and counts are of, for the end of a phrase."""
+    """Return the unit of times and counts, for the end of a phrase."""
     return " a step" if diff.stepped else ""
 
 
 def cause_text(cause: Cause, diff: Diff) -> str:
-    """Return what happened, without where."""
+    """Return the change in words, without its place."""
     if cause.kind in _HOST:
         return _while(cause, diff)
     if cause.kind == "host":
@@ -180,7 +180,7 @@ def _same_launches(cause: Cause) -> str:
 
 
 def _host(cause: Cause, diff: Diff) -> str:
-    """Return what of the host's account takes longer, and how often it ran."""
+    """Return the part of the host's account that takes longer, and its calls."""
     text = f"idle: {cause.host_kind}, {op_names(cause.mostly)}"
     before, after = (_rounded(used.calls) for used in (cause.before, cause.after))
     if not cause.host_kind.startswith("operators") or before == after:
@@ -217,7 +217,7 @@ _TEXTS: Mapping[str, Callable[[Cause], str]] = {
 
 
 def _while(cause: Cause, diff: Diff) -> str:
-    """Return what the GPU waits for, and who loads the data."""
+    """Return the cause of the GPU's waits, and the data loader."""
     text = f"idle: the GPU waits {_longer(cause)} {_HOST[cause.kind]}"
     loaders = (diff.before.loaders, diff.after.loaders)
     if cause.kind != "loading data" or not any(loaders):

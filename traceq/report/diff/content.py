@@ -203,7 +203,7 @@ def _title(metric: Metric, diff: Diff) -> str:
 
 
 def _whole(diff: Diff) -> str:
-    """Return what is compared."""
+    """Return the compared unit: a step, or the whole trace."""
     return "step" if diff.stepped else "whole trace"
 
 
@@ -235,7 +235,7 @@ def _change(metric: Metric) -> str:
 
 
 def spread(step: Step) -> str:
-    """Return how much the steps differ among themselves, as recorded."""
+    """Return the variation among the steps, as recorded."""
     if step.measured:
         return ""
     if step.count == 1:
@@ -254,7 +254,7 @@ def sides(diff: Diff) -> list[tuple[str, str, str]]:
 
 
 def compared(diff: Diff) -> str:
-    """Return what the numbers are of, and where their times come from."""
+    """Return the basis of the numbers, and the source of their times."""
     measured = diff.before.step.measured
     source = bound_words.MEASURED if measured else bound_words.AS_RECORDED
     return f"a step {source}" if diff.stepped else f"the trace {source}"
@@ -302,7 +302,7 @@ def only(calls: Sequence[tuple[str, float]]) -> str:
 
 
 def finding_line(change: FindingChange) -> str:
-    """Return what became of one finding."""
+    """Return the change of one finding."""
     finding = change.finding
     cost = _finding_cost(change)
     parts = [f"{finding.code} {printable(finding.message)}", cost]
@@ -335,7 +335,7 @@ def findings_verdict(found: FindingChanges) -> str:
 
 
 def caveats(diff: Diff | JobDiff) -> list[str]:
-    """Return what is not comparable."""
+    """Return the caveats of the comparison."""
     found = [printable(caveat) for caveat in diff.caveats]
     if diff.findings.one_sided:
         codes = ", ".join(diff.findings.one_sided)

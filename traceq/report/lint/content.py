@@ -75,12 +75,12 @@ def content(outcome: Outcome) -> Content:
 
 
 def title(outcome: Outcome) -> str:
-    """Return what was linted, in one line."""
+    """Return the linted recording, in one line."""
     return printable(outcome.name)
 
 
 def facts(outcome: Outcome) -> str:
-    """Return how many steps of what length, what bounds them, and the peak."""
+    """Return number, duration and bound of the steps, and the memory peak."""
     return "; ".join(filter(None, (_time(outcome), _memory(outcome))))
 
 
@@ -109,7 +109,7 @@ def _time(outcome: Outcome) -> str:
 
 
 def step_kinds(outcome: Outcome) -> str:
-    """Return which steps are longer than others, where some are."""
+    """Return the sentence on longer steps, where there are some."""
     return steps_words.kinds(outcome.step_kinds) if outcome.step_kinds else ""
 
 
@@ -119,7 +119,7 @@ def bar(outcome: Outcome) -> str:
 
 
 def cost(finding: Finding, outcome: Outcome) -> str:
-    """Return what a finding costs: memory, or the time per step that a fix saves."""
+    """Return the cost of a finding: memory, or the time per step that a fix saves."""
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
@@ -135,7 +135,7 @@ def _remains(finding: Finding, outcome: Outcome) -> str:
 
 
 def _per(outcome: Outcome) -> str:
-    """Return what times are per: a step, or nothing where the trace has none."""
+    """Return the unit that times are per: a step, or nothing without steps."""
     return "/step" if outcome.bound is None or outcome.bound.stepped else ""
 
 
@@ -175,7 +175,7 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
 
 
 def together(outcome: Outcome) -> str:
-    """Return what fixing the worst findings one after the other leaves of a step."""
+    """Return the step with the worst findings fixed one after the other."""
     if not outcome.together:
         return ""
     *others, last = outcome.together
@@ -197,7 +197,7 @@ def together(outcome: Outcome) -> str:
 
 
 def idle(outcome: Outcome) -> str:
-    """Return how much of the GPU's idle time the findings explain, and what is not."""
+    """Return the part of the GPU's idle time that findings explain, and the rest."""
     found = outcome.idle
     if found is None:
         return ""
@@ -262,7 +262,7 @@ def code_lines(frame: CodeFrame) -> list[str]:
 
 
 def headline(finding: Finding) -> str:
-    """Return what is wrong in at most ten words: the beginning of the message."""
+    """Return the problem in at most ten words: the beginning of the message."""
     return _headline(finding.message)
 
 
@@ -330,7 +330,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def _rules(outcome: Outcome) -> str:
-    """Return how many rules ran, were skipped and crashed."""
+    """Return the numbers of rules that ran, were skipped and crashed."""
     text = f"{counted(outcome.ran, 'rule')} ran"
     if outcome.skipped:
         text += f", {len(outcome.skipped)} skipped"
@@ -340,7 +340,7 @@ def _rules(outcome: Outcome) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Return what else matters: crashed rules, what is hidden, replays, damage."""
+    """Return further notes: crashed rules, hidden findings, replays, damage."""
     lines = [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed

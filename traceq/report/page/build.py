@@ -70,7 +70,7 @@ def lint_page(report: Report) -> str:
 
 
 def title_of(report: Report) -> str:
-    """Return what the page is about: the recording, or how many there are."""
+    """Return the subject of the page: the recording, or the number of recordings."""
     names = telling_names([outcome.name for outcome in report.outcomes])
     if len(names) == 1:
         return names[0]

@@ -243,7 +243,7 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def tip(title: str, *rows: tuple[str, str]) -> Tip:
-    """Return what is shown under the mouse: a title, and rows that have a text."""
+    """Return a tooltip: a title, and the rows that have a text."""
     shown = [[label, brief(printable(text))] for label, text in rows if text]
     return brief(printable(title)), shown
 

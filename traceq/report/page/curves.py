@@ -87,7 +87,7 @@ def plot(
 
 
 def _legend(over: Over) -> list[tuple[str, str]]:
-    """Return what the dots of the step say of what bounds it."""
+    """Return the sentence on the bounds that the dots of the step show."""
     bounds = set(over.bounds)
     return [
         (look, text)

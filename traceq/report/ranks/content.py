@@ -99,7 +99,7 @@ def verdict(found: Analysis) -> str:
 
 
 def _doubt(found: Analysis) -> str:
-    """Return who may be a straggler, if more was recorded; empty if nobody may."""
+    """Return the possible stragglers, if more was recorded; empty if there are none."""
     if found.doubtful is None:
         return ""
     seen = counted(int(found.by_rank["seen"].max() or 1), "step")  # type: ignore[arg-type] # of integers

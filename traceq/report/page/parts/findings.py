@@ -145,7 +145,7 @@ def _card(subject: Subject, number: int, finding: Finding, example: str) -> Card
 
 
 def _bar(finding: Finding, outcome: Outcome) -> CostBar | None:
-    """Return what a fix saves of the step, or of the memory that is reserved."""
+    """Return the savings of a fix, as shares of the step or of the reserved memory."""
     if finding.cost_bytes and outcome.memory and outcome.memory.reserved:
         part = min(100.0, 100 * finding.cost_bytes / outcome.memory.reserved)
         return CostBar(part, part, part)
@@ -178,7 +178,7 @@ def _side(example: str, other: str) -> tuple[str, ...]:
 
 
 def _family(code: str) -> str:
-    """Return what a family of rules is about; one of a user's pack has its letters."""
+    """Return the subject of a family of rules; for a user's pack, its letters."""
     letters = code.rstrip(digits)
     return _FAMILIES.get(letters, letters)
 
