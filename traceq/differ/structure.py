@@ -249,8 +249,15 @@ def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
         ).to_series(),
         name="name",
         kind="kind",
-        dtype=types["dtype"].gather(inner).fill_null(events["dtype"].cast(pl.String)),
+        dtype=_computed_in(types["dtype"].gather(inner), events["dtype"]),
     )
+
+
+def _computed_in(inputs: pl.Series, kernels: pl.Series) -> pl.Series:
+    """Return the dtype of an op's inputs; TF32 where its kernel computes in that."""
+    kernels = kernels.cast(pl.String)
+    tf32 = (kernels == "tf32") & (inputs == "fp32")
+    return kernels.zip_with(tf32 | inputs.is_null(), inputs)
 
 
 @cached_per_trace

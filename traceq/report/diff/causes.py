@@ -158,8 +158,11 @@ def _compiled(cause: Cause) -> str:
 def _same_kernels(cause: Cause) -> str:
     if cause.kernel_kind == "communication":
         return f"communication takes {_longer(cause)}, in as many kernels"
-    pieces = "ops" if cause.affects == "host" else "kernels"
-    return f"the same {pieces} take {_longer(cause)}"
+    if cause.affects == "host":
+        return f"the same ops take {_longer(cause)}"
+    names = [{name for name, _ in used.names} for used in (cause.before, cause.after)]
+    same = "the same kernels" if names[0] == names[1] else "kernels of the same kind"
+    return f"{same} take {_longer(cause)}"
 
 
 def _launches(cause: Cause) -> str:
@@ -175,8 +178,8 @@ def _launches(cause: Cause) -> str:
     return f"idle: the host takes {_longer(cause)} despite {known}"
 
 
-def _same_launches(cause: Cause) -> str:
-    return f"idle: the host takes {_longer(cause)} for the same launches"
+def _same_launches(_: Cause) -> str:
+    return "idle: residual, which no change of ops, launches or syncs explains"
 
 
 def _host(cause: Cause, diff: Diff) -> str:
