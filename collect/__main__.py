@@ -24,7 +24,7 @@ def main(words: list[str], prog: str) -> int:
 
 
 def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
-    """Return what a shell may write for the word after these, with its help."""
+    """Return the completions of the word after these, with their help."""
     _mount()
     options = import_module("_traceq_collect.launcher.options")
     pairs: list[tuple[str, str]] = options.completions(words, incomplete)

@@ -70,6 +70,13 @@ def test_an_op_lines_up_with_itself_in_another_dtype() -> None:
     assert text == "matmuls in bf16 instead of fp32, sgemm -> nvjet_tst"
 
 
+def test_float32_matmuls_that_compute_in_tf32_are_no_longer_in_fp32() -> None:
+    diff = drawn_diff(MM, FASTER_MM.replace("nvjet_tst", "tf32_gemm"), FLOATS)
+
+    (text,) = [text for text in causes(diff) if "matmuls" in text]
+    assert text == "matmuls in tf32 instead of fp32, sgemm -> tf32_gemm"
+
+
 def test_a_function_that_moved_within_its_file_is_the_same() -> None:
     moved = MM.replace("(3)", "(9)")
 

@@ -79,7 +79,7 @@ def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
     assert one.message.endswith("mostly waiting for locks and I/O")
     assert one.saves_ns < 0.5 * found.step_ns
     assert one.gpu_idle_ns > 0.4 * found.step_ns
-    assert "waiting for locks and I/O" in words.idle(found)
+    assert "88%: locks and I/O (all of that: main (train.py:3))" in words.idle(found)
     assert "largest unexplained" in words.idle(found)
 
 
@@ -90,7 +90,7 @@ def test_a_general_finding_sees_what_the_others_leave() -> None:
 
     (among,) = (one for one in found.findings if one.code == "LCH002")
     assert among.data["idle_ns"] < 0.8 * alone.data["idle_ns"]  # type: ignore[operator]  # a number
-    assert "what remains after the others" in words.cost(among, found)
+    assert "once the other findings are fixed" in words.cost(among, found)
     assert among.evidence[0].label == "remains"
 
 

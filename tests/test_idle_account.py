@@ -78,7 +78,7 @@ def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
         WITH_LIBRARIES,
         "tokenise",
     )
-    assert "goes to Python with its libraries (" in sentence(found)
+    assert "mostly for Python code and the libraries it calls (" in sentence(found)
     assert "tokenise (train.py:9))" in sentence(found)
     assert "running" not in sentence(found)
     assert "P Python " in bar(found)
@@ -98,7 +98,7 @@ def test_the_verdict_names_what_was_planted(fixture: str, kind: str, name: str) 
     largest = found.waits.largest
     assert largest is not None
     assert (largest.kind, (largest.name or "").startswith(name)) == (kind, True)
-    assert f"goes to {kind} (" in sentence(found)
+    assert f" for {kind} (" in sentence(found)
     assert f"{fixture}.py:" in sentence(found)
 
 

@@ -41,12 +41,13 @@ def test_the_benchmark_has_every_pair_that_is_committed() -> None:
 
 def test_the_examples_in_words_are_pairs_of_the_benchmark() -> None:
     text = " ".join(PAGE.split())
-    ((left, before, low, high),) = re.findall(
-        r"([\d.]+) ms of ([\d.]+) are said to remain as (\d+) to (\d+)", text
+    ((before, left, low, high),) = re.findall(
+        r"one ([\d.]+) ms step traceq predicts ([\d.]+) ms, range (\d+) to (\d+) ms",
+        text,
     )
     ((of, said, was),) = re.findall(
-        r"of (\d+) ms with CUDA graph capture, ([\d.]+) are predicted to remain where"
-        r" ([\d.]+) were measured",
+        r"a (\d+) ms step with CUDA graph capture it predicts ([\d.]+) ms,"
+        r" and ([\d.]+) ms were measured",
         text,
     )
     shown = {

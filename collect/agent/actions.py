@@ -260,7 +260,7 @@ class Actions:
         self.size = size
 
     def _probed_ms(self) -> float:
-        """Return how long the probed step takes, as the steps were timed."""
+        """Return the duration of the probed step, as the steps were timed."""
         timed = self.rank.facts.get("step_time")
         long = timed["long_steps"] if timed else None
         if not timed or not long:
@@ -270,7 +270,7 @@ class Actions:
         return float(long["ms"] if is_long else long["typical_ms"])
 
     def _most_events(self, event_bytes: int) -> int:
-        """Return how many events a trace may have: by its size and by memory."""
+        """Return the maximum number of events of a trace: by its size and by memory."""
         most = int(self.options["max_mb"]) * MEGABYTE // event_bytes
         free = free_memory()
         return most if free is None else min(most, free // 2 // EVENT_MEMORY)
@@ -385,7 +385,7 @@ class Actions:
         return now is None or now != self._allocations
 
     def _window(self, trace: Trace) -> str:
-        """Return what the traced steps are: a whole period, typical, or just some."""
+        """Return the kind of the traced steps: period, typical or consecutive."""
         if self.size.whole_period and len(trace.steps) == self.size.steps:
             return "period"
         timed = self.rank.facts.get("step_time")
@@ -463,7 +463,7 @@ class Actions:
 
     @property
     def tracing(self) -> bool:
-        """Whether our profiler is set up or running."""
+        """True if our profiler is set up or running."""
         return self._trace is not None
 
     def _why_no_gpu_work(self) -> str:

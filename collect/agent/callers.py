@@ -31,7 +31,7 @@ _STANDARD = (sysconfig.get_paths()["stdlib"], os.path.dirname(os.__file__))
 
 
 class Callers:
-    """Where the calls of a trace were made, but for those that torch made itself."""
+    """Lines of the Python calls in a trace, without those that torch itself makes."""
 
     def __init__(self) -> None:
         self.lines: dict[tuple[int, str], bytes] = {}

@@ -53,7 +53,7 @@ class Captures:
         self.stacks = True
         self.seen = 0  # captures that were begun
         self.found: list[dict[str, Any]] = []
-        """What the manifest says of each, in the order of capture."""
+        """Manifest entries of the captures, in order."""
         self.files: dict[str, str] = {}
         """Paths of source files by the names that the profiles have for them."""
         self._left = MOST_BYTES

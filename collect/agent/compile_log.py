@@ -43,7 +43,7 @@ class CompileLog(logging.Handler):
             self._undo.pop()()
 
     def text(self) -> str:
-        """Return what was logged so far, as torch would have printed it."""
+        """Return the log so far, as torch would have printed it."""
         return "".join(self._kept)
 
     def emit(self, record: logging.LogRecord) -> None:

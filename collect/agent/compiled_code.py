@@ -13,7 +13,7 @@ _LONGEST = 200  # characters of a reason
 
 
 class CompiledCode:
-    """What torch.compile does from here on."""
+    """Compilations of torch.compile from here on."""
 
     def __init__(self) -> None:
         # Kept as objects: torch forgets old ones, so their number says nothing.
@@ -65,7 +65,7 @@ def _facts(utils: Any, made: list[Any], known: set[int], graphs: int) -> dict[st
 
 
 def _version(made: Any) -> int:
-    """Return how often the function had been compiled before: R of F/R."""
+    """Return the number of earlier compilations of the function: R of F/R."""
     number = str(getattr(made, "compile_id", "") or "").rpartition("/")[2]
     return int(number) if number.isdigit() else 0
 

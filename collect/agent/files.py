@@ -34,7 +34,7 @@ def compressed(file: Path) -> Iterator[gzip.GzipFile]:
 
 
 def free_memory() -> int | None:
-    """Return how much memory this machine, or this container, has left."""
+    """Return the free memory of this machine, or of this container."""
     left = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2]

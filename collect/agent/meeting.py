@@ -34,7 +34,7 @@ class Meeting:
         self._numbered = numbered
         self._ready: tuple[int, float] | None = None
         self.over = False
-        """Whether the store is gone, and with it the process that held it."""
+        """True if the store is gone, and with it the process that held it."""
 
     def ready(self, seen: int, now: float) -> None:
         """Say that this rank can start; the last one decides when all do."""

@@ -32,7 +32,7 @@ class MemoryHistory:
         self._record(None)
 
     def snapshot(self) -> Any:
-        """Return what the allocator holds and what it did."""
+        """Return the allocator's state and history."""
         with torch_state.without_import_of_inductor():
             return cuda_api.memory._snapshot()  # noqa: SLF001
 
@@ -46,7 +46,7 @@ def write(snapshot: Any, file: Path) -> int:
 
 
 def why_not(*, cuda: bool) -> str | None:
-    """Return why the allocator's history cannot be recorded, or None if it can."""
+    """Return the reason why the allocator's history cannot be recorded, or None."""
     if not cuda:
         return "the program does not use CUDA, whose allocator keeps the history"
     if not hasattr(cuda_api.memory, "_record_memory_history"):

@@ -33,7 +33,7 @@ class OtherProfilers:
 
     @property
     def active(self) -> bool:
-        """Whether a profiler other than ours is set up or running."""
+        """True if a profiler other than ours is set up or running."""
         enabled = getattr(torch.autograd, "_profiler_enabled", None)
         return self._running > 0 or bool(enabled is not None and enabled())
 

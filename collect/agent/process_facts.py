@@ -117,7 +117,7 @@ def switches() -> dict[str, Any]:
 
 
 def cores() -> int | None:
-    """Return how many cores the process may use."""
+    """Return the number of cores that the process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
@@ -145,7 +145,7 @@ def machine() -> str | None:
 
 
 def _first_number(names: tuple[str, ...], default: int) -> int:
-    """Return what the first of these variables that is a number says."""
+    """Return the value of the first of these variables that is a number."""
     # In a script of sbatch, outside of srun, SLURM's are not of this process.
     by_slurm = "SLURM_STEP_ID" in os.environ
     for name in names:

@@ -147,7 +147,7 @@ class Trace:
         return calls / len(sample) if sample else 0.0
 
     def event_bytes(self, folder: Path) -> int:
-        """Return how many bytes of text an event has, on average.
+        """Return the mean size of an event's text, in bytes.
 
         Few events may have much of it, such as long lists of numbers: where there are
         few, they are written to see.
@@ -194,7 +194,7 @@ class Trace:
         return file.stat().st_size
 
     def _callers(self) -> Callers:
-        """Return where the Python calls were made, as far as this torch says so."""
+        """Return the lines of the Python calls, as far as this torch records them."""
         found = Callers()
         self.no_lines = "there are no stacks" if not self.stacks else ""
         if not self.no_lines and self.size() > MOST_EVENTS:
@@ -219,7 +219,7 @@ class Trace:
 
 
 def choose_step_name() -> str:
-    """Return what a step is called: where the program marks its own, not as those.
+    """Return the name of a step, which differs from the program's own marks.
 
     It takes 0.1 s or more to find out.
     """

@@ -43,7 +43,7 @@ _COMPILED_CODE = (
 
 
 class Candidate:
-    """Something that is called again and again."""
+    """A function that is called repeatedly."""
 
     def __init__(self, of: str) -> None:
         self.of = of

@@ -76,7 +76,7 @@ class Schedule:
         self._phase_began = 0.0
 
     def boundary(self, now: float, compiles: int, *, hold: bool = False) -> list[str]:
-        """Return what to do at this boundary.
+        """Return the actions at this boundary.
 
         ``compiles`` is a number that changes when something was compiled. ``hold``
         delays the next phase: another profiler is running.

@@ -188,7 +188,7 @@ class Session:
         return True
 
     def usual_step_s(self) -> float:
-        """Return how long a step takes, about; 0 if it is not known."""
+        """Return the approximate duration of a step; 0 if it is not known."""
         steps = self.schedule.seen - 1
         return (self._last_at - self._first_at) / steps if steps > 0 else 0.0
 
@@ -439,7 +439,7 @@ class Session:
         self.actions.copy_sources({**self.compiled.files, **self.captures.files})
 
     def _unfinished(self) -> str:
-        """Return what the schedule was doing when the program ended."""
+        """Return the schedule's activity when the program ended."""
         phase = self.schedule.phase
         if phase == WAITING:
             warmup = self.schedule.plan.warmup

@@ -45,7 +45,7 @@ class SourceNames:
         return path if there else os.path.basename(path)
 
     def begin(self, path: str, function: str, line: int) -> int | None:
-        """Return where the function around a line begins, if that is known."""
+        """Return the first line of the function around a line, if that is known."""
         if function == "<module>":
             return 1
         if is_base(path):  # nobody asks for them, and some of them are long

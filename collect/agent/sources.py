@@ -70,7 +70,7 @@ def _repository(folder: Path) -> Path | None:
 
 
 def _content(file: Path, most: int) -> tuple[bytes, str]:
-    """Return what a file holds, or why that is not copied."""
+    """Return the content of a file, or the reason why it is not copied."""
     status = file.stat()
     if status.st_size > most:
         return b"", "it is too large"

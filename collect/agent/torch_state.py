@@ -61,7 +61,7 @@ def call_cuda() -> None:
 
 
 def gpu_allocations() -> int | None:
-    """Return how often the program allocated GPU memory so far, if that is known."""
+    """Return the number of GPU memory allocations so far, if that is known."""
     if not uses_cuda():
         return None
     try:
@@ -90,7 +90,7 @@ def compilations() -> int:
 
 
 def captured_graphs() -> int:
-    """Return how many CUDA graphs torch.compile holds; 0 where that is not known."""
+    """Return the number of CUDA graphs that torch.compile holds; 0 if unknown."""
     trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None or not uses_cuda():
         return 0

@@ -49,7 +49,7 @@ class TraceSize:
 def choose(
     wanted: TraceSize, probe: Probe, pattern: Pattern, most: int, *, free: bool
 ) -> TraceSize:
-    """Return what to trace of what is ``wanted``, in at most ``most`` events.
+    """Return the size of a trace: that ``wanted``, within at most ``most`` events.
 
     If ``free``, the number of steps may change: to a whole period, or to fewer steps
     so that the program is not stopped for long.

@@ -42,7 +42,7 @@ class TraceqCallback(_callback()):  # type: ignore[misc]  # one of two classes
 
     @property
     def missing(self) -> list[str]:
-        """What was not recorded, and why."""
+        """Parts that were not recorded, each with the reason."""
         return self._training.missing
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:

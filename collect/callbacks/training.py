@@ -23,7 +23,7 @@ class Training:
 
     @property
     def missing(self) -> list[str]:
-        """What was not recorded, and why."""
+        """Parts that were not recorded, each with the reason."""
         return self._recording.missing
 
     def begin(self) -> None:

@@ -27,7 +27,7 @@ class TraceqCallback(TrainerCallback):  # type: ignore[misc]  # not read by mypy
 
     @property
     def missing(self) -> list[str]:
-        """What was not recorded, and why."""
+        """Parts that were not recorded, each with the reason."""
         return self._training.missing
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:

@@ -127,7 +127,7 @@ class Recording:
 
     @property
     def done(self) -> bool:
-        """Whether all is recorded, or nothing more can be."""
+        """True if the recording is complete, or cannot go on."""
         return self._session is None or self._session.off
 
     def step(self) -> None:

@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def to_parent() -> Callable[[], None] | None:
-    """Return what a child calls first, to be told to end when this process is killed.
+    """Return a function for a child to call first, so that it ends with this process.
 
     None where the system has no such thing. The signal is SIGTERM, at which launchers
     of jobs end their own children.

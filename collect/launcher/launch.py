@@ -117,7 +117,7 @@ class Launch:
                 tee.add(file.read_bytes())
 
     def _incomplete(self, why: str) -> str:
-        """Return what is left of a run whose run file cannot be written."""
+        """Return the remains of a run whose run file cannot be written, in words."""
         kept = [
             file.name
             for kind in ("trace.json.gz", "memory.pickle.gz")
@@ -253,7 +253,7 @@ class Launch:
         _remove_partial_files(self.folder, [rank["name"] for rank in ranks])
 
     def _world_size(self, ranks: list[dict[str, Any]]) -> int | None:
-        """Return how many ranks the job has, as its processes say; None without any."""
+        """Return the job's number of ranks, as its processes say; None without any."""
         said = [rank["world_size"] for rank in ranks]
         for file in self.status_folder.glob("left-out-*"):
             with contextlib.suppress(OSError, ValueError):
@@ -261,7 +261,7 @@ class Launch:
         return max(said, default=None)
 
     def _missing(self, ranks: list[dict[str, Any]]) -> list[dict[str, str]]:
-        """Return what is missing from the whole run, and why."""
+        """Return the parts that are missing from the whole run, with the reasons."""
         chosen, size = self.options.ranks, self.facts["world_size"]
         if size is None:
             return [{"what": "ranks", "why": self._why_nothing()}]
@@ -312,7 +312,7 @@ class Launch:
         )
 
     def _why_nothing(self) -> str:
-        """Return why no process recorded anything."""
+        """Return the reason why no process recorded anything."""
         if self._child is None:
             return "the program did not start"
         failed = self.status_folder / "failed"
@@ -386,7 +386,7 @@ _NO_GPU_WORK = (
 
 
 def _recorded(rank: dict[str, Any]) -> list[str]:
-    """Return what was recorded of a rank, a sentence each."""
+    """Return the recorded parts of a rank, a sentence each."""
     texts = [_step_time(rank["step_time"])] if rank["step_time"] else []
     if rank["trace"]:
         texts.append(_traced(rank["trace"], rank.get("pause")))
@@ -434,7 +434,7 @@ def _copied(count: int) -> str:
 
 
 def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
-    """Return what is missing and why, one sentence per reason."""
+    """Return the missing parts, one sentence per reason."""
     missing: dict[str, list[str]] = {}
     for rank in ranks:
         for entry in rank["missing"]:

@@ -70,7 +70,7 @@ def parse(words: list[str], prog: str) -> argparse.Namespace:
 
 
 def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
-    """Return what a shell may write for the word after these, with its help.
+    """Return the completions of the word after these, with their help.
 
     Nothing after ``--``, and nothing for a free value: the shell names files there.
     """

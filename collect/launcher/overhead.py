@@ -29,7 +29,7 @@ def interpreter(rank: dict[str, Any], status_folder: Path) -> str:
 
 
 def why_not(ended: dict[str, Any], rank: dict[str, Any], python: str) -> str:
-    """Return why nothing is to be measured, if so."""
+    """Return the reason why nothing is to be measured, if there is one."""
     if not rank.get("trace"):
         return "there is no trace"
     if rank.get("local_rank"):

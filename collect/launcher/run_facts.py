@@ -102,7 +102,7 @@ def driver() -> str | None:
 
 
 def why_not_loaded(command: list[str]) -> str | None:
-    """Return what in the command keeps the recorder out of its processes, if known."""
+    """Return a sentence on what in the command keeps the recorder out, if known."""
     words = [*_interpreter_line(command[0]), *command]
     for word, following in zip(words, [*words[1:], ""]):
         name = os.path.basename(word)
@@ -129,7 +129,7 @@ def why_not_loaded(command: list[str]) -> str | None:
 
 
 def why_no_python() -> str:
-    """Return why no process of a program may have loaded the recorder."""
+    """Return the reason why no process of a program may have loaded the recorder."""
     return (
         "no Python 3.9 or later was started that reads PYTHONPATH; -I, -E, -S, a"
         " container or a cleared environment prevent that"

@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def measure(device: str, *, stacks: bool, shapes: bool, memory: bool) -> dict[str, Any]:
-    """Return what an event of each kind takes, and what recording adds to it."""
+    """Return the cost of an event of each kind, and the overhead of recording it."""
     began = time.monotonic()
     cuda = device.startswith("cuda")
     work = _workloads(torch.device(device))
@@ -162,7 +162,7 @@ def _faster(one: dict[str, int], two: dict[str, int]) -> dict[str, int]:
 
 
 def _counts(profiler: Any, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return how many events of each kind a piece of work has, on average."""
+    """Return the mean number of events of each kind in a piece of work."""
     events = _events(profiler)
     marks = sorted(
         (event["ts"], event["ts"] + event["dur"], event["name"][len(_MARK) :])

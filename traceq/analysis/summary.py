@@ -62,9 +62,9 @@ class Summary:
     steps: pl.DataFrame
     """The table of steps, warm-up included."""
     steady: SteadySteps
-    """What the averages are over."""
+    """The steady-state steps that all averages are over."""
     idle: pl.DataFrame
-    """How long the GPU idled, by what the host did; totals."""
+    """Total GPU idle time, by host activity."""
     kinds: pl.DataFrame
     """GPU time by kind and phase; totals."""
     ops: pl.DataFrame
@@ -78,7 +78,7 @@ class Summary:
     memory: MemoryPeak | None
     compute: Compute
     bound: Bound
-    """Whether a step is GPU-bound or host-bound without the profiler."""
+    """Bound of a step without the profiler: GPU or host."""
     path: CriticalPath | None = None
     """The critical path of a step, where it was asked for."""
     host: HostAccount | None = None
@@ -88,7 +88,7 @@ class Summary:
     rank: Rank | None = None
     """The process of that run."""
     phases: tuple[PhaseTime, ...] = ()
-    """How long each phase takes as recorded, and last the step itself."""
+    """Duration of each phase as recorded, then of the step."""
     longest: pl.DataFrame = field(default_factory=pl.DataFrame)
     """The kernel that takes most of each phase; totals."""
     modules: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -96,15 +96,16 @@ class Summary:
     attention: AttentionParts | None = None
     """Softmax and matmuls of attention, where these are kernels of their own."""
     tokens: Tokens | None = None
-    """What a step of training computes, where the shapes tell it."""
+    """Tokens of a training step, where shapes were recorded."""
     roofline: Reached | None = None
-    """How far the kernels are from what the GPU can do, where shapes tell it."""
+    """Efficiency of the kernels relative to the roofline, where shapes were
+    recorded."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What the user says of the recording."""
+    """Labels of the recording, as the user gave them."""
     replayed: Replayed | None = None
-    """What replays of CUDA graphs ran, if there are any."""
+    """Kernels that replays of CUDA graphs ran, if there are any."""
     serving: Serving | None = None
-    """What a token costs, if the trace is of serving or generation."""
+    """Cost of a token, if the trace is of serving or generation."""
 
     @property
     def step_time(self) -> float:
@@ -154,8 +155,8 @@ class Reached:
     efficiency: float
     """Share of that time that the peaks need."""
     recoverable_ns: float
-    """What a step without the profiler would save, by replay, if each slow op were as
-    fast as kernels of its kind are elsewhere."""
+    """Savings by replay, in a step without the profiler, if each slow op were as fast
+    as kernels of its kind are elsewhere."""
 
 
 def summarise(
@@ -225,8 +226,13 @@ def _trains(trace: Trace) -> bool:
 def _reached(trace: Trace, step_ns: int | None) -> Reached | None:
     if not trace.facts.gpu or not trace.facts.shapes or used_gpu(trace).peak is None:
         return None
-    found = roofline(trace)
-    if found.covered < _TOLD:
+    kernel_roofline = roofline(trace)
+    if kernel_roofline.covered < _TOLD:
         return None
-    saved = recoverable_ns(trace, found, step_ns)
-    return Reached(found.covered, found.bounds, found.efficiency, saved)
+    saved = recoverable_ns(trace, kernel_roofline, step_ns)
+    return Reached(
+        kernel_roofline.covered,
+        kernel_roofline.bounds,
+        kernel_roofline.efficiency,
+        saved,
+    )

@@ -58,7 +58,7 @@ class Point:
     peak_bytes: int | None = None
     """The most that was allocated."""
     tokens: float | None = None
-    """How many tokens a step computes."""
+    """Tokens of a step."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -100,7 +100,7 @@ class Sweep:
 
     @property
     def enough(self) -> bool:
-        """Whether there are values enough for a law."""
+        """True if there are enough distinct values to fit a law."""
         return len(set(self.values)) > _FEW
 
 
@@ -146,7 +146,7 @@ def sweeps(points: Sequence[Point]) -> list[Sweep]:
     differing = [
         key for key in keys if len({point.labels.get(key) for point in points}) > 1
     ]
-    found = []
+    all_sweeps = []
     for key in differing:
         groups: dict[tuple[tuple[str, str], ...], list[tuple[float, Point]]] = {}
         for point in points:
@@ -161,8 +161,8 @@ def sweeps(points: Sequence[Point]) -> list[Sweep]:
             groups.setdefault(fixed, []).append((value, point))
         for fixed, members in groups.items():
             if len({value for value, _ in members}) >= _FEW:
-                found.append(_sweep(key, dict(fixed), members))
-    return found
+                all_sweeps.append(_sweep(key, dict(fixed), members))
+    return all_sweeps
 
 
 def _sweep(
@@ -181,22 +181,22 @@ def _curves(values: Sequence[float], points: Sequence[Point]) -> tuple[Curve, ..
         near = fit if fit and fit.error <= TOO_FAR else None
         return Curve(figure, name, tuple(amounts), near)
 
-    found = [curve("step", "step", [point.step_ns for point in points])]
+    curves = [curve("step", "step", [point.step_ns for point in points])]
     for name in _shown_parts(points):
         amounts = [point.parts.get(name, 0.0) for point in points]
-        found.append(curve("part", name, amounts))
+        curves.append(curve("part", name, amounts))
         rest = [
             sum(point.parts.values()) - amount
             for point, amount in zip(points, amounts, strict=True)
         ]
-        found.append(curve("rest", name, rest))
+        curves.append(curve("rest", name, rest))
     peaks = [point.peak_bytes for point in points if point.peak_bytes is not None]
     if len(peaks) == len(points):
-        found.append(curve("memory", "peak memory", peaks))
+        curves.append(curve("memory", "peak memory", peaks))
     rates = [rate for point in points if (rate := point.tokens_per_second)]
     if len(rates) == len(points):
-        found.append(curve("rate", "tokens/s", rates))
-    return tuple(found)
+        curves.append(curve("rate", "tokens/s", rates))
+    return tuple(curves)
 
 
 def _shown_parts(points: Sequence[Point]) -> list[str]:
@@ -216,7 +216,7 @@ def _overtakings(
 ) -> tuple[Overtaking, ...]:
     """Return the parts that grow faster than the rest, and where they overtake it."""
     rests = {one.name: one for one in curves if one.figure == "rest"}
-    found = []
+    overtakings = []
     for one in curves:
         rest = rests.get(one.name)
         if one.figure != "part" or rest is None or not one.fit or not rest.fit:
@@ -225,5 +225,5 @@ def _overtakings(
             continue
         met = crossing(one.fit, rest.fit, values)
         if met and met[0] and one.fit.power > rest.fit.power:
-            found.append(Overtaking(one.name, "the rest", met[1]))
-    return tuple(found)
+            overtakings.append(Overtaking(one.name, "the rest", met[1]))
+    return tuple(overtakings)

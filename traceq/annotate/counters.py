@@ -74,7 +74,7 @@ def _rates(trace: Trace) -> pl.DataFrame:
 
 
 def _moved_until(work: pl.DataFrame, moments: pl.Series) -> pl.Series:
-    """Return how many bytes were moved before each moment."""
+    """Return the bytes that were moved before each moment."""
     changes = (
         pl.concat(
             [

@@ -33,7 +33,7 @@ class Writer:
 
     pid: int
     origin_ns: int = 0
-    """When ts is 0, as the file counts."""
+    """Time at which ts is 0, in the file's own clock."""
 
     def _start(self, phase: str) -> str:
         return f'{{"ph":"{phase}","cat":"{CATEGORY}","pid":{self.pid},"tid":'

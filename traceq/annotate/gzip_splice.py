@@ -44,7 +44,7 @@ _ALIGNED = b"\x00\x00\xff\xff"
 
 
 class _Block(NamedTuple):
-    """Where a block begins: in the file, and in the text."""
+    """Start of a block: its position in the file, and in the text."""
 
     byte: int
     bit: int
@@ -100,7 +100,7 @@ def _last_block(file: BinaryIO, text: Text) -> _Block | None:
 
 
 def _candidates(packed: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where a block may begin by its first bits, from the end on."""
+    """Yield possible starts of blocks, by their first bits, from the end on."""
     for byte in range(len(packed) - 1, -1, -1):
         bits = int.from_bytes(packed[byte : byte + _LONGEST], "little")
         for bit in range(8):
@@ -120,7 +120,7 @@ def _candidates(packed: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _begins_at(packed: bytes, byte: int, bit: int, text: Text) -> int | None:
-    """Return where in the text a block begins; None if none begins there."""
+    """Return the offset in the text of a block; None if no block begins there."""
     rest = (int.from_bytes(packed[byte:], "little") >> bit).to_bytes(
         len(packed) - byte, "little"
     )

@@ -42,15 +42,16 @@ _MOST_ARROWS = 2_000
 
 @dataclass
 class JobWritten:
-    """What was written."""
+    """Counts of what was written."""
 
     ranks: int
     collectives: int
     kernels: int = 0
     left_out: int = 0
-    """How many of the shortest kernels are not in it."""
+    """Number of the shortest kernels that were left out."""
     unread: int = 0
-    """How many ranks have no kernels in it: their trace cannot be read again."""
+    """Number of ranks without kernels in it, because their trace cannot be read
+    again."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def write_job(  # noqa: PLR0913 - what goes in, what comes out
 
 
 def _extent(job: Job) -> tuple[int, int]:
-    """Return when the first rank begins and the last one ends, on the job's clock."""
+    """Return the start of the first rank and the end of the last, on one clock."""
     begin, end = (
         (int(job.cells["start"].min()), int(job.cells["end"].max()))  # type: ignore[arg-type]  # a column of numbers
         if job.cells.height
@@ -273,7 +274,7 @@ def _steps(writer: Writer, steps: pl.DataFrame) -> list[str]:
 
 
 def _awaited(job: Job, rank: int, begin: int, end: int) -> pl.DataFrame:
-    """Return when others waited for a rank, each instant once."""
+    """Return the times in which others waited for a rank; each instant counts once."""
     last = job.found.filter(pl.col("late") == rank)
     spans = last.select("kind", "ranks", start="first", end="last").sort("start")
     reached = pl.col("end").cum_max().shift(1).fill_null(pl.col("start"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
-    """Return what was written, and what it leaves out."""
+    """Return a message on what was written, and what was left out."""
     added, name = written.added, printable(str(file))
     on = f", on {counted(added.slices, 'slice')}" if added.slices else ""
     lines = [
@@ -41,7 +41,7 @@ def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
 
 
 def of_job(written: JobWritten, outcome: Outcome, file: Path, bytes_after: int) -> str:
-    """Return what was written of a job, and what it leaves out."""
+    """Return a message on what was written of a job, and what was left out."""
     lines = [
         verdict(outcome),
         f"{printable(str(file))}: {size(bytes_after)};"
@@ -59,7 +59,7 @@ def of_job(written: JobWritten, outcome: Outcome, file: Path, bytes_after: int) 
 
 
 def how_to_look(file: Path) -> str:
-    """Return how to look at a file."""
+    """Return a sentence on how to open a file."""
     return (
         f"traceq open --as-is {printable(str(file))} shows it in Perfetto, or drop it"
         " on https://ui.perfetto.dev: it stays on this machine\n"

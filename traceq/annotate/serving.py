@@ -47,7 +47,7 @@ class Served:
         return f"/{self.secret}/{quote(self.file.name, safe='')}"
 
     def url(self, port: int) -> str:
-        """Return where it is served."""
+        """Return the URL that it is served at."""
         return f"http://{HOST}:{port}{self.place}"
 
     def link(self, port: int) -> str:

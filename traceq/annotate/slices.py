@@ -48,13 +48,13 @@ class Slices:
     tracks: dict[int, str]
     """The names of their tracks."""
     left_out: int
-    """How many kernels, gaps and parts of the host's time have no slice."""
+    """Number of kernels, gaps and parts of the host's time that have no slice."""
     joined: int
-    """How many of them share a slice with others."""
+    """Number of them that share a slice with others."""
 
 
 def inside(rows: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    """Return what overlaps a window."""
+    """Return the rows that overlap a window."""
     return rows.filter(pl.col("end") > start, pl.col("start") < end)
 
 
@@ -274,7 +274,7 @@ def arrows(trace: Trace, rows: pl.DataFrame, most: int) -> pl.DataFrame:
 
 
 def _streams(trace: Trace) -> pl.DataFrame:
-    """Return how the file writes the process and thread of the GPU's streams."""
+    """Return the process and thread of the GPU's streams, as the file writes them."""
     threads = set(trace.threads.select("pid", "tid").iter_rows())
     rows = [
         (device, stream, *found)

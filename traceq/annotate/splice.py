@@ -44,7 +44,7 @@ _MARK = b"\xef\xbb\xbf"
 
 
 class Output:
-    """Where the bytes of a trace go, compressed if the file's name says so."""
+    """Output of a trace's bytes, compressed if the file's name says so."""
 
     def __init__(self, stream: BinaryIO, *, packed: bool) -> None:
         """Write to a stream."""
@@ -69,15 +69,15 @@ class Text:
 
     held: bytes
     begins: int
-    """How much of the text stands before it."""
+    """Length of the text before it."""
     crc: int
     """The checksum of that."""
     end: int
-    """Where in the text the last event ends."""
+    """Offset of the end of the last event in the text."""
 
     @property
     def size(self) -> int:
-        """How long the text is."""
+        """Length of the text."""
         return self.begins + len(self.held)
 
     def spliced(self, at: int, added: bytes) -> bytes:
@@ -151,7 +151,7 @@ def _refuse(constant: str) -> None:
 
 
 def _end_of_event(ending: bytes) -> int:
-    """Return where, in what follows the last event's value, the event ends."""
+    """Return the end of the event, in the text after the last event's value."""
     return ending.find(b"}") + 1 if ending.lstrip()[:1] == b"}" else 0
 
 
@@ -175,11 +175,11 @@ class Copied:
     """The events of a file that were copied, and what was left out."""
 
     events: int | None
-    """How many were copied, if not all that are JSON."""
+    """Number of copied events; none if all that are valid JSON were copied."""
     lost: int = 0
-    """How many parts between events are no event in JSON, and were left out."""
+    """Number of parts between events that are no valid JSON and were left out."""
     header_lost: bool = False
-    """Whether what stood before the events is no JSON, and was left out."""
+    """True if the header is no valid JSON and was left out."""
 
 
 def copy(
@@ -320,7 +320,7 @@ def _timed(pieces: list[str]) -> pl.DataFrame:
 
 
 def _inside(pieces: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return what overlaps a window, and what has no time, as names have none."""
+    """Return the events that overlap a window, or that have no time, as names."""
     moved = pl.col("ts") + pl.col("dur").clip(lower_bound=0)
     named = (pl.col("phase") == "M") | pl.col("ts").is_null()
     overlaps = (moved >= window.start) & (pl.col("ts") <= window.end)
@@ -354,7 +354,7 @@ class _Arrows:
 
 
 def _flow(text: str) -> tuple[str, ...] | None:
-    """Return what the ends of an arrow have in common: its name, category and id."""
+    """Return the common key of an arrow's ends: its name, category and id."""
     try:
         event: dict[str, Any] = orjson.loads('{"' + text + "}")
     except orjson.JSONDecodeError:

@@ -32,7 +32,7 @@ _SMALL, _LEAST_ROOM = 1_000_000, 250_000
 
 @dataclass(frozen=True)
 class Annotated:
-    """What was written."""
+    """Sizes and contents of the annotated copy."""
 
     added: Added
     bytes_before: int
@@ -40,11 +40,11 @@ class Annotated:
     steps: tuple[int, ...] = ()
     """The steps that it was cut to."""
     copied: Copied = Copied(None)
-    """What it has of the file's own events, and what not."""
+    """The file's own events that were copied, and those that were left out."""
 
 
 def room_for(text_bytes: int, file_bytes: int) -> int:
-    """Return how many bytes may be added to a text, as large as its file is.
+    """Return the maximum number of bytes to add, by the sizes of text and file.
 
     >>> room_for(100_000_000, 8_000_000), room_for(3_000_000, 250_000)
     (1152000, 250000)

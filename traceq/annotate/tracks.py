@@ -41,17 +41,18 @@ _COUNTERS = 3
 
 @dataclass
 class Added:
-    """What is added to a trace."""
+    """Events and tracks that are added to a trace."""
 
     events: list[str] = field(default_factory=list)
     """Each is one event, or several that belong together, as JSON."""
     tracks: int = 0
     slices: int = 0
-    """How many lie on what findings are about."""
+    """Number of slices of findings."""
     left_out: int = 0
-    """How many kernels, gaps and parts of the host's time of findings have no slice."""
+    """Number of findings' kernels, gaps and parts of the host's time that have no
+    slice."""
     joined: int = 0
-    """How many of them share a slice with others."""
+    """Number of them that share a slice with others."""
 
     @property
     def text(self) -> bytes:

@@ -74,12 +74,12 @@ class LayerBudget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """What ``[budgets]`` holds."""
+    """The content of ``[budgets]``."""
 
     limits: Mapping[str, Budget] = field(default_factory=dict)
     layers: Mapping[str, LayerBudget] = field(default_factory=dict)
     backends: Mapping[str, Backends] = field(default_factory=dict)
-    """Where kernels of a kind come from."""
+    """Libraries that the kernels of a kind come from."""
     cpu: Mapping[str, Budget] = field(default_factory=dict)
     """Of a run without a GPU; the others are of one with."""
 
@@ -238,7 +238,7 @@ def _limits(limits: Mapping[str, Budget]) -> dict[str, Any]:
 
 
 def _named(limit: Budget, key: str) -> dict[str, Any]:
-    """Return what is said of a number, by the names of its keys."""
+    """Return the entries of a limit, with its value under ``key``."""
     found: dict[str, Any] = {key: limit.value}
     if limit.tolerance:
         found["tolerance"] = limit.tolerance
@@ -317,7 +317,7 @@ def _written(value: float) -> str:
 
 
 def by(limit: Budget) -> str:
-    """Return how far off a number may be, to stand behind it."""
+    """Return the tolerance of a number, to stand behind it."""
     return f" ± {limit.tolerance:.0%}" if limit.tolerance else ""
 
 

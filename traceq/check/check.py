@@ -41,26 +41,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FixtureResult:
-    """What the check reports of one fixture."""
+    """Check result of one fixture."""
 
     folder: Path
     differences: tuple[Difference, ...]
     findings: int = 0
-    """How many are expected."""
+    """Number of expected findings."""
     budgets: int = 0
-    """How many there are."""
+    """Number of budgets."""
     written: tuple[str, ...] = ()
     """Files that were written again."""
     ran_on: str | None = None
-    """What its program ran on, where it was run: cuda or cpu."""
+    """Device that its program ran on, where it was run: cuda or cpu."""
     compared: bool = True
-    """Whether it was compared with anything."""
+    """True if it was compared with anything."""
     unable: bool = False
     """It should have been compared, and could not be."""
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the check."""
+        """True if it fails the check."""
         failing = any(one.fails for one in self.differences)
         return not self.written and (self.unable or failing)
 
@@ -195,7 +195,7 @@ def _linted(
 def _read(
     folder: Path, *, update: bool
 ) -> tuple[tuple[Expected, ...] | None, Budgets | None]:
-    """Return what is expected; None for what is missing, or is replaced anyway."""
+    """Return the expected findings; None if they are missing, or replaced anyway."""
     try:
         known = known_findings(folder)
     except TraceqError:
@@ -238,7 +238,7 @@ def _crashes(outcome: Outcome) -> Iterator[Difference]:
 def _expectation(
     known: Sequence[Expected] | None, found: Iterable[Expected]
 ) -> Iterator[Difference]:
-    """Yield how what is found differs from what is expected."""
+    """Yield the differences between the findings and the expected ones."""
     if known is None:
         text = f"{FINDINGS}: write it with --update, and read it before you commit"
         yield Difference("missing", text)
@@ -258,7 +258,7 @@ def _expectation(
 
 
 def _changed(old: Expected, new: Expected) -> str:
-    """Return which fields of a finding differ, and how."""
+    """Return the fields of a finding that differ, with both values."""
     before, after = _fields(old), _fields(new)
     parts = [
         f"{name} was {before[name]}, is {after[name]}"
@@ -338,7 +338,7 @@ def _changes(
     fail_on: Severity,
     seen: Mapping[str, Extent],
 ) -> Iterator[Difference]:
-    """Yield what a new run has more or less of, line numbers aside.
+    """Yield the findings that a new run has more or less of, line numbers aside.
 
     ``seen`` is how much there was of findings in steps that the fixture has not.
     """
@@ -382,7 +382,7 @@ def _became(before: Extent, after: Extent) -> str:
 def _incomparable(
     fixture: Fixture, new: Recording
 ) -> tuple[list[Difference], tuple[str, ...]]:
-    """Return which budgets a new run cannot be held to, and why."""
+    """Return the budgets that do not apply to a new run, with the reasons."""
     if new.trace is None:
         return [], NOISY
     gpu, device = fixture.origin.get("gpu"), new.trace.devices.filter("used")["name"]

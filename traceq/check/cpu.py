@@ -52,28 +52,28 @@ KINDS = {
 
 @dataclass(frozen=True)
 class CpuPart:
-    """What a program did on the CPU."""
+    """Torch calls of a program on the CPU."""
 
     torch: str
     """The version, as 2.13."""
     stacks: bool
-    """Whether places are known, and methods that leave no op."""
+    """True if stacks were recorded: places, and methods that leave no op."""
     calls: pl.DataFrame
     """Columns of ``host_calls``, per step; of the whole run for what is compiled."""
     steps: int = 1
-    """How many were recorded."""
+    """Number of recorded steps."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """Of the numbers that are not the same in all steps; of a run, not of a file."""
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Return how many there are of each kind, by the names of budgets."""
+        """Return the counts of each kind, by the names of budgets."""
         sums = dict(self.calls.group_by("kind").agg(pl.col("count").sum()).iter_rows())
         return {name: tidy(sums.get(kind, 0.0)) for name, kind in KINDS.items()}
 
 
 def cpu_part(trace: Trace) -> CpuPart:
-    """Return what a program did on the CPU, of the trace of a run."""
+    """Return the CPU part of a program, from the trace of a run."""
     steady = steady_steps(trace)
     calls = host_calls(trace, steady)
     compiled = trace.rank.compiled if trace.rank else None
@@ -194,7 +194,7 @@ def _tidied(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_cpu_part(file: Path) -> CpuPart:
-    """Return what a cpu.json holds."""
+    """Return the content of a cpu.json."""
     try:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
         version = content["version"]

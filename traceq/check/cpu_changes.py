@@ -57,7 +57,7 @@ def cpu_differences(
 
 
 def spent_on(part: CpuPart, name: str) -> list[str]:
-    """Return what a number of a run is made of, most first, and where that is."""
+    """Return the parts of a number of a run, most first, with their places."""
     by_place = (
         _keyed(part)
         .filter(pl.col("kind") == KINDS[name])
@@ -89,7 +89,7 @@ def _alike(known: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
 
 
 def _gains(known: CpuPart, now: CpuPart) -> pl.DataFrame:
-    """Return what there is more of: ``more``, with where it is now."""
+    """Return the calls that increased: ``more``, with their new places."""
     before, after = _keyed(known), _keyed(now)
     found = after.join(
         before.select(*KEY, before="count"), on=KEY, how="left", nulls_equal=True
@@ -160,7 +160,7 @@ def _gain(row: dict[str, Any]) -> str:
 
 
 def _place(row: dict[str, Any]) -> str:
-    """Return where something is: lines if all of them are new, else the function."""
+    """Return the place: lines if all of them are new, else the function."""
     file, function, lines = row["file"], row["function"], row["call_lines"]
     if not file:
         return ""
@@ -175,7 +175,7 @@ def _place(row: dict[str, Any]) -> str:
 def _other_dtypes(
     known: CpuPart, now: CpuPart, gains: pl.DataFrame, tolerance: float
 ) -> Iterator[Difference]:
-    """Yield where ops take dtypes that they did not take before."""
+    """Yield the places at which ops take dtypes that they did not take before."""
     changed = _changed_dtypes(known, now, tolerance)
     rows = gains.filter(pl.col("kind") == OP).join(
         changed, on=("what", "dtypes"), how="inner", maintain_order="left"

@@ -53,7 +53,7 @@ class Expected:
 
     @property
     def saves_ns(self) -> None:
-        """Nothing: what a fix saves is measured."""
+        """None: the savings of a fix are measured, so they are not compared."""
         return
 
     @property
@@ -105,14 +105,14 @@ def write_expected(findings: Iterable[Expected]) -> bytes:
 
 
 def _written(entry: Evidence) -> dict[str, Any]:
-    """Return what a line of evidence has."""
+    """Return a line of evidence as plain data."""
     return {
         key: value for key, value in asdict(entry).items() if value not in ("", None)
     }
 
 
 def read_expected(file: Path) -> tuple[Expected, ...]:
-    """Return what a findings.json expects."""
+    """Return the expected findings in a findings.json."""
     try:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
         version = content["version"]

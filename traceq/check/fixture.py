@@ -36,29 +36,29 @@ class Fixture:
     snapshot: Path | None
     log: Path | None
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """What origin.toml says; empty if it is not there."""
+    """Content of origin.toml; empty if it is not there."""
 
     @property
     def step_ns(self) -> int | None:
-        """What a step took without the profiler, if that is known."""
+        """Duration of a step without the profiler, if that is known."""
         return origin_step_ns(self.origin)
 
     @property
     def graph_breaks(self) -> int | None:
-        """How many the program had until the recording ended, if that is known."""
+        """Graph breaks of the program until the recording ended, if that is known."""
         said = self.origin.get("graph_breaks")
         return said if type(said) is int and said >= 0 else None
 
     @property
     def cpu_only(self) -> bool:
-        """Whether nothing but a CPU part was recorded."""
+        """True if only a CPU part was recorded."""
         recorded = self.trace or self.snapshot
         return recorded is None and (self.folder / CPU).is_file()
 
     def recording(
         self, *, own: Collection[str] = (), steps_by: str = "", cache: bool = True
     ) -> Recording:
-        """Return what lint looks at; raise ``InputError`` if it cannot be read.
+        """Return the recording; raise ``InputError`` if it cannot be read.
 
         ``own`` are packages that are the user's own; ``steps_by`` is as of ``load``.
         """

@@ -45,7 +45,7 @@ KINDS = ("attention", "gemm", "conv")
 
 @dataclass(frozen=True)
 class Backends:
-    """Where kernels come from, as cublas, by name."""
+    """Libraries that kernels come from, as cublas, by name."""
 
     always: tuple[str, ...] = ()
     """In every step that has such kernels."""
@@ -68,7 +68,7 @@ class Backends:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer, all its instances together, makes the GPU do in a step."""
+    """GPU work of one layer in a step, all its instances together."""
 
     kernels: float
     backends: Backends
@@ -85,7 +85,7 @@ class Numbers:
     layers: Mapping[str, Layer] = field(default_factory=dict)
     """By path, as LM/Block/Linear; empty where stacks were not recorded."""
     backends: Mapping[str, Backends] = field(default_factory=dict)
-    """Where kernels of a kind come from, as flash-attention; by ``KINDS``."""
+    """Libraries that kernels of a kind come from, as flash-attention; by ``KINDS``."""
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """Of the values that are not the same in all steps."""
 
@@ -145,7 +145,7 @@ def _counts(view: View) -> Iterator[tuple[str, pl.Series]]:
 
 
 def _by_step(view: View, table: pl.DataFrame, amount: str = "") -> pl.Series:
-    """Return how many rows of a table each step has, or the sum of a column."""
+    """Return the rows of a table in each step, or the sum of a column."""
     steps = view.steady.windows.select("step")
     sums = (pl.col(amount).sum() if amount else pl.len()).alias("found")
     if not view.trace.steps.height:
@@ -170,7 +170,7 @@ def _spreads(view: View) -> dict[str, Spread]:
 
 
 def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
-    """Return how far the time of a step may be off, measured or estimated."""
+    """Return the tolerance of the step time, measured or estimated."""
     step = view.bound.step_ns
     timed = view.trace.rank.step_time if view.trace.rank else None
     if view.step_ns is not None:

@@ -27,7 +27,7 @@ def with_short_path(finding: Finding, paths: Paths) -> Finding:
 
 
 def with_short_paths(outcome: Outcome, recording: Recording) -> Outcome:
-    """Return what was found in a recording with the paths that a fixture of it has."""
+    """Return the findings of a recording with the paths that its fixture has."""
     if not any(Paths.shortens(one.place.file) for one in outcome.findings):
         return outcome
     paths = Paths(sorted(_source_files(recording)))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceq.check.fixture import Fixture
 
 LEFT_OUT = "…"
-"""What stands in a command for a word that is not for others to read."""
+"""Replacement for a private word of a command."""
 
 _COLLECT = ("traceq", "collect")
 # Few steps and the same number in every run: what is compiled depends on it.
@@ -52,18 +52,18 @@ class ProgramError(UsageError):
     def __init__(self, message: str, last_lines: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.last_lines = last_lines
-        """What it wrote before it ended."""
+        """The last lines that it wrote before it ended."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """How to run a fixture's program."""
+    """Command line and folder of a fixture's program."""
 
     words: tuple[str, ...]
     options: tuple[str, ...]
     """Options of collect that its author gave."""
     folder: Path
-    """Where to run it."""
+    """Working directory."""
 
 
 def has_gpu() -> bool:

@@ -100,7 +100,7 @@ def _checked_on_gpu(
 
 
 def _cpu_expected(folder: Path, *, update: bool) -> tuple[CpuPart | None, Budgets]:
-    """Return what is expected without a GPU; None for what is replaced anyway."""
+    """Return the expected CPU part and the budgets; None for a part to replace."""
     file = folder / BUDGETS
     budgets = read_budgets(file) if file.is_file() else Budgets()
     try:
@@ -126,7 +126,7 @@ def _other_torch(known: CpuPart, now: CpuPart) -> Iterator[Difference]:
 
 
 def _not_on_cpu(folder: Path, budgets: Budgets) -> Iterator[Difference]:
-    """Yield what of a fixture is not compared without a GPU."""
+    """Yield the parts of a fixture that are not compared without a GPU."""
     parts = [counted(len(budgets), "GPU budget")] if len(budgets) else []
     if (folder / FINDINGS).is_file():
         parts.append("the findings")

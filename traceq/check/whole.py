@@ -34,17 +34,17 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Whole:
-    """What of a run differs between its steps, or from the fixture made of it."""
+    """Numbers and findings of a run that vary by step, or that its fixture lacks."""
 
     numbers: Numbers = field(default_factory=lambda: Numbers({}))
     findings: Mapping[str, Extent] = field(default_factory=dict)
-    """How much there may be of findings in some of its steps, by fingerprint."""
+    """Extent of findings in some of its steps, by fingerprint."""
     codes: Mapping[str, str] = field(default_factory=dict)
     """Codes of the rules that find them, for people."""
 
 
 def extents(groups: Iterable[Sequence[Expected]]) -> dict[str, Extent]:
-    """Return how much there may be of each finding, by several parts of a run.
+    """Return the possible extent of each finding, over several parts of a run.
 
     As of the numbers of steps, that is more than any of the parts has.
     """
@@ -69,7 +69,7 @@ def _most(values: Sequence[int]) -> int:
 
 
 def beyond(run: Whole, shown: Numbers, findings: Sequence[Expected]) -> Whole:
-    """Return what of a run its fixture does not show."""
+    """Return the numbers and findings of a run that its fixture does not show."""
     whole = run.numbers
     here = extents([findings])
     return Whole(
@@ -144,7 +144,7 @@ def _libraries(used: Backends) -> dict[str, Any]:
 
 
 def read_whole(origin: Mapping[str, Any], where: str) -> Whole:
-    """Return what an origin.toml says of the run, refused with ``InputError``."""
+    """Return the run in an origin.toml; raise ``InputError`` if it is malformed."""
     try:
         return _read(origin.get(RUN, {}), where)
     except (ConfigError, LookupError, TypeError, ValueError, AttributeError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 SPECIAL = (COMPILING, LOADING, CAPTURING, ALLOCATING)
-"""What the host may do instead of launching; of several at once the first counts."""
+"""Host activities other than launching; where several overlap, the first counts."""
 
 
 def idle_time(trace: Trace, steady: SteadySteps) -> pl.DataFrame:

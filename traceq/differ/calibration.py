@@ -34,7 +34,7 @@ class Scale:
 
 
 def scale_of(parts: Parts, step: Step, *, stacks: bool) -> Scale:
-    """Return how to scale the parts for them to add up to the step."""
+    """Return the scale at which the parts add up to the step."""
     gpu_ns = float(parts.rows["gpu_ns"].sum())
     idle_ns = sum(parts.special.values()) + float(
         parts.rows.select(

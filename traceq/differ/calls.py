@@ -25,9 +25,9 @@ class Calls:
     """Names of ops and regions with how often each is called in a step."""
 
     before: tuple[tuple[str, float], ...]
-    """What there was before and is not after, the most frequent first."""
+    """Calls of the first side only, the most frequent first."""
     after: tuple[tuple[str, float], ...]
-    """What there is after and was not before."""
+    """Calls of the second side only, the most frequent first."""
 
 
 def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
@@ -52,7 +52,7 @@ def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 
 def compare_calls(before: pl.DataFrame, after: pl.DataFrame) -> Calls:
-    """Return what is called on one side only."""
+    """Return the calls that only one side has."""
     gone = before.join(after, on="name", how="anti", maintain_order="left")
     new = after.join(before, on="name", how="anti", maintain_order="left")
     return Calls(tuple(gone.iter_rows()), tuple(new.iter_rows()))

@@ -32,7 +32,7 @@ Affects = Literal["gpu", "idle", "host"]
 
 @dataclass(frozen=True)
 class Detail:
-    """What one op at one place adds to a cause."""
+    """The contribution of one op at one place to a cause."""
 
     ns: float
     op: str
@@ -41,7 +41,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Used:
-    """What a cause is about, on one side; all numbers are per step."""
+    """The ops and kernels of a cause on one side; all numbers are per step."""
 
     ns: float = 0.0
     calls: float = 0.0
@@ -55,7 +55,7 @@ class Used:
     ops: tuple[str, ...] = ()
     """Its ops, those that take longest first."""
     place: Place = field(default_factory=Place)
-    """Where the op is that takes longest."""
+    """The place of the op that takes longest."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Cause:
 
     kind: Kind
     affects: Affects
-    """Whether the GPU works longer, idles longer, or, without a GPU, the host works
-    longer."""
+    """``gpu`` if the GPU works longer, ``idle`` if it idles longer, ``host`` if,
+    without a GPU, the host works longer."""
     ns: float
-    """By how much the step is longer for it."""
+    """Time that it adds to the step."""
     sure_ns: float
-    """How much of that is certainly not caused by the profiler."""
+    """The part of that time that the profiler certainly did not cause."""
     kernel_kind: str
     """The kind of kernels that it is about mostly, as gemm; or empty."""
     host_kind: str
-    """What of the host's account it is, as operators on new shapes; or empty."""
+    """Its entry of the host's account, as operators on new shapes; or empty."""
     before: Used
     after: Used
     details: tuple[Detail, ...]
@@ -129,7 +129,7 @@ def causes_of(
 
 @dataclass(frozen=True)
 class _Share:
-    """What matched rows of one side add to a cause."""
+    """The contribution of matched rows of one side to a cause."""
 
     ns: float = 0.0
     sure: float = 1.0
@@ -138,9 +138,9 @@ class _Share:
     kernels: tuple[Mapping[str, Any], ...] = ()
     counts: Mapping[str, float] = field(default_factory=dict)
     entries: tuple[Mapping[str, Any], ...] = ()
-    """What the host did in idle time before launches, with what each adds in ``ns``."""
+    """Host activity in idle time before launches, with what each adds in ``ns``."""
     after_syncs: float = 0.0
-    """How much of it is idle time after syncs."""
+    """The part of it that is idle time after syncs."""
 
 
 class _Sum:
@@ -157,7 +157,7 @@ class _Sum:
             side.append(share)
 
     def counted(self, name: str) -> float:
-        """Return how many more of something there are than before."""
+        """Return the increase of a count."""
         before, after = (
             sum(share.counts.get(name, 0.0) for share in side) for side in self.sides
         )
@@ -165,7 +165,7 @@ class _Sum:
 
     @property
     def launch_ns(self) -> float:
-        """How much longer the GPU idles before launches, not after syncs."""
+        """Additional idle time of the GPU before launches, without that after syncs."""
         before, after = (
             sum(share.ns - share.after_syncs for share in side) for side in self.sides
         )
@@ -188,7 +188,7 @@ class _Sum:
             yield _Share(ns=part, sure=sure, rows=tuple(scaled))
 
     def _label(self, row: Mapping[str, Any]) -> str:
-        """Return what a row is called among the details."""
+        """Return the label of a row among the details."""
         own = self.kind != "casts" and row["role"] == "cast"
         return f"casts in {row['op']}" if own else row["op"]
 
@@ -280,7 +280,7 @@ _Found = tuple[tuple[object, ...], Kind, Affects, tuple[_Share, ...]]
 def _shares(
     before: Parts, after: Parts, scales: tuple[Scale, Scale], entries: Entries
 ) -> Iterator[_Found]:
-    """Yield what each pair of matched rows adds, and to which cause."""
+    """Yield the contribution of each pair of matched rows, with its cause."""
     sides = aligned(before, after)
     waited = [
         _kernels(one, side) if one is not None else {}
@@ -323,7 +323,7 @@ def _shares(
 
 
 def _apart(idle: tuple[_Share, ...], kinds: tuple[str, ...]) -> Iterator[_Found]:
-    """Yield what the host did that is a cause of its own, by kind and name."""
+    """Yield the host activities that are causes of their own, by kind and name."""
     keys = {
         (row["kind"], row["op"])
         for share in idle
@@ -354,7 +354,7 @@ def _not_apart(share: _Share, kinds: tuple[str, ...]) -> _Share:
 
 
 def _named(entry: Mapping[str, Any]) -> str:
-    """Return what an entry is called: an op by its name, other things by kind too."""
+    """Return the label of an entry: an op's name, else kind and name."""
     kind, name = entry["kind"], entry["name"]
     if not name:
         return str(kind)

@@ -66,9 +66,9 @@ class Side:
     """The path that was given."""
     step: Step
     bound: Bound
-    """Whether its step is GPU-bound or host-bound without the profiler."""
+    """Bound of its step without the profiler: GPU or host."""
     loaders: tuple[str, ...]
-    """What loads its data, as _SingleProcessDataLoaderIter."""
+    """Data loaders of the program, as _SingleProcessDataLoaderIter."""
     incomplete: bool = False
     """A part of the file could not be read."""
 
@@ -78,7 +78,7 @@ Verdict = Literal["faster", "slower", "no change", "gpu"]
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed from one recording to another, and why."""
+    """The change from one recording to another, and its causes."""
 
     before: Side
     after: Side
@@ -92,20 +92,20 @@ class Diff:
     """Ops and regions that only one side has."""
     findings: FindingChanges
     caveats: tuple[str, ...]
-    """What the two recordings do not share."""
+    """Differences between the two recordings that limit the comparison."""
     memory: MemoryDiff | None = None
     """The change of the peak, where both have a memory snapshot."""
     modules: ModuleChanges | None = None
-    """What compiling did to each module, where one side alone is compiled."""
+    """Effect of torch.compile on each module, where only one side is compiled."""
 
     @property
     def change_ns(self) -> float:
-        """How much longer a step takes."""
+        """Increase of the step time."""
         return self.after.step.ns - self.before.step.ns
 
     @property
     def stepped(self) -> bool:
-        """Whether a side has steps; else a step is the whole trace."""
+        """True if a side has steps; otherwise a step is the whole trace."""
         return any(
             side.bound.stepped or side.step.measured
             for side in (self.before, self.after)
@@ -119,7 +119,7 @@ class Diff:
 
 @dataclass(frozen=True)
 class MemoryChange:
-    """What changed from one memory snapshot to another, where there are no traces."""
+    """The change from one memory snapshot to another, where there are no traces."""
 
     names: tuple[str, str]
     """The paths that were given."""
@@ -133,7 +133,7 @@ class MemoryChange:
 def compare_snapshots(
     recordings: tuple[Recording, Recording], outcomes: tuple[Outcome, Outcome]
 ) -> MemoryChange:
-    """Return what changed between two recordings that are memory snapshots alone."""
+    """Return the change between two recordings that are memory snapshots alone."""
     memory = _memory(*recordings)
     if memory is None:
         msg = (
@@ -173,7 +173,7 @@ def examine(recording: Recording, outcome: Outcome) -> Half:
 
 
 def compare(before: Half, after: Half) -> Diff:
-    """Return what changed from one recording to the other."""
+    """Return the change from one recording to the other."""
     halves = _alike(before, after)
     traces = (before.trace, after.trace)
     steps = steps_of(before.recording, after.recording)
@@ -225,7 +225,7 @@ def _entries(
     scales: tuple[Scale, Scale],
     steps: tuple[Step, Step],
 ) -> Entries:
-    """Return what the host did in the idle time, where more or less of that matters."""
+    """Return the host's activity in the idle time, where its change matters."""
     idle = [
         scale.idle * float(half.parts.rows["launch_idle_ns"].sum())
         for half, scale in zip(halves, scales, strict=True)

@@ -27,7 +27,7 @@ class FindingChange:
     before: Finding | None
     after: Finding | None
     stepped: tuple[bool, bool] = (True, True)
-    """Whether times are of a step, before and after, or of the whole trace."""
+    """For each side, True if times are per step, False if of the whole trace."""
 
     @property
     def finding(self) -> Finding:
@@ -41,20 +41,20 @@ class FindingChange:
 
 @dataclass(frozen=True)
 class FindingChanges:
-    """What became of the findings."""
+    """Findings of two recordings, compared."""
 
     changes: tuple[FindingChange, ...]
     """New ones first, then those that are worse, better and gone."""
     same: int
-    """How many are as they were."""
+    """Number of unchanged findings."""
     one_sided: tuple[str, ...]
     """Codes of rules that ran on one side only, and found something there."""
     crashed: tuple[str, ...] = ()
-    """Codes of rules that crashed, so that what they would have found is not known."""
+    """Codes of rules that crashed: their findings are unknown."""
 
 
 def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
-    """Return what became of the findings of those rules that ran on both sides."""
+    """Return the changes of findings, by rules that ran on both sides."""
     crashed = {rule.code for one in (before, after) for rule in one.crashed}
     skipped = {rule.code for one in (before, after) for rule in one.skipped}
     unseen = crashed | skipped

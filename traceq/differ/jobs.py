@@ -78,7 +78,7 @@ class StragglerChange:
 
 @dataclass(frozen=True, eq=False)
 class JobDiff:
-    """What changed from one job to another."""
+    """The change from one job to another."""
 
     before: JobSide
     after: JobSide
@@ -93,7 +93,7 @@ class JobDiff:
 
 
 def compare_jobs(before: JobHalf, after: JobHalf) -> JobDiff:
-    """Return what changed from one job to another."""
+    """Return the change from one job to another."""
     steps = _steps(before.analysis, after.analysis)
     first, second = (
         JobSide(half.name, half.analysis, step)
@@ -120,13 +120,13 @@ def _steps(before: Analysis, after: Analysis) -> tuple[Step | None, Step | None]
 
 
 def _measured(found: Analysis) -> Step | None:
-    """Return what a step takes without the profiler, the median of the ranks."""
+    """Return the duration of a step without the profiler, the median of the ranks."""
     ns = found.job.measured_step_ns
     return Step(ns, ns, ns, 1, measured=True) if ns else None
 
 
 def _recorded(found: Analysis) -> Step | None:
-    """Return what a step takes in the traces, the median of the ranks."""
+    """Return the duration of a step in the traces, the median of the ranks."""
     step = found.job.step_ns
     if not step:
         return None
@@ -186,7 +186,7 @@ def _meetings(found: Analysis) -> dict[str, Meetings]:
 
 
 def _stragglers(before: Analysis, after: Analysis) -> Iterator[StragglerChange]:
-    """Yield who holds the others up: after, and before only."""
+    """Yield the stragglers: those after, then those before only."""
     old = _by_numbers(before)
     for numbers, ones in _by_numbers(after).items():
         for was, one in zip_longest(old.pop(numbers, []), ones):
@@ -211,7 +211,7 @@ def _state(was: Straggler | None, one: Straggler | None) -> StragglerState:
 
 
 def _caveats(before: JobSide, after: JobSide) -> Iterator[str]:
-    """Yield what the two jobs do not share, and what of each is missing."""
+    """Yield the differences between the two jobs, and what is missing of each."""
     first, second = before.analysis.job.ranks, after.analysis.job.ranks
     if first.height != second.height:
         yield (

@@ -10,7 +10,7 @@ _WORDS = re.compile(r"[A-Za-z_]+")
 
 
 def family(name: str) -> str:
-    """Return what kernels have in common that differ in tiles and sizes alone.
+    """Return the common name of kernels that differ in tiles and sizes alone.
 
     The alignment of matrices is kept: it makes a kernel slow or fast.
 

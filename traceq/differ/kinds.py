@@ -42,7 +42,7 @@ _LEAST_SHARE = 0.1
 
 
 def ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
-    """Return what was counted, most frequent first, in a stable order."""
+    """Return the counted items, most frequent first, in a stable order."""
     return sorted(counter.items(), key=lambda one: (-one[1], repr(one[0])))
 
 
@@ -67,7 +67,7 @@ def kind_of(
     used: list[list[dict[str, Any]]],
     counts: list[dict[str, float]],
 ) -> Kind:
-    """Return what changed in a part of the program that the GPU works for."""
+    """Return the kind of change in a part of the program that has GPU work."""
     role = (rows[0] or rows[1])[0]["role"]
     formats = [first(_times(side, "dtype")) for side in used]
     main = [family(first(_times(side, "name")) or "") for side in used]
@@ -114,7 +114,7 @@ def key_of(
     rows: list[list[dict[str, Any]]],
     used: list[list[dict[str, Any]]],
 ) -> tuple[object, ...]:
-    """Return what the parts of one cause have in common."""
+    """Return the key that the parts of one cause have in common."""
     if kind in ("casts", "compiled", *ALL_OVER):
         # Collectives take as long as the slowest rank lets them.
         kernel_kind = first(_times([*used[0], *used[1]], "kind"))
@@ -130,7 +130,7 @@ def key_of(
 
 
 def where_of(rows: list[list[dict[str, Any]]]) -> tuple[object, ...]:
-    """Return what rows of one place share: the function, else the modules."""
+    """Return the key of the rows of one place: the function, else the modules."""
     row = (rows[0] or rows[1])[0]
     if row["op"] == OPTIMIZER:
         return (OPTIMIZER,)

@@ -85,7 +85,7 @@ class Broken:
 
     limit: Limit
     metric: Metric | None
-    """What grew; none for findings."""
+    """The number that grew; none for findings."""
     findings: int = 0
 
 

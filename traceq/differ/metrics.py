@@ -42,14 +42,14 @@ class Metric:
 
     @property
     def change(self) -> float | None:
-        """How much more it is after, if both are known."""
+        """The increase, if both values are known."""
         if self.before is None or self.after is None:
             return None
         return self.after - self.before
 
     @property
     def share(self) -> float | None:
-        """How much more it is after, as a share of before."""
+        """The increase as a share of the value before."""
         change = self.change
         if change is None or self.before is None:
             return None

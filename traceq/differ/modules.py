@@ -33,7 +33,7 @@ _SAME_OF_STEP = 0.002
 
 @dataclass(frozen=True)
 class Work:
-    """What the GPU does for a module in a step of one side."""
+    """GPU work of a module in a step of one side."""
 
     ns: float = 0.0
     """Time on the GPU; each instant counts once."""
@@ -83,7 +83,7 @@ def module_changes(
     steady: tuple[SteadySteps, SteadySteps],
     scales: tuple[Scale, Scale],
 ) -> ModuleChanges | None:
-    """Return what compiling did to each module; None unless one side alone compiles.
+    """Return the effect of compiling by module; None unless one side alone compiles.
 
     None as well where the modules of most of the compiled work are not known.
     """

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step takes, in nanoseconds."""
+    """Duration of a step, in nanoseconds."""
 
     ns: float
     """As measured without the profiler, on average; else the median as recorded."""
     low_ns: float
     high_ns: float
     count: int
-    """How many steps this is known of."""
+    """Number of steps that this is computed from."""
     measured: bool
-    """Whether it was measured without the profiler."""
+    """True if it was measured without the profiler."""
 
 
 def typical(trace: Trace) -> SteadySteps:
@@ -53,7 +53,7 @@ def typical(trace: Trace) -> SteadySteps:
 
 
 def recorded_step(trace: Trace) -> Step:
-    """Return what a step takes in the trace."""
+    """Return the duration of a step in the trace."""
     windows = steady_steps(trace).windows
     lengths = windows["end"] - windows["start"]
     ordered = lengths.sort().to_list()

@@ -67,7 +67,7 @@ class Parts:
     rows: pl.DataFrame
     """KEY and NUMBERS, with ``row``, its number."""
     kernels: pl.DataFrame
-    """What a row's kernels are: ``row``, ``name``, ``kind``, ``dtype``, ``gpu_ns`` and
+    """Kernels of the rows: ``row``, ``name``, ``kind``, ``dtype``, ``gpu_ns`` and
     ``kernels``."""
     special: dict[str, float]
     """Idle time by what the host did instead of launching."""
@@ -76,11 +76,12 @@ class Parts:
     in ``special``) and the ``row`` that the launch is of."""
     steps: int
     on_host: bool
-    """Whether these are ops on the host, without a GPU, and ``gpu_ns`` their time."""
+    """True if the rows are ops on the host, without a GPU, and ``gpu_ns`` is their
+    time."""
 
 
 def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
-    """Return what the steps consist of, on the GPU or on the host."""
+    """Return the parts of the steps, on the GPU or on the host."""
     steps = steady.count
     gaps = _NO_GAPS
     if on_host:
@@ -217,7 +218,7 @@ def _with_calls(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Return where kernels or calls come from: the columns of _RAW and _KERNEL."""
+    """Return the origin of kernels or calls: the columns of _RAW and _KERNEL."""
     ops = trace.ops
     op = events["op"]
     forward = ops["forward"].gather(op)
@@ -248,8 +249,15 @@ def _owned(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
         ).to_series(),
         name="name",
         kind="kind",
-        dtype=types["dtype"].gather(inner).fill_null(events["dtype"].cast(pl.String)),
+        dtype=_computed_in(types["dtype"].gather(inner), events["dtype"]),
     )
+
+
+def _computed_in(inputs: pl.Series, kernels: pl.Series) -> pl.Series:
+    """Return the dtype of an op's inputs; TF32 where its kernel computes in that."""
+    kernels = kernels.cast(pl.String)
+    tf32 = (kernels == "tf32") & (inputs == "fp32")
+    return kernels.zip_with(tf32 | inputs.is_null(), inputs)
 
 
 @cached_per_trace

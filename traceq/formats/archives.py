@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from traceq.formats.kinds import Kind
 
 MOST_MEMBERS = 10_000
-"""How many members an archive may have."""
+"""Maximum number of members of an archive."""
 _BLOCK = 1 << 20
 _TELLING = 1 << 10
 # A header that names a file needs a few hundred bytes, and may claim gigabytes.
@@ -44,7 +44,7 @@ class Member:
 
 
 def _trouble() -> tuple[type[Exception], ...]:
-    """Return what reading a damaged archive may raise."""
+    """Return the exceptions that reading a damaged archive may raise."""
     import tarfile  # noqa: PLC0415 - few traces are in one
 
     return (
@@ -170,7 +170,7 @@ class _Forward:
         self._at = 0
 
     def tell(self) -> int:
-        """Return how many bytes were passed."""
+        """Return the number of bytes that were passed."""
         return self._at
 
     def seek(self, place: int) -> int:

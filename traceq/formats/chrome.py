@@ -56,9 +56,9 @@ class RawTrace:
 
     tables: Frames
     header: dict[str, Any]
-    """What stands before the events."""
+    """The members before the events."""
     footer: dict[str, Any]
-    """What stands after them."""
+    """The members after the events."""
     start: int
     """The earliest event, in nanoseconds as the file counts them; ts counts from it."""
     tally: Tally

@@ -69,7 +69,7 @@ class Cut:
     """The file ends as JSON should, once its end was read; otherwise its last event may
     be cut."""
     head: bytes = b""
-    """What stands before the events, up to their bracket."""
+    """The text before the events, up to their bracket."""
     opening: bytes = b""
     """From there to the first quote of the first event."""
     ending: bytes = b""
@@ -151,7 +151,7 @@ def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator
 
 
 def events_begin(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
-    """Return what stands up to the bracket that opens the events, and what follows.
+    """Return the text up to the bracket that opens the events, and the rest.
 
     A byte order mark is left out.
     """
@@ -235,7 +235,7 @@ def _few(
 
 
 def _before(text: bytes, at: int, characters: bytes = _BLANKS) -> int:
-    """Return where the white space before a place begins, if it is not long.
+    """Return the start of the white space before a place, at most 64 bytes back.
 
     It is no part of the pattern, which is 30 times faster if it begins with a brace.
     """

@@ -38,7 +38,7 @@ class Peekable(Protocol):
 
 
 class _Unpacker(Protocol):
-    """What the standard library's decompressors have in common."""
+    """The common interface of the standard library's decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -93,7 +93,7 @@ _FORMATS = (
 
 
 def compression(head: bytes) -> str:
-    """Return what a file that begins like this is compressed with, or nothing.
+    """Return the compression of a file that begins like this, or nothing.
 
     >>> compression(b"BZh91AY&SY"), compression(b"[1]")
     ('bzip2', '')

@@ -68,14 +68,14 @@ class Layout:
     separator: bytes
     """Between two events, from the last brace of one to the first quote of the next."""
     start: str = 'ph": "X", "cat": "'
-    """What an event begins with, up to its category."""
+    """The text at the start of an event, up to its category."""
     ts: str = '"ts": '
     """This key and the two below with all that stands between the values around it."""
     dur: str = ', "dur": '
     args: str = ',\n    "args": '
 
     blanks: str = ""
-    """What else may stand around a number; each is tried on each number."""
+    """Other characters that may stand around a number; each is tried on each number."""
 
     @property
     def any_spacing(self) -> Layout:
@@ -85,7 +85,7 @@ class Layout:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """What an event begins with that has a time: a span, or a moment."""
+        """The texts at the start of an event that has a time: a span, or an instant."""
         before, after = self.start.split("X", maxsplit=1)
         return tuple(f"{before}{phase}{after[:1]}" for phase in "Xi")
 
@@ -121,7 +121,7 @@ def nanoseconds(text: pl.Expr) -> pl.Expr:
 
 @lru_cache
 def _plan(layout: Layout) -> tuple[list[pl.Expr], list[pl.Expr]]:
-    """Return how to find the keys of an event, and how to cut it at them."""
+    """Return the expressions that find an event's keys, and that cut it at them."""
     text, end = pl.col("text"), pl.col("bytes").bin.size()
     ts, dur, args = pl.col("ts"), pl.col("dur"), pl.col("args").fill_null(end)
     # Where the keys do not stand in this order, there is no number between them.

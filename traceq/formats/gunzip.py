@@ -15,7 +15,7 @@ _PACKED_BLOCK = 1 << 16
 
 
 class DamagedGzipError(Exception):
-    """Why a gzip stream cannot be unpacked to its end."""
+    """A gzip stream that cannot be unpacked to its end; the message is the reason."""
 
 
 def blocks(

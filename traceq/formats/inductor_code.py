@@ -92,7 +92,7 @@ _NO_FILE = "# No stacktrace"
 
 
 def read_compiled(file: Path) -> CompiledCode:
-    """Return what a file of ``traceq collect`` says of the compiled code.
+    """Return the compiled code in a file of ``traceq collect``.
 
     Raises ``InputError`` for a file that cannot be read.
     """
@@ -281,7 +281,7 @@ def generated_code(  # noqa: PLR0913 - what an entry has
     backward: bool = False,
     cudagraphs_disabled: str | None = None,
 ) -> GeneratedCode:
-    """Return what inductor's output code runs, in order, and from which ops it is.
+    """Return the calls of inductor's output code, in order, with their source ops.
 
     ``graph`` is the text of the graph that it was generated from, if that is known.
     """
@@ -320,7 +320,7 @@ def _bodies(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
-    """Yield what a function runs; a partition where it is called."""
+    """Yield the calls of a function; those of a partition where it is called."""
     nodes: tuple[str, ...] = ()
     aten: tuple[str, ...] = ()
     for line in bodies.get(name, []):

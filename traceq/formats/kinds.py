@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["trace", "snapshot", "log", "zip", "tar", ""]
 
 HEAD = 1 << 20
-"""How many unpacked bytes tell what a file is."""
+"""Unpacked bytes that are read to detect the kind of a file."""
 PACKED = (".gz", ".zst", ".xz", ".bz2")
 _LOGS = (".log", ".txt", ".out", ".err")
 _SNAPSHOTS = (".pickle", ".pkl")

@@ -18,7 +18,7 @@ LOG = pl.Schema({"line": pl.Int64(), "text": pl.String()})
 
 # Warnings come early, and a log that is longer repeats itself.
 LARGEST = 16 << 20
-"""How many bytes of a log are read at most, unpacked."""
+"""Maximum number of unpacked bytes that are read of a log."""
 _MOST_LINES = 500_000
 _LONGEST_LINE = 4_000
 _BLOCK = 1 << 20
@@ -30,7 +30,7 @@ class Log(NamedTuple):
 
     lines: pl.DataFrame
     cut: bool
-    """Whether there was more than is read."""
+    """True if the log is longer than what was read."""
 
 
 def read_log(path: Path) -> Log:

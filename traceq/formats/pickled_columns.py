@@ -53,7 +53,7 @@ class Batch:
 
     columns: list[pl.Series]
     counts: list[int | None]
-    """How many of the values, after the keys, a column is about; none if it has its
+    """Number of values after the keys that each column refers to; none if it has its
     own numbers."""
 
     @property
@@ -87,11 +87,11 @@ class CompiledEvents:
         self._made: dict[bytes, int] = {}
         """The numbers of what makes values."""
         self._makers: list[bytes] = []
-        """What makes the value of each number; of a stack its name."""
+        """The maker of the value of each number; of a stack its name."""
         self._kept = 0
 
     def read(self, data: bytes, at: int, size: int) -> tuple[int, bytes, Batch] | None:
-        """Return where the events end that begin at a place, and their columns.
+        """Return the end of the events that begin at a place, and their columns.
 
         Between them are commands to be run instead of the events. They leave a list,
         of which all but the first are the values that the columns need.
@@ -133,7 +133,7 @@ class CompiledEvents:
         return commands
 
     def _commands(self, codes: list[int]) -> bytes:
-        """Return what makes, or gets, the values of numbers that are in order."""
+        """Return the commands that make, or get, the values of these sorted numbers."""
         gotten = bisect_left(codes, 0)
         places = array("I", codes[gotten:]).tobytes()
         gets = bytearray(b"j" * 5 * (len(codes) - gotten))
@@ -150,6 +150,6 @@ def _column(numbers: bytes) -> pl.Series:
 
 
 def _places(column: pl.Series, ordered: pl.Series) -> pl.Series:
-    """Return where the values of a column are in a series that has them in order."""
+    """Return the positions of a column's values in a sorted series of them."""
     places = ordered.search_sorted(column)
     return places.set(column.is_null(), None) if column.has_nulls() else places

@@ -67,12 +67,12 @@ _MOST_KEPT = 64 << 20
 
 
 def any_put(size: int) -> bytes:
-    """Return what matches a put in the first bytes of a file, of any protocol."""
+    """Return a pattern of a put in the first bytes of a file, of any protocol."""
     return rb"(?:\x94|" + _named_put(size) + rb"|q.)"
 
 
 def _named_put(size: int) -> bytes:
-    """Return what matches a put at a place that a file of this size can have.
+    """Return a pattern of a put at a place that a file of this size can have.
 
     A file has fewer places in its memo than it has bytes; the unpickler would make
     room for all places below the one that is named.
@@ -105,12 +105,12 @@ class Events:
         self._put = rb"\x94" if implicit else _named_put(size)
 
     def next_after(self, data: bytes, at: int) -> int:
-        """Return where the next event may begin, or the end of the data."""
+        """Return the possible start of the next event, or the end of the data."""
         found = _begin(self._put).search(data, at + 1)
         return found.start() if found else len(data)
 
     def commands(self, data: bytes, at: int) -> tuple[int, bytes]:
-        """Return where the events end that begin at a place, and commands for them."""
+        """Return the end of the events that begin at a place, and commands for them."""
         if not _begin(self._put).match(data, at):
             return at, b""
         if self._compiled and (found := self._compiled.read(data, at, self._size)):
@@ -143,7 +143,7 @@ class Events:
         return end - rest, named + b"](N" + b"".join(chain.from_iterable(rows)) + b"eQ"
 
     def _first(self, data: bytes, at: int) -> int:
-        """Return where the event at a place ends; the place if it is not known."""
+        """Return the end of the event at a place; the place itself if it is unknown."""
         for _ in range(2):
             found = _event(self._put, self._shape, _GETS).match(data, at)
             if found and found.lastindex != _REST:
@@ -176,12 +176,12 @@ class Events:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What the events of a file look like."""
+    """The layout of a file's events."""
 
     keys: tuple[bytes, ...] = (b"",) * (_HEAD_PAIRS + 1)
     """The commands that get them; an event may lack the last."""
     lengths: tuple[int, ...] = ()
-    """How long the texts are that come for the first time."""
+    """Lengths of the texts at their first occurrence."""
 
     def of(self, data: bytes, at: int) -> _Shape | None:
         """Return the shape of the event at a place, with the texts of those before."""
@@ -213,13 +213,13 @@ def _past(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
 
 @cache
 def _begin(put: bytes) -> re.Pattern[bytes]:
-    """Return what matches the first commands of an event."""
+    """Return a pattern of the first commands of an event."""
     return re.compile(rb"\}" + _head(put), re.DOTALL)
 
 
 @cache
 def _event(put: bytes, shape: _Shape, gets: bytes) -> re.Pattern[bytes]:
-    """Return what matches an event of this shape.
+    """Return a pattern of an event of this shape.
 
     Its groups are all but the last value, where the list of frames is put, the list,
     or any other last value; and whatever comes after the last event. A list may be
@@ -237,13 +237,13 @@ def _event(put: bytes, shape: _Shape, gets: bytes) -> re.Pattern[bytes]:
 
 
 def _head(put: bytes, keys: Sequence[bytes] = (GET,) * _HEAD_PAIRS) -> bytes:
-    """Return what matches an event's action and three numbers."""
+    """Return a pattern of an event's action and three numbers."""
     action, *numbers = keys[:_HEAD_PAIRS]
     return put + rb"\(" + action + GET + b"".join(key + NUMBER for key in numbers)
 
 
 def _value(put: bytes, lengths: Iterable[int]) -> bytes:
-    """Return what matches a number, a pair of numbers, a text, or what came before."""
+    """Return a pattern of a number, a pair of numbers, a text, or an earlier value."""
     numbers = NUMBER + rb"(?:" + NUMBER + rb"\x86" + put + rb")?"
     texts = b"".join(
         rb"|(?:X\x%02x\0\0\0|\x8c\x%02x).{%d}%b" % (n, n, n, put) for n in lengths

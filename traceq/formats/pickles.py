@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from traceq.formats.pickled_columns import Batch
 
 LARGEST = 16 << 30
-"""How many bytes of pickle are read at most, unpacked."""
+"""Maximum number of unpacked bytes that are read of a pickle."""
 _LONGEST_TEXT = 16 << 20
 # An empty list is one byte here and eighty in memory; a snapshot has few of them.
 _MOST_CONTAINERS = 1 / 5
@@ -71,11 +71,11 @@ _NONSENSE = (
 
 
 class _RefusedError(Exception):
-    """Why a pickle is not read, to follow the file's name."""
+    """A pickle that is refused; the message follows the file's name."""
 
 
 class _TakingError(Exception):
-    """What the taker of events raised is its cause."""
+    """An error of the taker of events, which is its cause."""
 
 
 class Taker(Protocol):
@@ -161,11 +161,11 @@ class _Checked:
         self.size = 0
         self._blocks = _blocks(file)
         self._unread = b""
-        """Read from the file, not yet checked."""
+        """Bytes read from the file, not yet checked."""
         self._frame = -1
-        """Where in it a frame begins, if that is known."""
+        """Offset of the next frame in ``_unread``; -1 if that is not known."""
         self._ready = b""
-        """Checked; what is before ``_at`` has been given away."""
+        """Checked bytes; those before ``_at`` were passed on."""
         self._at = 0
         self._stopped = False
         self._begun = False
@@ -300,7 +300,7 @@ class _Checked:
         return 2
 
     def _check_one(self, data: bytes, at: int) -> int:
-        """Return where the command at a place ends, which may be past the data."""
+        """Return the end of the command at a place, which may be past the data."""
         command = data[at]
         left = len(data) - at
         if command == _STOP:
@@ -339,7 +339,7 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _commands(size: int) -> Callable[..., re.Match[bytes] | None]:
-    """Return what matches a run of allowed commands in the first bytes of a file."""
+    """Return a pattern of a run of allowed commands in the first bytes of a file."""
     # Numbers come alone, as key and value, or as the two of a tuple; the byte after
     # them, which tells, must be there. A tuple holds nothing but numbers, as one of
     # tuples of tuples could take forever to be hashed.

@@ -40,7 +40,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path) -> Run:
-    """Return what a run folder says of itself; files it names must be in it."""
+    """Return the run of a run folder; files that its manifest names must be in it."""
     manifests = [_read(file) for file in _manifests(folder)]
     launchers = [found for found in manifests if "command" in found]
     first = launchers[0] if launchers else {}
@@ -123,7 +123,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
 
 
 def _reasons(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is missing, and why."""
+    """Return the missing parts, each with the reason."""
     return [
         (str(entry.get("what")), str(entry.get("why")))
         for entry in _list(found.get("missing"))
@@ -177,7 +177,7 @@ def _sources(folder: Path, entries: list[Any]) -> dict[str, str]:
 
 
 def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
-    """Return where functions begin, but for those that share file and name.
+    """Return the first lines of functions, without those that share file and name.
 
     Of a file's own statements it is the one that ran when the recording started.
     """
@@ -192,7 +192,7 @@ def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
 
 
 def _owners(packages: dict[str, Any]) -> Owners:
-    """Return which packages are whose, as the process saw it."""
+    """Return the owners of packages, as the process recorded them."""
     own, installed = (
         frozenset(name for name in _list(packages.get(key)) if isinstance(name, str))
         for key in ("own", "installed")
@@ -275,7 +275,7 @@ def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:
 
 
 def read_overhead(measured: dict[str, Any]) -> RecorderOverhead | None:
-    """Return what recording costs as collect measured it, if that is usable."""
+    """Return the cost of recording as collect measured it, if that is usable."""
     if measured.get("version") != _OVERHEAD_VERSION:
         return None
     frame, op, call = (_cost(_dict(measured, kind)) for kind in ("frame", "op", "call"))

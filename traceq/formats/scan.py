@@ -83,7 +83,7 @@ class _Columns:
 
     @property
     def asked(self) -> tuple[int, int, list[tuple[bytes, int, int, bool, bool]]]:
-        """What the scanner is told of the table."""
+        """The table for the scanner: its numbers of columns, and the keys of events."""
         places: dict[str, tuple[int, int]] = {}
         for name, key in self._args.items():
             if self._is_number(name):
@@ -108,7 +108,7 @@ class _Columns:
 
 @lru_cache
 def columns() -> tuple[_Columns, ...]:
-    """Return what the scanner is to fill, table by table."""
+    """Return the columns that the scanner fills, table by table."""
     return tuple(_Columns(table) for table in _TABLES)
 
 

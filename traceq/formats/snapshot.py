@@ -151,7 +151,7 @@ def _since(top: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    """What replaces events in their list that were taken out of it."""
+    """The replacement for events that were taken out of their list."""
 
     begin: int
     end: int
@@ -366,7 +366,7 @@ def _blocks(segments: list[Any], stacks: _Stacks) -> pl.DataFrame:
 
 
 def _addresses(segments: list[Any]) -> Iterator[int]:
-    """Yield where each block begins: blocks lie one after the other in a segment."""
+    """Yield the address of each block: blocks are contiguous in a segment."""
     for segment in segments:
         address = segment["address"]
         for block in segment["blocks"]:
@@ -530,7 +530,7 @@ class _Stacks:
 
     @property
     def count(self) -> int:
-        """How many stacks there are."""
+        """Number of stacks."""
         return len(self._stacks)
 
     def sort(self, order: list[int]) -> None:

@@ -32,7 +32,7 @@ _PICKLE_PROTOCOLS = range(2, 6)
 
 
 def most_unpacked(packed: int) -> int:
-    """Return how much a trace unpacks to at most, of this many packed bytes."""
+    """Return the maximum unpacked size of a trace of this many packed bytes."""
     return max(ALWAYS_UNPACKED, MOST_PACKED * packed)
 
 

@@ -221,7 +221,7 @@ def _heads(column: pl.Series) -> pl.DataFrame:
 
 
 def described(heads: Sequence[event_heads.Head]) -> pl.DataFrame:
-    """Return what events that begin so are called, and on which lane they ran."""
+    """Return name, category, lane and caller of events with these heads."""
     columns = {
         "name": [head.name for head in heads],
         "category": [head.category for head in heads],
@@ -280,7 +280,7 @@ def _rows(events: pl.DataFrame, table: str, category: str) -> pl.DataFrame:
 
 
 def _no_collective() -> dict[str, pl.Expr]:
-    """Return what kernels have where there is none of a collective among them."""
+    """Return null columns of collectives, for kernels without any collective."""
     return {
         name: pl.lit(None, column.dtype)
         for name, column in schema.KERNELS.items()
@@ -294,14 +294,14 @@ def _has_collectives(events: pl.DataFrame) -> bool:
 
 
 def keys_of(table: str) -> dict[str, str]:
-    """Return which columns of a raw table come from which key of the arguments."""
+    """Return the key of the arguments that each column of a raw table comes from."""
     columns = schema.TABLES[table].columns.items()
     keys = {name: column.arg for name, column in columns if column.arg}
     return keys | {"call_stack": _CALL_STACK} if table == "ops" else keys
 
 
 def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
-    """Return what a column holds where its key has these values, each a JSON text."""
+    """Return the values of a column, from JSON texts of its key."""
     if not values:
         return pl.Series(column, [], dtypes(table)[column])
     key = keys_of(table)[column]

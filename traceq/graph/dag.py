@@ -62,12 +62,12 @@ def _chosen_ops(trace: Tables, step: int | None, root: int | None) -> pl.DataFra
         is_root = trace.ops["id"] == root
         under = nearest(trace.ops["parent"], is_root).is_not_null()
         return trace.ops.filter(under)
-    known = trace.steps["step"].to_list()
-    if step not in known:
+    numbers = trace.steps["step"].to_list()
+    if step not in numbers:
         wanted = (
             "give a step or a root op" if step is None else f"there is no step {step}"
         )
-        steps = ", ".join(str(number) for number in known) or "none"
+        steps = ", ".join(str(number) for number in numbers) or "none"
         msg = f"{wanted}; the steps of this trace are: {steps}"
         raise UsageError(msg)
     return trace.host_ops.filter(pl.col("step") == step)
@@ -76,7 +76,7 @@ def _chosen_ops(trace: Tables, step: int | None, root: int | None) -> pl.DataFra
 def _started_kernels(
     trace: Tables, calls: pl.DataFrame, step: int | None
 ) -> pl.DataFrame:
-    """Return what these calls started, and the step's work without a launch."""
+    """Return the work that these calls started, and work without any launch."""
     wanted = pl.col("launch").is_in(calls["id"].implode())
     if step is not None:
         wanted |= pl.col("launch").is_null() & (pl.col("step") == step)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceq.graph.host import Frames, HostTree
 
 MOST = 512
-"""How many rows may be around another one."""
+"""Maximum nesting depth of a row."""
 # What has others in it is left out before what rarely has.
 _AROUND = [PARTS.index(part) for part in ("annotations", "frames", "ops")]
 _MOST_LEAVES = MOST + 64
@@ -28,11 +28,11 @@ def too_deep(tree: HostTree) -> pl.DataFrame | None:
 
     Where others were left out, those that were inside of them may still be too deep.
     """
-    found = depth(tree.parent)
-    deepest = found.max()
+    depths = depth(tree.parent)
+    deepest = depths.max()
     if not isinstance(deepest, int) or deepest < MOST:
         return None
-    rows = pl.DataFrame({"part": tree.part, "row": tree.row, "depth": found})
+    rows = pl.DataFrame({"part": tree.part, "row": tree.row, "depth": depths})
     around = rows.filter(pl.col("part").is_in(_AROUND), pl.col("depth") >= MOST)
     leaves = rows.filter(pl.col("depth") >= _MOST_LEAVES)
     chosen = around if around.height else leaves
@@ -43,8 +43,8 @@ def without(raw: Frames, rows: pl.DataFrame) -> Frames:
     """Return the tables without some of their rows."""
     left = dict(raw)
     for part, name in enumerate(PARTS):
-        mine = rows.filter(pl.col("part") == part)["row"]
-        if len(mine):
+        dropped = rows.filter(pl.col("part") == part)["row"]
+        if len(dropped):
             stays = pl.repeat(value=True, n=raw[name].height, eager=True)
-            left[name] = raw[name].filter(stays.scatter(mine, values=False))
+            left[name] = raw[name].filter(stays.scatter(dropped, values=False))
     return left

@@ -43,9 +43,9 @@ class HostTree:
     """The rows of PARTS in pre-order: by thread, then start, the longest first."""
 
     part: pl.Series
-    """Which of PARTS a row is of."""
+    """Index in PARTS of the table that the row is from."""
     row: pl.Series
-    """Which row of that table it is."""
+    """The row in that table."""
     thread: pl.Series
     ts: pl.Series
     parent: pl.Series
@@ -61,8 +61,8 @@ class HostTree:
 
     def place_in(self, part: str) -> pl.Series:
         """Return for each row of a part its place among them, in pre-order."""
-        mine = self.is_of(part)
-        return only((mine.cast(INDEX).cum_sum() - 1), mine)
+        in_part = self.is_of(part)
+        return only((in_part.cast(INDEX).cum_sum() - 1), in_part)
 
     def spread(self, part: str, values: pl.Series) -> pl.Series:
         """Put the values of a part's table where its rows are in the tree."""

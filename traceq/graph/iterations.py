@@ -62,7 +62,7 @@ class Iterations:
     windows: pl.DataFrame
     """``ts`` and ``end`` on the host, in order."""
     firm: bool
-    """Whether they are more than a guess."""
+    """False if the iterations are only a guess."""
 
 
 def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
@@ -117,11 +117,12 @@ class _Tried:
     """A hypothesis, tried."""
 
     anchor: pl.Series
-    """The places of something that is there once an iteration."""
+    """Positions of an event that each iteration has once."""
     landmark: str
-    """What all iterations have; empty if they are none."""
+    """The kind of event that marks iterations; empty if nothing does."""
     shared: pl.Series
-    """How much of what each does the one before it does too, the last one the first."""
+    """Similarity of each iteration to the one before it, from 0 to 1: shared events by
+    all events. The first one is compared with the last."""
 
     @property
     def few_outliers(self) -> bool:
@@ -174,8 +175,8 @@ def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
     longest = (1 + _LITTLE) * max(anchor.diff().drop_nulls().to_list()) + _LONGEST_GRAM
     return max(first, behind) <= longest and all(
         length <= _FEWEST_EVENTS
-        or _alike(sequence.slice(mine, length), sequence.slice(max(0, whole), length))
-        for mine, whole, length in (
+        or _alike(sequence.slice(start, length), sequence.slice(max(0, whole), length))
+        for start, whole, length in (
             (0, second - first, first),
             (last, before, behind),
         )
@@ -192,7 +193,7 @@ def _alike(one: pl.DataFrame, other: pl.DataFrame) -> bool:
 
 
 def _sequence(raw: Frames) -> pl.DataFrame:
-    """Return what the threads that work did, by start, without what is inside of it.
+    """Return the outermost events of the working threads, by start.
 
     Its columns: ``at``, the row; ``name``, as a number; ``ts``, ``end``; ``gap``, the
     time before it in which the host did nothing; and one for each landmark, whether
@@ -249,7 +250,7 @@ def _on_busiest_stream(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outer() -> pl.Expr:
-    """Return which rows, by thread and start, are inside of no other."""
+    """Return a filter of rows, by thread and start, that are inside of no other."""
     before = pl.col("end").cum_max().shift(1).over("thread")
     return (pl.col("ts") >= before).fill_null(value=True)
 
@@ -298,7 +299,7 @@ def _joined(grams: pl.DataFrame, by: int) -> pl.DataFrame:
 
 
 def _hypotheses(grams: pl.DataFrame, sequence: pl.DataFrame) -> list[int]:
-    """Return how many iterations there may be, what the most names say first."""
+    """Return possible numbers of iterations, those that fit the most names first."""
     length = sequence.height
     reach = (pl.col("last") - pl.col("first")) * pl.col("count")
     return (
@@ -345,9 +346,9 @@ def _landmark(
     ``rest`` is what is in none of them. Unless there is any, what is before the first
     place is of the last piece: together they are a whole one.
     """
-    found = pieces.group_by("piece").agg(pl.col(*LANDMARKS).any())
+    present = pieces.group_by("piece").agg(pl.col(*LANDMARKS).any())
     outliers = max(_SHARE_OF_OUTLIERS * count, int(count >= _FEWEST_WITH_OUTLIERS))
-    having = {name: int(found[name].sum()) for name in LANDMARKS}
+    having = {name: int(present[name].sum()) for name in LANDMARKS}
     in_all = [name for name, pieces in having.items() if count - pieces <= outliers]
     # A step without its optimizer or its backward is a part of a step, and a pass
     # without its embedding a layer, unless a replayed graph hides it.
@@ -365,9 +366,9 @@ def _landmark(
 
 def _shared(pieces: pl.DataFrame, other: pl.Expr) -> pl.Series:
     """Return the similarity of each piece to another one, by number."""
-    mine = pieces.group_by("piece", "name").agg(times=pl.len().cast(pl.Int64))
-    theirs = mine.with_columns(piece=other)
-    both = mine.join(theirs, on=("piece", "name"), how="full", coalesce=True)
+    counts = pieces.group_by("piece", "name").agg(times=pl.len().cast(pl.Int64))
+    theirs = counts.with_columns(piece=other)
+    both = counts.join(theirs, on=("piece", "name"), how="full", coalesce=True)
     return (
         both.with_columns(pl.col("times", "times_right").fill_null(0))
         .group_by("piece")
@@ -383,7 +384,7 @@ def _shared(pieces: pl.DataFrame, other: pl.Expr) -> pl.Series:
 def _windows(
     sequence: pl.DataFrame, grams: pl.DataFrame, anchor: pl.Series
 ) -> pl.DataFrame:
-    """Return where the iterations begin and end, those that are cut left out.
+    """Return the start and end of each iteration, without those that are cut.
 
     What the host does before the first event of an iteration, as loading data, is of
     it. Before the first one of all that is as long as before most others, at most.
@@ -475,7 +476,7 @@ def _borders(sequence: pl.DataFrame, regular: pl.DataFrame) -> pl.Series:
     """
     after = pl.col("optimizer").shift(1) & ~pl.col("optimizer")
     waited = pl.col("wait").shift(1) & ~pl.col("wait")
-    told = sequence.select(
+    evidence = sequence.select(
         "at", "gap", told=pl.when(after).then(2).when(waited).then(1).otherwise(0)
     )
     # Of things that take turns, those that are there before another one for the first
@@ -488,7 +489,7 @@ def _borders(sequence: pl.DataFrame, regular: pl.DataFrame) -> pl.Series:
     last = pl.when((share <= 1 - _WHOLE) & (behind > long)).then(0)
     left = first.otherwise(_from_whole(before)) + last.otherwise(_from_whole(behind))
     best = (
-        regular.join(told, on="at", how="left")
+        regular.join(evidence, on="at", how="left")
         .sort("gram", "at")
         .group_by("gram", maintain_order=True)
         .agg(

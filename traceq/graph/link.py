@@ -31,9 +31,9 @@ class Linked:
 
     tables: dict[str, pl.DataFrame]
     steps: Steps
-    """What the steps were taken from."""
+    """The steps and their source."""
     too_deep: int
-    """How many rows were left out, as they lay too deep in others."""
+    """Number of rows that were left out because they are nested too deeply."""
 
 
 def link(
@@ -44,8 +44,8 @@ def link(
     frames, (regions, kinds, work) = at_once(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )
-    found = steps.find(raw, regions, steps_by)
-    windows = found.windows
+    detected = steps.find(raw, regions, steps_by)
+    windows = detected.windows
 
     tell("graph", 1, _STAGES)
     tree = host.build(raw, frames)
@@ -66,8 +66,8 @@ def link(
     tell("graph", 5, _STAGES)
     runtime = _runtime(raw["runtime"], tree, context, ops)
     if _has_callers(ops):
-        told = source_places.told(ops["caller"])
-        runtime = source_places.like_op(runtime, ops, told["file"].is_not_null())
+        callers = source_places.told(ops["caller"])
+        runtime = source_places.like_op(runtime, ops, callers["file"].is_not_null())
     linked_kernels = launches.link(work, runtime, ops)
     tell("graph", 6, _STAGES)
     kernels, backlog = steps.place_stray(linked_kernels, windows)
@@ -93,7 +93,7 @@ def link(
     linked["steps"] = steps.measure(
         windows, linked["kernels"], linked["runtime"], backlog
     )
-    return Linked(linked, found, too_deep)
+    return Linked(linked, detected, too_deep)
 
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
@@ -117,7 +117,7 @@ def _frames(raw: pl.DataFrame, owners: Owners) -> pl.DataFrame:
 
 
 def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return what the names of regions and of ops say, and the GPU's work with that."""
+    """Return facts from the names of regions and ops, and GPU work with its facts."""
     regions = host.describe(raw["annotations"], names.describe_regions)
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
@@ -165,9 +165,9 @@ def _ops(
     nested, forward = at_once(lambda: _nested(ops), lambda: autograd.forward_twins(ops))
     stacks = source_places.of_call_stacks(ops["call_stack"], owners)
     own = source_places.first_known(source_places.own(ops), stacks)
-    told = source_places.told(ops["caller"])
+    callers = source_places.told(ops["caller"])
     place = source_places.first_known(
-        told, own, source_places.gathered(own, forward), ops
+        callers, own, source_places.gathered(own, forward), ops
     )
     return ops.with_columns(
         *nested, forward, captured=pl.lit(value=False), **source_places.columns(place)

@@ -127,7 +127,7 @@ def _until_the_next(windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def optimizer_calls(host: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return where optimizers were called, ``name``, ``ts`` and ``end``, in order.
+    """Return the calls of optimizers, ``name``, ``ts`` and ``end``, in order.
 
     Calls that follow each other without a backward between them are one: of several
     optimizers, of an optimizer in parts. So is one that is inside of another.

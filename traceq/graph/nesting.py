@@ -54,12 +54,16 @@ def parents(thread: pl.Series, end: pl.Series) -> pl.Series:
     ends = pl.concat([end, pl.Series([_FOR_EVER], dtype=end.dtype)], rechunk=True)
     looking = rows.filter(ends[jump[:-1]] < end)
     # What is known of those that are looking is kept beside them, not looked up again.
-    mine, at = end[looking], jump[looking]
+    own_end, at = end[looking], jump[looking]
     while len(looking):
         at = jump[at]
         jump = jump.scatter(looking, at)
-        still = ends[at] < mine
-        looking, mine, at = looking.filter(still), mine.filter(still), at.filter(still)
+        still = ends[at] < own_end
+        looking, own_end, at = (
+            looking.filter(still),
+            own_end.filter(still),
+            at.filter(still),
+        )
     return _without_nowhere(jump)
 
 
@@ -76,8 +80,8 @@ def nearest(parent: pl.Series, marked: pl.Series) -> pl.Series:
         return _NONE.new_from_index(0, len(parent))
     # As fill_null() does, but without planning a query.
     above = parent.zip_with(parent >= 0, _numbers(len(parent)))
-    found = _with_nowhere(row_numbers(len(parent)).zip_with(marked, above))
-    return _without_nowhere(arrived(found))
+    targets = _with_nowhere(row_numbers(len(parent)).zip_with(marked, above))
+    return _without_nowhere(arrived(targets))
 
 
 def upwards(parent: pl.Series) -> pl.Series:
@@ -107,7 +111,7 @@ def marked_at(marked: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def arrived(leads: pl.Series) -> pl.Series:
-    """Return where one arrives from each row, if each leads to another or itself."""
+    """Return the end of the chain from each row; each row leads to one, or itself."""
     columns = native_columns("I", [leads])
     # None where a row leads to a later one, other than the last.
     if columns and (ends := _native.arrived(*columns)) is not None:
@@ -124,11 +128,11 @@ def depth(parent: pl.Series) -> pl.Series:
     nowhere = len(parent)
     # As fill_null() does, but without planning a query.
     up = _with_nowhere(parent.zip_with(parent >= 0, _numbers(nowhere)))
-    found = (up < nowhere).cast(INDEX)
+    depths = (up < nowhere).cast(INDEX)
     while not (up == nowhere).all():
-        found += found[up]
+        depths += depths[up]
         up = up[up]
-    return found[:-1]
+    return depths[:-1]
 
 
 # Looking up rows of which some are none takes several times as long: meanwhile none is
@@ -188,7 +192,7 @@ def sums_of(row: pl.Series, value: pl.Series, rows: int) -> pl.Series:
 
 
 def counts_between(edges: pl.Series, moments: pl.Series) -> pl.Series:
-    """Return how many moments, in any order, are between edges, which are in order."""
+    """Return the number of moments, in any order, between consecutive sorted edges."""
     return moments.sort().search_sorted(edges).cast(pl.Int64).diff()[1:]
 
 

@@ -50,7 +50,7 @@ class Steps:
     windows: pl.DataFrame
     """``step``, ``ts`` and ``end``, in order."""
     source: str
-    """What they were taken from, in words; empty if there are none."""
+    """The source of the steps, in words; empty if there are none."""
     sure: str
     """The confidence in that: certain, likely or guess."""
 
@@ -61,8 +61,8 @@ def find(raw: Frames, regions: pl.DataFrame, by: str = "") -> Steps:
         ~pl.col("on_gpu")
     )
     for source in [by] if by else SOURCES:
-        if source in _FINDERS and (found := _FINDERS[source](host, raw)):
-            return found
+        if source in _FINDERS and (steps := _FINDERS[source](host, raw)):
+            return steps
     if by == "repeats" and (loop := _loop(raw, insist=True)):
         return Steps(_numbered(loop.windows), _REPEATS, GUESS)
     return Steps(_numbered(_NONE), "", "")
@@ -81,11 +81,11 @@ def _by_profiler(host: pl.DataFrame, _: Frames) -> Steps | None:
 
 
 def _by_annotation(host: pl.DataFrame, raw: Frames) -> Steps | None:
-    if found := marked_steps.of_engine(host):
-        windows, source = found
+    if marked := marked_steps.of_engine(host):
+        windows, source = marked
         return Steps(_numbered(windows), source, CERTAIN)
-    if found := marked_steps.of_user(host, raw):
-        windows, source = found
+    if marked := marked_steps.of_user(host, raw):
+        windows, source = marked
         return Steps(_numbered(windows), source, LIKELY)
     return None
 
@@ -121,10 +121,10 @@ def _without_cut(windows: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_repeats(_: pl.DataFrame, raw: Frames) -> Steps | None:
-    found = _loop(raw)
-    if found is None:
+    loop = _loop(raw)
+    if loop is None:
         return None
-    return Steps(_numbered(found.windows), _REPEATS, LIKELY if found.firm else GUESS)
+    return Steps(_numbered(loop.windows), _REPEATS, LIKELY if loop.firm else GUESS)
 
 
 def _by_graph(_: pl.DataFrame, raw: Frames) -> Steps | None:
@@ -150,7 +150,7 @@ _FINDERS: dict[str, Callable[[pl.DataFrame, Frames], Steps | None]] = {
     "graph": _by_graph,
 }
 SOURCES = (*_FINDERS, "none")
-"""What steps may be taken from, in the order in which it is tried."""
+"""Sources of steps, in the order in which they are tried."""
 
 
 def step_at(steps: pl.DataFrame, times: pl.Series) -> pl.Series:
@@ -260,7 +260,7 @@ def measure(
 
 
 def _earlier(gpu: pl.DataFrame) -> int:
-    """Return when the GPU is done with what was launched before the first step."""
+    """Return the time at which work launched before the first step ends on the GPU."""
     first = gpu.filter(pl.col("step").is_not_null())["start"].min()
     if not isinstance(first, int):
         return 0
@@ -307,7 +307,7 @@ def _warmup(times: pl.Series) -> pl.Series:
 
 
 def representative(steps: pl.DataFrame, long: LongSteps, share: float) -> pl.Series:
-    """Return which steps averages are over, if some are longer than others.
+    """Return the steps to average over, if some are longer than others.
 
     These are steps that follow each other, as a replay runs them, and among which long
     ones have about the share that they have in the program: the most of them, else the

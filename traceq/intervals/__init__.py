@@ -17,7 +17,7 @@ _MANY = 1 << 14
 
 
 def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
-    """How much each interval adds to what the intervals before it have covered.
+    """Return the time that each interval adds to those before it.
 
     The rows must be sorted by ``start``; the sum of the result is the length of the
     intervals' union. What lies before ``since`` does not count.
@@ -26,7 +26,7 @@ def covered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Ex
 
 
 def uncovered(start: pl.Expr, end: pl.Expr, since: pl.Expr | None = None) -> pl.Expr:
-    """How much of the time before each interval no earlier interval covers.
+    """Return the time before each interval that no earlier interval covers.
 
     The rows must be sorted by ``start``. Time counts from ``since`` on, or from the end
     of the first interval.
@@ -47,7 +47,7 @@ def spans(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def disjoint(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return what each span, in order of start, adds to the time before it.
+    """Return the part of each span, in order of start, that no earlier span covers.
 
     The result has a row for each span, in the order of the starts, so that the
     lengths can be given to whoever a span is of and their sum counts no instant twice.
@@ -75,7 +75,7 @@ def joined(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def merged(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return when any of the spans went on: in order, those that touch as one.
+    """Return the union of the spans, in order; those that touch are one.
 
     >>> merged(pl.DataFrame({"start": [4, 0, 1], "end": [6, 3, 4]})).rows()
     [(0, 6)]
@@ -89,17 +89,17 @@ def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
 
 
 def covered_until(cover: pl.DataFrame, moments: pl.Series) -> pl.Series:
-    """Return how much of the time before each moment the spans cover together."""
+    """Return the time before each moment that the spans cover together."""
     return Cover(cover).until(moments)
 
 
 def count_before(times: pl.Series, moments: pl.Series) -> pl.Series:
-    """Return how many of the times, which are in order, are before each moment."""
+    """Return the number of the sorted times that are before each moment."""
     return _passed(times, moments, "left")
 
 
 def count_until(times: pl.Series, moments: pl.Series) -> pl.Series:
-    """Return how many of the times, which are in order, are not after each moment."""
+    """Return the number of the sorted times that are not after each moment."""
     return _passed(times, moments, "right")
 
 
@@ -167,7 +167,7 @@ class Cover:
         return self.until(parts["end"]) - self.until(parts["start"])
 
     def until(self, moments: pl.Series) -> pl.Series:
-        """Return how much of the time before each moment is covered."""
+        """Return the covered time before each moment."""
         if not len(self._start):
             return constant(0, len(moments), pl.Int64)
         begun = count_until(self._start[1:], moments)
@@ -179,7 +179,7 @@ class Cover:
         return covered.fill_null(0) if covered.null_count() else covered
 
     def between(self, edges: pl.Series) -> pl.DataFrame:
-        """Return which of the parts of time between edges are ``covered``, how much.
+        """Return the ``covered`` time of each part between edges, where there is any.
 
         ``part`` is the number of each, in order.
 

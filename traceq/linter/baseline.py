@@ -42,7 +42,7 @@ class Known:
 
 
 def read_baseline(file: Path) -> list[Known]:
-    """Return what a baseline lists: nothing if there is none yet."""
+    """Return the entries of a baseline: none if the file does not exist yet."""
     if not file.exists():
         return []
     version, entries = _content(file)
@@ -80,35 +80,35 @@ def _content(file: Path) -> tuple[int, list[Any]]:
 
 def baseline_of(report: Report) -> list[Known]:
     """Return all that is found; of several recordings, the highest figures."""
-    found: dict[str, Known] = {}
+    entries: dict[str, Known] = {}
     for outcome in report.outcomes:
         for _, group in matched((), outcome.findings):
             now = _known(group)
-            before = found.get(now.fingerprint, now)
-            found[now.fingerprint] = replace(
+            before = entries.get(now.fingerprint, now)
+            entries[now.fingerprint] = replace(
                 now,
                 count=max(before.count, now.count),
                 saves_ns=max(before.saves_ns, now.saves_ns),
                 cost_bytes=max(before.cost_bytes, now.cost_bytes),
             )
-    return sorted(found.values(), key=lambda one: (one.code, one.fingerprint))
+    return sorted(entries.values(), key=lambda one: (one.code, one.fingerprint))
 
 
-def write_baseline(known: Iterable[Known]) -> bytes:
+def write_baseline(entries: Iterable[Known]) -> bytes:
     """Return a baseline's content."""
-    content = {"version": VERSION, "findings": [asdict(entry) for entry in known]}
+    content = {"version": VERSION, "findings": [asdict(entry) for entry in entries]}
     return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def without_known(report: Report, known: Sequence[Known]) -> Report:
+def without_known(report: Report, baseline: Sequence[Known]) -> Report:
     """Return a report of what is new or has grown."""
-    outcomes = tuple(_without_known(outcome, known) for outcome in report.outcomes)
+    outcomes = tuple(_without_known(outcome, baseline) for outcome in report.outcomes)
     return replace(report, outcomes=outcomes)
 
 
-def _without_known(outcome: Outcome, known: Sequence[Known]) -> Outcome:
+def _without_known(outcome: Outcome, baseline: Sequence[Known]) -> Outcome:
     before: dict[str, Known | None] = {}
-    for old, new in matched(known, outcome.findings):
+    for old, new in matched(baseline, outcome.findings):
         if new and not old:
             before[new[0].fingerprint] = None
         elif new and growth(extent(old), extent(new), outcome.step_ns) == "grown":
@@ -131,7 +131,7 @@ def _with_past(finding: Finding, before: Known | None) -> Finding:
 
 
 def _past(before: Known) -> Evidence:
-    """Return what a finding was, to stand beside what it is."""
+    """Return the earlier extent of a finding, as evidence."""
     count = before.count if before.count > 1 else None
     if before.cost_bytes:
         return Evidence("before", value=before.cost_bytes, unit="bytes", count=count)

@@ -74,38 +74,38 @@ def question(
 
 
 def code_of(packs: Iterable[Path]) -> str:
-    """Return what changes with every edit of traceq or of a rule; empty if unknown.
+    """Return a digest of traceq's and the rules' code; empty if unknown.
 
     traceq's own files are many and change when it is installed: as git does, they are
     told by their status. Those of packs are read.
     """
-    found = hashlib.sha256(repr((sys.version_info, _polars())).encode())
+    digest = hashlib.sha256(repr((sys.version_info, _polars())).encode())
     left = _LARGEST_CODE
     with suppress(OSError):
         for folder in (Path(store.__file__).parents[1], bundled("rules")):
             own = [(one.path, one.stat()) for one in _below(folder)]
             if not all(store.settled(status) for _, status in own):
                 return ""
-            known = sorted((name, *store.identity(status)) for name, status in own)
-            found.update(repr(known).encode(errors="replace"))
+            identities = sorted((name, *store.identity(status)) for name, status in own)
+            digest.update(repr(identities).encode(errors="replace"))
         for folder in packs:
             for name in sorted(one.path for one in _below(folder)):
                 content = Path(name).read_bytes()
-                found.update(repr((name, len(content))).encode(errors="replace"))
-                found.update(content)
+                digest.update(repr((name, len(content))).encode(errors="replace"))
+                digest.update(content)
                 left -= len(content)
                 if left < 0:
                     return ""
-        return found.hexdigest()
+        return digest.hexdigest()
     return ""
 
 
 def _polars() -> list[str]:
     """Return the names of what is installed of Polars, which have its version."""
-    found = find_spec("polars")
-    if found is None or found.origin is None:
+    spec = find_spec("polars")
+    if spec is None or spec.origin is None:
         return []
-    return sorted(one.name for one in Path(found.origin).parents[1].glob("polars*"))
+    return sorted(one.name for one in Path(spec.origin).parents[1].glob("polars*"))
 
 
 def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:

@@ -35,7 +35,7 @@ _MAY_SET = (
 
 @dataclass(frozen=True)
 class Config:
-    """Which rules run, with which options, and which findings matter."""
+    """Selection of rules, their options, and the severities that fail a run."""
 
     packs: tuple[Path, ...] = ()
     select: tuple[str, ...] = (ALL,)
@@ -53,7 +53,7 @@ class Config:
     own_code: frozenset[str] = frozenset()
     """Packages and modules that are the user's own, whatever they are called."""
     steps_by: str = ""
-    """What steps are taken from; empty for the first that tells any."""
+    """The source of the steps; empty for the first one that has any."""
     file: Path | None = None
 
 
@@ -71,7 +71,7 @@ def find_config(start: Path) -> Config:
 
 
 def _tools(file: Path) -> Mapping[str, Any]:
-    """Return what is set for tools in a project's file, if traceq may be among them.
+    """Return the tool table of a project's file; empty if it does not mention traceq.
 
     Most projects set nothing for it, and need not wait until their file is parsed.
     """
@@ -86,8 +86,8 @@ def read_config(file: Path) -> Config:
     content = toml.read(file, ConfigError)
     if file.name == _SHARED_FILE:
         content = _table(file, _table(file, content, "tool"), "traceq")
-    known = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}
-    refuse_unknown(content, known, f"{file}")
+    keys = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}
+    refuse_unknown(content, keys, f"{file}")
     readers: dict[str, Callable[[Any], Any]] = {
         "packs": lambda value: tuple(
             file.parent / entry for entry in _texts(file, "packs", value)
@@ -105,10 +105,10 @@ def read_config(file: Path) -> Config:
         "budget": lambda value: _tables(file, value, "budget", "budget.train"),
         _BUDGETS: lambda _: _table(file, content, _BUDGETS),
     }
-    found = {
+    values = {
         key.replace("-", "_"): readers[key](value) for key, value in content.items()
     }
-    return Config(**found, file=file)
+    return Config(**values, file=file)
 
 
 def own_names(entries: Iterable[str], folder: Path) -> frozenset[str]:
@@ -141,15 +141,15 @@ def severity(text: str, where: str) -> Severity:
 
 
 def refuse_unknown(
-    content: Mapping[str, Any], known: Iterable[str], where: str
+    content: Mapping[str, Any], allowed: Iterable[str], where: str
 ) -> None:
     """Raise ``ConfigError`` at the first key that is not known."""
     for key in content:
-        if key not in known:
+        if key not in allowed:
             from difflib import get_close_matches  # noqa: PLC0415 - to refuse only
 
-            near = get_close_matches(key, list(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(known)}"
+            near = get_close_matches(key, list(allowed), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {sorted(allowed)}"
             msg = f"{where}: unknown key {key!r}: {hint}"
             raise ConfigError(msg)
 
@@ -182,11 +182,11 @@ def configured(rules: Rules, chosen: Rules, config: Config) -> list[Rule]:
 def _made(rule: type[Rule], values: Mapping[str, Any], config: Config) -> Rule:
     if not values:
         return rule()
-    known = {option.name: option for option in rule.options()}
+    options = {option.name: option for option in rule.options()}
     where = f"{config.file}: rules.{rule.name()}"
-    refuse_unknown(values, known, where)
+    refuse_unknown(values, options, where)
     for name, value in values.items():
-        wanted = type(known[name].default)
+        wanted = type(options[name].default)
         fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
         if not fits or (wanted is not bool and isinstance(value, bool)):
             msg = f"{where}: {name} must be of type {wanted.__name__}, not {value!r}"
@@ -195,11 +195,11 @@ def _made(rule: type[Rule], values: Mapping[str, Any], config: Config) -> Rule:
 
 
 def _table(file: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = content.get(key, {})
-    if not isinstance(found, dict):
-        msg = f"{file}: {key} must be a table, not {found!r}"
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        msg = f"{file}: {key} must be a table, not {table!r}"
         raise ConfigError(msg)
-    return found
+    return table
 
 
 def _texts(file: Path, key: str, value: object) -> list[str]:

@@ -80,10 +80,10 @@ def _lint(
     view, peak = views.trace, highest(views.memory)
     savings = Savings(view, brief=brief) if view else None
     ran = with_libraries(_run(rules, views, savings), recording.trace)
-    kept, allowed = suppress(ran.findings, allows, recording)
+    unsuppressed, allowed = suppress(ran.findings, allows, recording)
     by_code = {rule.code: rule for rule in rules}
-    found = unconfirmed(explained(kept), rules, ran, views)
-    priced, unpriced = price(found, by_code, savings, peak)
+    findings = unconfirmed(explained(unsuppressed), rules, ran, views)
+    priced, unpriced = price(findings, by_code, savings, peak)
     shown = sorted(
         (one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)),
         key=worst_first,

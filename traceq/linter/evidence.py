@@ -22,8 +22,8 @@ def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Ev
     """Return the kernels and how often they run in a step, longest time first."""
     rows = kernels if isinstance(kernels, pl.Series) else pl.Series([*kernels])
     ran = view.trace.kernels[["name", "dur"]][rows.cast(pl.UInt32)]
-    found = ran.group_by("name").agg(calls=pl.len(), time=pl.col("dur").sum())
-    longest = sorted(found.iter_rows(), key=lambda row: (-row[2], row[0] or ""))
+    by_name = ran.group_by("name").agg(calls=pl.len(), time=pl.col("dur").sum())
+    longest = sorted(by_name.iter_rows(), key=lambda row: (-row[2], row[0] or ""))
     return [
         Evidence("kernel", name, count=calls / view.steps)
         for name, calls, _ in longest[:most]
@@ -32,12 +32,12 @@ def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Ev
 
 def module_line(modules: Sequence[str | None]) -> list[Evidence]:
     """Return the first of the modules that something is in, and how many more."""
-    known = [module for module in modules if module]
-    if not known:
+    named = [module for module in modules if module]
+    if not named:
         return []
-    if len(known) == 1:
-        return [Evidence("module", known[0])]
-    return [Evidence("modules", known[0], note=f"and {len(known) - 1:,} more")]
+    if len(named) == 1:
+        return [Evidence("module", named[0])]
+    return [Evidence("modules", named[0], note=f"and {len(named) - 1:,} more")]
 
 
 def tensor(recorded: str | None, dims: Sequence[int]) -> str:
@@ -50,11 +50,11 @@ def tensor(recorded: str | None, dims: Sequence[int]) -> str:
     return f"{'an' if name.startswith('int') else 'a'} {name} {shape(dims)}"
 
 
-def share_of_steps(view: View, found: int) -> str:
+def share_of_steps(view: View, count: int) -> str:
     """Write in how many of the steps something is, as ``2 of 3 steps``."""
     if not view.trace.steps.height:
         return "this trace"
-    return f"{found} of {counted(view.steps, 'step')}"
+    return f"{count} of {counted(view.steps, 'step')}"
 
 
 def own_function(row: Row) -> str | None:
@@ -63,7 +63,7 @@ def own_function(row: Row) -> str | None:
 
 
 def rewritten(row: Row) -> str | None:
-    """Return what to rewrite: the user's function, or a library's function or module.
+    """Return the code to rewrite: the user's function, or a library's.
 
     >>> forward = "forward (transformers/models/llama/modeling_llama.py:62)"
     >>> rewritten({"via": forward, "module": "LlamaModel_0/LlamaRMSNorm_3"})

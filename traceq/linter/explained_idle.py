@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def explained_idle(
     view: View, savings: Savings, findings: Sequence[Finding]
 ) -> ExplainedIdle | None:
-    """Return how much of the idle time is explained; none if the GPU bounds a step."""
+    """Return the explained part of the idle time; none if the GPU bounds a step."""
     before = view.bound.waits
     if before is None:
         return None

@@ -105,8 +105,8 @@ def _lines(
         values, value = table[column][rows], getattr(place, column)
         here = values.is_null() if value is None else known(values == value)
         rows = rows if here.all() else rows.filter(here)
-    mine = table[["call_line", "dur"]][rows]
-    by_line = mine.group_by("call_line").agg(pl.col("dur").sum())
+    timed = table[["call_line", "dur"]][rows]
+    by_line = timed.group_by("call_line").agg(pl.col("dur").sum())
     return sorted(by_line.rows(), key=_costliest_first)
 
 

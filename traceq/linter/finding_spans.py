@@ -33,13 +33,13 @@ MARKS = pl.Schema(
         "end": pl.Int64(),
     }
 )
-# A gap is the host's doing where what the fix removes fills this share of it, or more.
-# Chosen by judgement: the host's other work in between is done while the GPU idles.
+# A gap belongs to a fix if the host work that it removes fills this share of the gap,
+# or more. Heuristic threshold: the host does its other work while the GPU idles, too.
 _FILLED = 0.1
 
 
 def marked(view: View, findings: Sequence[Finding]) -> pl.DataFrame:
-    """Return where each finding is: rows of MARKS, in the order of the findings.
+    """Return the spans of each finding: rows of MARKS, in the order of the findings.
 
     Kernels are those it was seen by, else what its ops and calls launched. Gaps are
     idle times of the GPU in the steps in which the host did what the fix removes, or
@@ -51,11 +51,11 @@ def marked(view: View, findings: Sequence[Finding]) -> pl.DataFrame:
     for number, finding in enumerate(findings):
         of_gpu = [_kernels(view.trace, finding), gaps.of(finding)]
         of_host = list(_on_host(view, finding))
-        found = pl.concat([*of_gpu, *of_host])
-        if not found.height:
-            found = _rows(STEP, view.steady.windows)
+        rows = pl.concat([*of_gpu, *of_host])
+        if not rows.height:
+            rows = _rows(STEP, view.steady.windows)
         frames.append(
-            found.with_columns(finding=pl.lit(number, pl.UInt32)).select(*MARKS)
+            rows.with_columns(finding=pl.lit(number, pl.UInt32)).select(*MARKS)
         )
     return pl.concat(frames)
 
@@ -133,7 +133,7 @@ class _Gaps:
         return _rows(GAP, self._gaps.filter(chosen))
 
     def _seen(self, finding: Finding) -> Iterator[pl.DataFrame]:
-        """Yield what a finding was seen by on the host, where it has no fix."""
+        """Yield the host's events that show a finding, where it has no fix."""
         trace = self._view.trace
         ops = () if finding.fixes else finding.ops
         yield _chosen(trace.ops, ops)

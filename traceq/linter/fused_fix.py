@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fused_fixes(row: Row, left: tuple[int, int]) -> list[Fix]:
-    """Return what goes of a row that has ``share`` and what ``host_totals`` gives.
+    """Return the fixes of a row with ``share`` and the columns of ``host_totals``.
 
     Of its kernels that is the share; of the host's time in the forward and in the
     backward what exceeds the fused op, which takes as long as ``left`` launches.

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Need(Enum):
-    """What a rule cannot run without; the value says what is missing and what to do.
+    """Data that a rule requires; the value says what is missing and what to do.
 
     A rule whose needs are not met is reported as skipped, never as clean.
     """

@@ -56,12 +56,12 @@ def _load_rules(packs: Iterable[Path]) -> Rules:
         folder: load_pack(folder, f"{_MODULE}{number}")
         for number, folder in enumerate(packs, 1)
     }
-    for folder, found in ((bundled("rules"), _own_rules()), *loaded.items()):
-        for rule in found:
-            known = rules.setdefault(rule.code, rule)
-            if known is not rule:
+    for folder, pack_rules in ((bundled("rules"), _own_rules()), *loaded.items()):
+        for rule in pack_rules:
+            first = rules.setdefault(rule.code, rule)
+            if first is not rule:
                 msg = (
-                    f"{rule.code} is both {known.__name__} and {rule.__name__}:"
+                    f"{rule.code} is both {first.__name__} and {rule.__name__}:"
                     f" give the one in {folder} another code"
                 )
                 raise PackError(msg)
@@ -127,7 +127,7 @@ def _fault(rule: type[Rule]) -> str:
 
 
 def _wrong_variable(rule: type[Rule]) -> str:
-    """Return which class variable of a rule has another type than it should have."""
+    """Return a clause on a class variable of the wrong type; empty if there is none."""
     for name, (kind, words) in _VARIABLES.items():
         value = getattr(rule, name)
         if not isinstance(value, kind) or (

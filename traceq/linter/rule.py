@@ -63,7 +63,7 @@ class Seen:
 
     text: str
     of: str = ""
-    """Which recording of traceq's repository was linted, as lint's arguments; if none,
+    """Arguments of lint: the recording of traceq's repository that was linted; if none,
     the first ``Bad`` example."""
 
 
@@ -74,12 +74,12 @@ def inputs(
     values: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return an op's arguments as the profiler writes them, for a drawn trace."""
-    found: dict[str, Any] = {"Input Dims": list(dims), "Input type": list(types)}
+    arguments: dict[str, Any] = {"Input Dims": list(dims), "Input type": list(types)}
     if strides is not None:
-        found["Input Strides"] = list(strides)
+        arguments["Input Strides"] = list(strides)
     if values is not None:
-        found["Concrete Inputs"] = list(values)
-    return found
+        arguments["Concrete Inputs"] = list(values)
+    return arguments
 
 
 def option(default: Value, meaning: str) -> Value:
@@ -108,23 +108,24 @@ class Rule:
     since: ClassVar[str] = ""
     """The version of traceq, or of your pack, that first had it."""
     preview: ClassVar[bool] = False
-    """Whether it is on trial: its findings are shown, but never fail a run."""
+    """True for a rule on trial: its findings are shown, but never fail a run."""
     severity: ClassVar[Severity] = Severity.warning
     needs: ClassVar[frozenset[Need]] = frozenset()
     advice: ClassVar[str] = ""
     priced: ClassVar[bool] = True
-    """Whether a finding that costs next to nothing matters less."""
+    """True if a finding that costs next to nothing becomes minor."""
     of_function: ClassVar[bool] = False
     """It finds functions: a finding names one, and no line of it."""
     several_fixes: ClassVar[bool] = False
     """Findings differ in their fix: the page's example would not fit all of them."""
     residual: ClassVar[bool] = False
-    """Whether it reports what no other rule explains, and so comes last."""
+    """True if it reports what no other rule explains, and so comes last."""
     leads: ClassVar[bool] = False
-    """Whether it doubts the recording: first among findings of its severity."""
+    """True if it doubts the recording: it comes first among findings of its
+    severity."""
     examples: ClassVar[tuple[Bad | Good, ...]] = ()
     seen: ClassVar[Seen | None] = None
-    """What a finding looks like."""
+    """A finding of the rule, as lint prints it."""
     see: ClassVar[tuple[str, ...]] = ()
     """Names in torch's documentation, as torch.compile."""
 
@@ -146,8 +147,8 @@ class Rule:
     @classmethod
     def example(cls, number: int = 0) -> str:
         """Return the page's code before and after a fix, as a diff; or nothing."""
-        found = _EXAMPLE.findall(cls.page())
-        return found[number] if number < len(found) else ""
+        examples = _EXAMPLE.findall(cls.page())
+        return examples[number] if number < len(examples) else ""
 
     @classmethod
     def options(cls) -> tuple[Option, ...]:
@@ -164,19 +165,19 @@ class Rule:
         )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Yield what is wrong in the steady part of a trace."""
+        """Yield the findings in the steady part of a trace."""
         raise NotImplementedError
 
     def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
-        """Yield what a program's log says, whose lines have ``line`` and ``text``."""
+        """Yield the findings in a program's log, with columns ``line`` and ``text``."""
         raise NotImplementedError
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
-        """Yield what is wrong in a memory snapshot."""
+        """Yield the findings in a memory snapshot."""
         raise NotImplementedError
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - built on lint
-        """Yield what is wrong among the ranks of a job, a ``ranks.analysis.Analysis``.
+        """Yield the findings among the ranks of a job, a ``ranks.analysis.Analysis``.
 
         What a fix saves is part of these findings: ``saves_ns`` is by the job's replay.
         """

@@ -45,7 +45,8 @@ class Views:
 
     recording: Recording
     fixed: tuple[Change, ...] = ()
-    """What is fixed already, for rules that report what remains after the others."""
+    """Changes of the fixes so far, for rules that report what remains after the
+    others."""
     named: frozenset[int] = frozenset()
     """Kernels that the others are about, likewise."""
     job: Any = None
@@ -71,14 +72,14 @@ class Views:
 
 @dataclass(frozen=True)
 class Ran:
-    """What rules found, and which were skipped or crashed."""
+    """Findings of the rules that ran, and the rules that were skipped or crashed."""
 
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     crashed: tuple[Crashed, ...]
 
     def __add__(self, other: Ran) -> Ran:
-        """Return what both found."""
+        """Return the results of both."""
         return Ran(
             self.findings + other.findings,
             self.skipped + other.skipped,
@@ -93,12 +94,12 @@ def run(rules: Iterable[Rule], views: Views) -> Ran:
     """
     every = list(rules)
     ran = Ran((), (), ())
-    for done, (rule, found) in enumerate(_at_once(every, views)):
+    for done, (rule, result) in enumerate(_at_once(every, views)):
         if rule.residual:
             tell("the rest", 0, 1, rule.code)
         else:
             tell("rules", done, len(every), rule.code)
-        ran += found()
+        ran += result()
     return ran
 
 
@@ -113,9 +114,9 @@ def _at_once(
     # One more than there are cores: some wait for what another one works out.
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, 1 + cores)) as pool:
         pool.submit(_ahead, views)
-        found = [(rule, pool.submit(_ran, rule, views)) for rule in rules]
+        futures = [(rule, pool.submit(_ran, rule, views)) for rule in rules]
         try:
-            yield from ((rule, one.result) for rule, one in found)
+            yield from ((rule, one.result) for rule, one in futures)
         finally:
             # Whoever does not want all of them waits for none.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -128,7 +129,7 @@ def _ahead(views: Views) -> None:
 
 
 def _ran(rule: Rule, views: Views) -> Ran:
-    """Return what one rule found, or why it was skipped or crashed."""
+    """Return the findings of one rule, or why it was skipped or crashed."""
     if reason := _why_skipped(rule, views):
         return Ran((), (Skipped(rule.code, rule.name(), reason),), ())
     try:
@@ -138,20 +139,20 @@ def _ran(rule: Rule, views: Views) -> Ran:
 
 
 def run_rule(rule: Rule, views: Views) -> list[Finding]:
-    """Return what one rule finds, in an order that does not depend on the file's."""
+    """Return the findings of one rule, in an order independent of the file's."""
     log = views.recording.log
-    found: Iterable[Finding] = ()
+    findings: Iterable[Finding] = ()
     if Need.JOB in rule.needs:
-        found = rule.check_job(views.job)
+        findings = rule.check_job(views.job)
     elif Need.SNAPSHOT in rule.needs:
-        found = _across_ranks(rule, views.memory)
+        findings = _across_ranks(rule, views.memory)
     elif Need.LOG not in rule.needs and views.trace is not None:
-        found = rule.check(views.trace)
+        findings = rule.check(views.trace)
         if not views.trace.trace.steps.height:
-            found = map(_of_the_trace, found)
+            findings = map(_of_the_trace, findings)
     elif log is not None:
-        found = rule.check_log(log)
-    merged: Iterable[Finding] = _merged(found)
+        findings = rule.check_log(log)
+    merged: Iterable[Finding] = _merged(findings)
     if views.trace is not None:
         trace = views.trace.trace
         placed = with_function if rule.of_function else with_line
@@ -202,7 +203,7 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
 
 
 def _why_skipped(rule: Rule, views: Views) -> str:
-    """Return why a rule cannot run; empty if it can."""
+    """Return the reason why a rule cannot run; empty if it can."""
     if Need.JOB in rule.needs:
         return "" if views.job is not None else Need.JOB.value
     if Need.LOG in rule.needs:
@@ -220,15 +221,15 @@ def _why_skipped(rule: Rule, views: Views) -> str:
 
 
 def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:
-    """Yield what is found in any rank once, as it is where it holds the most."""
-    found: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
+    """Yield each finding of any rank once: that of the rank where it holds the most."""
+    by_key: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
     for view in memory:
         if not view.lacks(rule.needs):
             for finding in _merged(rule.check_snapshot(view)):
                 # Ranks differ in bytes, and so in sentences, but not in lines.
                 key = (finding.fingerprint, repr(finding.place))
-                found.setdefault(key, []).append((view.rank, finding))
-    for entries in found.values():
+                by_key.setdefault(key, []).append((view.rank, finding))
+    for entries in by_key.values():
         rank, worst = max(entries, key=lambda entry: (entry[1].cost_bytes, -entry[0]))
         if len(memory) > 1:
             ranks = sorted({number for number, _ in entries})
@@ -238,10 +239,10 @@ def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Findin
         yield worst
 
 
-def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
+def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Make one of findings that say the same of the same place."""
     groups: dict[tuple[str, object, str], list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         key = (finding.fingerprint, finding.place, finding.message)
         groups.setdefault(key, []).append(finding)
     for first, *others in groups.values():
@@ -259,20 +260,20 @@ def _merged(found: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def unconfirmed(
-    found: Iterable[Finding], rules: Iterable[Rule], ran: Ran, views: Views
+    findings: Iterable[Finding], rules: Iterable[Rule], ran: Ran, views: Views
 ) -> list[Finding]:
     """Make findings of a log minor that rules on the trace should see, and do not.
 
     Rules that did not run confirm nothing, and contradict nothing.
     """
     if views.trace is None:
-        return list(found)
+        return list(findings)
     not_run = {one.code for one in ran.skipped} | {one.code for one in ran.crashed}
     silent = {rule.code for rule in rules} - not_run
     silent -= {finding.code for finding in ran.findings}
     return [
         _contradicted(one) if one.confirmed_by and one.confirmed_by <= silent else one
-        for one in found
+        for one in findings
     ]
 
 
@@ -282,18 +283,18 @@ def _contradicted(finding: Finding) -> Finding:
     return replace(finding, severity=Severity.info, evidence=(*finding.evidence, seen))
 
 
-def explained(found: Sequence[Finding]) -> list[Finding]:
+def explained(findings: Sequence[Finding]) -> list[Finding]:
     """Give findings the log lines that explain them; these are not findings then."""
     reasons = [
-        reason for reason in found if any(_explains(reason, one) for one in found)
+        reason for reason in findings if any(_explains(reason, one) for one in findings)
     ]
-    kept = []
-    for finding in found:
+    remaining = []
+    for finding in findings:
         if finding in reasons:
             continue
-        mine = [reason for reason in reasons if _explains(reason, finding)]
-        kept.append(_with_reasons(finding, mine[:_MOST_REASONS]))
-    return kept
+        explaining = [reason for reason in reasons if _explains(reason, finding)]
+        remaining.append(_with_reasons(finding, explaining[:_MOST_REASONS]))
+    return remaining
 
 
 def _explains(reason: Finding, finding: Finding) -> bool:

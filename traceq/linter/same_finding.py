@@ -14,12 +14,12 @@ Growth = Literal["grown", "shrunk", "same"]
 TOLERANCE = 0.1
 """A finding has the same size if it differs by no more than this share."""
 # From run to run, times of one program differ by about this share of a step. Both are
-# chosen by judgement.
+# heuristic thresholds.
 _NOISE = 0.02
 
 
 class Comparable(Protocol):
-    """What there is to compare of a finding, or of what a file has kept of one."""
+    """The comparable part of a finding, new or stored in a file."""
 
     @property
     def code(self) -> str:
@@ -27,7 +27,7 @@ class Comparable(Protocol):
 
     @property
     def subject(self) -> str:
-        """What it is about."""
+        """The subject, as an op's name."""
 
     @property
     def fingerprint(self) -> str:
@@ -35,7 +35,7 @@ class Comparable(Protocol):
 
     @property
     def count(self) -> int:
-        """How often it happens in a step."""
+        """Number of occurrences per step."""
 
     @property
     def cost_bytes(self) -> int:
@@ -52,7 +52,7 @@ New = TypeVar("New", bound=Comparable)
 
 @dataclass(frozen=True)
 class Extent:
-    """How much there is of a finding in one run, per step."""
+    """Extent of a finding in one run, per step."""
 
     count: int
     cost_bytes: int = 0
@@ -60,12 +60,12 @@ class Extent:
 
 
 def extent(findings: Iterable[Comparable]) -> Extent:
-    """Return how much there is of the findings of one fingerprint."""
-    found = list(findings)
-    times = [one.saves_ns for one in found if one.saves_ns is not None]
+    """Return the total extent of the findings of one fingerprint."""
+    all_findings = list(findings)
+    times = [one.saves_ns for one in all_findings if one.saves_ns is not None]
     return Extent(
-        sum(one.count for one in found),
-        sum(one.cost_bytes for one in found),
+        sum(one.count for one in all_findings),
+        sum(one.cost_bytes for one in all_findings),
         sum(times) if times else None,
     )
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Memory
 
-# A finding that costs less than this share of the step is minor. Chosen by judgement.
+# A finding that costs less than this share of the step is minor. Heuristic threshold.
 WORTH_FIXING = 0.01
-# Idle time of this share of the step, or more, matters though nothing explains it.
-# Chosen by judgement: a step in which the GPU idles less is GPU-bound.
+# Unexplained idle time of this share of the step, or more, matters. Heuristic
+# threshold: a step in which the GPU idles less is GPU-bound.
 LARGE_IDLE = 1 - GPU_BOUND
 # A fix that removes this share of an op removes the op's blocking calls too.
 _MOSTLY = 0.5
@@ -102,10 +102,10 @@ class Savings:
     @cached_property
     def _scales(self) -> tuple[TimeScale, ...]:
         """The likely host speed, then a fast and a slow one unless it is brief."""
-        found = self._view.calibration
+        calibration = self._view.calibration
         if self._brief:
-            return (found.likely,)
-        return found.scales
+            return (calibration.likely,)
+        return calibration.scales
 
     @cached_property
     def _before(self) -> list[float]:
@@ -113,7 +113,7 @@ class Savings:
 
     @property
     def step_ns(self) -> float:
-        """What a step takes: as measured, else as the replay says it likely does."""
+        """Duration of a step: as measured, else as the replay estimates it."""
         return self._view.bound.step_ns
 
     def removed(self, finding: Finding) -> Finding:
@@ -151,7 +151,7 @@ class Savings:
         return finding.residual and finding.gpu_idle_ns >= LARGE_IDLE * recorded_ns
 
     def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
-        """Return what the fixes of findings change on the host, all of them together.
+        """Return the host's part of the changes by the fixes of all these findings.
 
         A finding whose fix cannot be read changes nothing; pricing reports it. The
         same fixes are the same changes, so that what was asked of them is known.
@@ -160,10 +160,10 @@ class Savings:
         for one in findings:
             with suppress(Exception):
                 readable |= zip(one.fixes, self._changes(one), strict=True)
-        asked = tuple(readable)
-        if asked not in self._host_changes:
-            self._host_changes[asked] = tuple(_on_host(readable.values()))
-        return self._host_changes[asked]
+        key = tuple(readable)
+        if key not in self._host_changes:
+            self._host_changes[key] = tuple(_on_host(readable.values()))
+        return self._host_changes[key]
 
     def _kernel_ns(self, change: Change) -> float:
         if change not in self._gpu_ns:
@@ -175,7 +175,7 @@ class Savings:
         return int(self._view.trace.kernels["dur"][_ids(kernels)].sum())
 
     def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
-        """Yield what fixing the first, the first two, … of these leaves of a step."""
+        """Yield the step with the first, the first two, … of these findings fixed."""
         counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
         if len(findings) > _MOST_TOGETHER:
             counts.append(len(findings))
@@ -184,7 +184,7 @@ class Savings:
             yield self._left(findings[:count], last=count == len(findings))
 
     def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
-        """Return what fixes leave of a step; the range only for all of them."""
+        """Return the step with these findings fixed; the range only for all of them."""
         changes = [change for one in findings for change in self._changes(one)]
         run, scale = self._view.replay.run, self._scales[0]
         after = run(changes, scale).step_ns
@@ -212,7 +212,7 @@ class Savings:
         return FIX_SPREAD * removed + _between_runs(by)
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
-        """Return what changes save, likely and with a fast and a slow host."""
+        """Return the savings of changes: likely, and with a fast and a slow host."""
         calibrate = self._scales[:most]
         return [
             max(0, round(before - self._view.replay.run(changes, scale).step_ns))
@@ -226,8 +226,8 @@ class Savings:
         return [self._known[fix] for fix in finding.fixes]
 
     def _changed(self, fix: Fix) -> Change:
-        found = _host_time(self._view, fix)
-        parts = merged(found) if found.height else found
+        host_time = _host_time(self._view, fix)
+        parts = merged(host_time) if host_time.height else host_time
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.replay.model.waits, parts))
@@ -241,33 +241,33 @@ class Savings:
 
 
 def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:
-    """Return when the host was at what the fix removes, each instant once."""
+    """Return the host time that the fix removes; each instant counts once."""
     return disjoint(_host_time(view, fix))
 
 
 def _host_time(view: View, fix: Fix) -> pl.DataFrame:
-    """Return when the host was at what the fix removes, which may overlap."""
+    """Return the host time that the fix removes, as spans that may overlap."""
     if fix.spans is not None:
-        found = fix.spans[["start", "end"]]
+        times = fix.spans[["start", "end"]]
     else:
         tables = ((view.trace.ops, fix.ops), (view.trace.runtime, fix.calls))
         parts = [_when(table, _ids(rows)) for table, rows in tables if len(rows)]
         if not parts:
             return NO_SPANS
-        found = pl.concat(parts)
+        times = pl.concat(parts)
     # The host does not run what a CUDA graph replays, which lies before the trace.
-    ran = (found["end"] > found["start"]) & (found["start"] >= 0)
-    return found if ran.all() else found.filter(ran)
+    ran = (times["end"] > times["start"]) & (times["start"] >= 0)
+    return times if ran.all() else times.filter(ran)
 
 
 def _when(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    """Return when events were: ``start`` and ``end``."""
+    """Return the spans of events: ``start`` and ``end``."""
     start = table["ts"][rows]
     return pl.DataFrame({"start": start, "end": start + table["dur"][rows]})
 
 
 def _on_host(changes: Iterable[Change]) -> Iterator[Change]:
-    """Yield what changes are on the host, those of one share together."""
+    """Yield the changes of the host's time, those of one share merged."""
     by_share: dict[float, list[Change]] = {}
     for change in changes:
         by_share.setdefault(change.host_share, []).append(change)
@@ -280,7 +280,7 @@ def _on_host(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _between_runs(by: Literal["gpu", "host"]) -> float:
-    """Return by which share steps of two runs of a program differ."""
+    """Return the relative difference between steps of two runs of a program."""
     return HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
 
 

@@ -19,7 +19,7 @@ class Named(Protocol):
     """A rule, or what stands for one."""
 
     def name(self) -> str:
-        """Return what it is called."""
+        """Return the rule's name."""
 
 
 Rule = TypeVar("Rule", bound=Named)
@@ -27,11 +27,11 @@ Rule = TypeVar("Rule", bound=Named)
 
 def find_rule(rules: Mapping[str, Rule], wanted: str) -> Rule:
     """Return the rule of a code or a name."""
-    found = _matching(rules, wanted)
-    if len(found) == 1:
-        return rules[found[0]]
-    if found:
-        msg = f"{wanted} is a family of rules: name one of {', '.join(found)}"
+    codes = _matching(rules, wanted)
+    if len(codes) == 1:
+        return rules[codes[0]]
+    if codes:
+        msg = f"{wanted} is a family of rules: name one of {', '.join(codes)}"
         raise UsageError(msg)
     raise UsageError(_unknown(rules, wanted))
 
@@ -45,10 +45,10 @@ def selected(rules: Rules, select: Iterable[str], ignore: Iterable[str]) -> Rule
 def _all_matching(rules: Rules, wanted: Iterable[str]) -> set[str]:
     chosen: set[str] = set()
     for entry in wanted:
-        found = list(rules) if entry.upper() == ALL else _matching(rules, entry)
-        if not found:
+        codes = list(rules) if entry.upper() == ALL else _matching(rules, entry)
+        if not codes:
             raise UsageError(_unknown(rules, entry))
-        chosen.update(found)
+        chosen.update(codes)
     return chosen
 
 
@@ -66,9 +66,9 @@ def _unknown(rules: Mapping[str, Any], wanted: str) -> str:
         return f"{wanted.upper()} was retired: {RETIRED[wanted.upper()]}"
     from difflib import get_close_matches  # noqa: PLC0415 - to refuse only
 
-    known = [*rules, *(rule.name() for rule in rules.values())]
-    near = get_close_matches(wanted.upper(), known, n=1) or get_close_matches(
-        wanted.lower(), known, n=1
+    names = [*rules, *(rule.name() for rule in rules.values())]
+    near = get_close_matches(wanted.upper(), names, n=1) or get_close_matches(
+        wanted.lower(), names, n=1
     )
     hint = f"did you mean {near[0]}?" if near else "see `traceq rules`"
     return f"there is no rule {wanted!r}: {hint}"

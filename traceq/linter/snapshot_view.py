@@ -64,11 +64,11 @@ class SnapshotView(History):
 
     def callers(self, row: Mapping[str, Any]) -> list[Evidence]:
         """Return evidence on a row with a ``chain``: the calls that led there."""
-        found = chain_of(row["chain"])[1:] if row.get("chain") else []
-        return [Evidence("from", listed(found, _MOST_CALLERS))] if found else []
+        calls = chain_of(row["chain"])[1:] if row.get("chain") else []
+        return [Evidence("from", listed(calls, _MOST_CALLERS))] if calls else []
 
     def by_line(self, allocations: pl.DataFrame) -> list[dict[str, Any]]:
-        """Return which lines made allocations, the most first, unknown ones last.
+        """Return the lines that made allocations, the largest first, unknown ones last.
 
         Rows have a place, ``chain``, ``op`` as a list, what was ``held``, the ``count``
         and the ``largest``.
@@ -92,11 +92,11 @@ class SnapshotView(History):
         names: list[str | None] = [*_ops(row)]
         rows = [(*place, name, size) for name in names or [None]]
         places = pl.DataFrame(rows, schema=_PLACES, orient="row")
-        found = in_trace(places.with_row_index("key"), self.trace_ops)
-        return made_by(found, self.trace_ops)
+        matched = in_trace(places.with_row_index("key"), self.trace_ops)
+        return made_by(matched, self.trace_ops)
 
     def lacks(self, needs: frozenset[Need]) -> list[str]:
-        """Return which needs of a rule are not met, as sentences."""
+        """Return the unmet needs of a rule, as sentences."""
         facts = self.snapshot.facts
         met = {
             Need.SNAPSHOT: True,
@@ -120,8 +120,8 @@ def _distinct(values: pl.Series) -> list[str]:
 
 def _ops(row: Mapping[str, Any]) -> list[str]:
     """Return the operators that a row's stacks name."""
-    found = row.get("op") or []
-    return found if isinstance(found, list) else [found]
+    ops = row.get("op") or []
+    return ops if isinstance(ops, list) else [ops]
 
 
 def snapshot_views(recording: Recording) -> tuple[SnapshotView, ...]:
@@ -139,9 +139,9 @@ def highest(views: tuple[SnapshotView, ...]) -> Memory | None:
         for view in views
         for sentence in view.snapshot.facts.damage
     )
-    found = [
+    peaks = [
         Memory(view.rank, row["device"], row["allocated"], row["max_reserved"], damage)
         for view in views
         for row in view.peaks.iter_rows(named=True)
     ]
-    return max(found, key=lambda one: one.allocated, default=None)
+    return max(peaks, key=lambda one: one.allocated, default=None)

@@ -29,14 +29,14 @@ _IN_PROGRAM = "allowed in the program"
 def allows_by_code(
     allows: Iterable[Allow], rules: Rules
 ) -> Mapping[str, Sequence[Allow]]:
-    """Return what the configuration allows, by the rule's code.
+    """Return the exceptions in the configuration, by the rule's code.
 
     Raises ``UsageError`` where an entry names no rule.
     """
-    found: dict[str, list[Allow]] = {}
+    by_code: dict[str, list[Allow]] = {}
     for entry in allows:
-        found.setdefault(find_rule(rules, entry.rule).code, []).append(entry)
-    return found
+        by_code.setdefault(find_rule(rules, entry.rule).code, []).append(entry)
+    return by_code
 
 
 def suppress(
@@ -47,7 +47,7 @@ def suppress(
     """Return the findings that stay, and those that are allowed."""
     trace = recording.trace
     inside = _regions(trace) if trace else NOTHING
-    kept: list[Finding] = []
+    remaining: list[Finding] = []
     allowed: list[Allowed] = []
     for finding in findings:
         entry = _entry_for(finding, allows.get(finding.code, ()), recording.name)
@@ -56,8 +56,8 @@ def suppress(
         elif trace and inside.height and _lies_in(finding, trace, inside):
             allowed.append(Allowed(finding, _IN_PROGRAM))
         else:
-            kept.append(finding)
-    return kept, allowed
+            remaining.append(finding)
+    return remaining, allowed
 
 
 def _entry_for(finding: Finding, allows: Iterable[Allow], path: str) -> Allow | None:
@@ -77,7 +77,7 @@ def _entry_for(finding: Finding, allows: Iterable[Allow], path: str) -> Allow | 
 
 
 def _regions(trace: Trace) -> pl.DataFrame:
-    """Return where the program allows rules: ``rule``, ``start`` and ``end``."""
+    """Return the regions that allow rules: ``rule``, ``start`` and ``end``."""
     regions = trace.annotations
     regions = regions.filter(named_like(regions, _REGION) & ~regions["on_gpu"])
     if not regions.height:
@@ -101,11 +101,11 @@ def _regions(trace: Trace) -> pl.DataFrame:
 def _lies_in(finding: Finding, trace: Trace, allowed: pl.DataFrame) -> bool:
     """Return whether all that a finding was seen by lies in regions that allow it."""
     rule = pl.col("rule")
-    mine = allowed.filter(
+    regions = allowed.filter(
         (rule == finding.name.upper())
         | rule.str.contains(_CODE) & pl.lit(finding.code).str.starts_with(rule)
     )
-    if not mine.height:
+    if not regions.height:
         return False
     by_kernel = trace.kernels.filter(pl.col("id").is_in(list(finding.kernels)))
     ids = {*finding.ops, *by_kernel["op"].drop_nulls().to_list()}
@@ -119,7 +119,7 @@ def _lies_in(finding: Finding, trace: Trace, allowed: pl.DataFrame) -> bool:
     calls = trace.runtime.filter(pl.col("id").is_in(list(finding.calls)))
     moments = pl.concat([seen["ts"], calls["ts"]]).unique().to_frame("ts")
     inside = moments.join_where(
-        mine,
+        regions,
         pl.col("ts") >= pl.col("start"),
         pl.col("ts") < pl.col("end"),
     )

@@ -55,9 +55,9 @@ def with_trusted_packs(config: Config) -> Config:
 def is_trusted(pack: Path) -> bool:
     """Return whether the user has trusted a pack with exactly these files."""
     with suppress(OSError, UsageError):
-        kept = config_directory() / _TRUSTED
+        folder = config_directory() / _TRUSTED
         # Nobody waits for a digest who has never trusted anything.
-        return kept.is_dir() and (kept / _digest(pack)).is_file()
+        return folder.is_dir() and (folder / _digest(pack)).is_file()
     return False
 
 
@@ -95,7 +95,7 @@ def _shown(pack: Path) -> Path:
 
 
 def _digest(pack: Path) -> str:
-    """Return what changes with any name and any byte of a pack."""
+    """Return a digest of all names and bytes of a pack."""
     digest = hashlib.sha256()
     left = _MOST_BYTES
     for file in sorted(_files(pack)):

@@ -66,10 +66,10 @@ class View:
 
     trace: Trace
     step_ns: int | None = None
-    """What a step takes without the profiler, where that was measured."""
+    """Duration of a step without the profiler, where that was measured."""
     fixed: tuple[Change, ...] = ()
-    """What the fixes of the other findings change, as far as it is the host's: for
-    rules that report what remains."""
+    """The host's part of the other findings' fixes, for rules that report what
+    remains."""
     named: frozenset[int] = frozenset()
     """Kernels that the other findings are about, likewise."""
 
@@ -80,12 +80,12 @@ class View:
 
     @property
     def steps(self) -> int:
-        """How many steps there are, to divide by."""
+        """Number of steps, to divide totals by."""
         return self.steady.count
 
     @property
     def bound(self) -> Bound:
-        """Whether a step is GPU-bound or host-bound, and its time by cause."""
+        """Bound of a step, GPU or host, and its time by cause."""
         return bound_of(self.trace, self.step_ns)
 
     @property
@@ -95,17 +95,17 @@ class View:
 
     @property
     def calibration(self) -> Calibration:
-        """How fast host and GPU are without the profiler."""
+        """Speed of host and GPU without the profiler."""
         return calibration_of(self.trace, self.step_ns)
 
     @property
     def host_account(self) -> HostAccount:
-        """Where the host's time of a step goes, entry by entry."""
+        """The host's time of a step, entry by entry."""
         return host_account_of(self.trace, self.step_ns)
 
     @cached_property
     def waits(self) -> IdleAccount:
-        """What the host does while the GPU waits for it, once that is ``fixed``."""
+        """Host activity while the GPU waits for the host, with ``fixed`` applied."""
         return waits_after(self.trace, self.step_ns, self.fixed)
 
     def after(self, fixed: tuple[Change, ...]) -> View:
@@ -125,7 +125,7 @@ class View:
 
     @property
     def kernels(self) -> pl.DataFrame:
-        """What the GPU did in these steps."""
+        """GPU work of these steps."""
         return self.steady.kernels
 
     @cached_property
@@ -167,7 +167,7 @@ class View:
 
     @property
     def compiled(self) -> bool:
-        """Whether code of torch.compile ran in these steps."""
+        """True if code of torch.compile ran in these steps."""
         return has_like(self.ops, REGION)
 
     def has_op(self, names: Iterable[str]) -> bool:
@@ -195,8 +195,8 @@ class View:
 
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""
-        given = self.trace.inputs.drop("id")[ops["inputs"]]
-        return ops.with_columns(given.get_columns())
+        inputs = self.trace.inputs.drop("id")[ops["inputs"]]
+        return ops.with_columns(inputs.get_columns())
 
     def roots(self, marked: pl.Expr) -> pl.Series:
         """Return for each op of the trace itself, if marked, or the nearest around it.
@@ -270,5 +270,5 @@ class View:
         The first module is named only where the line is not known.
         """
         module = None if row["file"] else next(iter(row["module"]), None)
-        known = Place(row["file"], row["line"], row["function"], module)
-        return replace(known, via=row.get("via"))
+        place = Place(row["file"], row["line"], row["function"], module)
+        return replace(place, via=row.get("via"))

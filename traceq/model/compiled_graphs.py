@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
     file: str
     first_line: int | None
-    """Where the function begins."""
+    """The first line of the function."""
     function: str
     line: int
 
@@ -82,7 +82,7 @@ class KernelCall:
     nodes: tuple[str, ...]
     """The ops that it computes, or takes as they are, in the order of the graph."""
     aten: tuple[str, ...]
-    """What these were lowered to, as ``aten.mm``; each once."""
+    """The ops that these were lowered to, as ``aten.mm``; each once."""
     reads: tuple[int, ...] = ()
     """Numbers of the graph's inputs among its arguments, from 1."""
 
@@ -94,7 +94,7 @@ class GeneratedCode:
     graph: str
     """The graph's id, as 0/0; empty where it is not known."""
     key: str
-    """What the trace's region ``## Call CompiledFxGraph KEY ##`` names."""
+    """The KEY in the trace's region ``## Call CompiledFxGraph KEY ##``."""
     name: str
     """The file's name without its ending."""
     backward: bool
@@ -105,7 +105,7 @@ class GeneratedCode:
     lowered: Mapping[str, LoweredNode] = field(default_factory=dict)
     """Nodes of the graph by name, in its order."""
     outputs: tuple[str, ...] = ()
-    """What the graph returns, in order; of a backward, the gradients of its inputs."""
+    """Outputs of the graph, in order; of a backward, the gradients of its inputs."""
     made_of: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Of each kernel, as first used: the lowered nodes of each node in ``nodes``."""
 

@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a part of the trace could not be read."""
+        """True if a part of the trace could not be read."""
         return bool(self.damage)
 
     @property

@@ -25,7 +25,7 @@ LineIs: TypeAlias = Literal["call", "function"]
 
 
 class Severity(str, Enum):
-    """How much a finding matters; only those at or above ``fail-on`` fail a run."""
+    """Severity of a finding; only those at or above ``fail-on`` fail a run."""
 
     info = "info"
     warning = "warning"
@@ -39,7 +39,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the user's own program; any part may be unknown."""
+    """A place in the user's own program; any part may be unknown."""
 
     file: str | None = None
     line: int | None = None
@@ -48,11 +48,11 @@ class Place:
     module: str | None = None
     line_is: LineIs = "function"
     begins: int | None = None
-    """Where the function begins, if ``line`` is another one."""
+    """The first line of the function, if ``line`` is another one."""
     ends: int | None = None
     """The last line of the function, where its source is at hand."""
     other_lines: int = 0
-    """How many other lines of the function it is at as well."""
+    """Number of other lines of the function with the same finding."""
     via: str | None = None
     """The library's function that it is in, which the user's calls: f (file:line)."""
     path: str | None = None
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def exact(self) -> bool:
-        """Whether ``line`` is the line itself, not the start of its function."""
+        """True if ``line`` is the line itself, not the start of its function."""
         return self.line is not None and self.line_is == "call"
 
     @property
@@ -78,7 +78,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Return what stays the same when lines and the numbers of layers change."""
+        """Return the key, which stays the same when lines and layer numbers change."""
         via = f" via {_LINE.sub('', self.via)}" if self.via else ""
         if self.file or via:
             return f"{self.file or ''}:{self.function or ''}{via}"
@@ -109,15 +109,15 @@ class Evidence:
     label: str
     """As ``kernel``, ``op``, ``shapes``."""
     name: str = ""
-    """What it is: the name of a kernel or an op, shapes, a dtype, a few words."""
+    """The name of a kernel or an op, shapes, a dtype, or a few words."""
     value: float | None = None
     """A number, per step or each, as ``note`` says."""
     unit: Unit = ""
-    """What the number is of; without a unit it is a count of something."""
+    """Unit of the number; without one it is a count."""
     count: float | None = None
-    """How often in a step, where that is not the value itself."""
+    """Occurrences per step, where that is not the value itself."""
     note: str = ""
-    """What to know of the number, as ``each`` or ``of the step``."""
+    """Qualification of the number, as ``each`` or ``of the step``."""
 
     def __bool__(self) -> bool:
         """Return whether there is anything behind the label."""
@@ -126,7 +126,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Fix:
-    """What a fix removes from the steps: the replayed step goes without it.
+    """The part of the steps that a fix removes: the replayed step goes without it.
 
     Everything is given by id, so by row, of the trace's tables. What is not removed
     whole is removed in part: by the share of its time that goes.
@@ -159,14 +159,14 @@ class Finding:
     message: str
     """The sentence that says it: with counts, without times, which are evidence."""
     advice: str
-    """What to write instead."""
+    """Advice on the code to write instead."""
     place: Place
     subject: str
-    """What it is about, as an op's name; never a time, a count or an id."""
+    """The subject, as an op's name; never a time, a count or an id."""
     count: int
-    """How often it happens in a step, or in the trace where there are no steps."""
+    """Occurrences per step, or in the trace where there are no steps."""
     fixes: tuple[Fix, ...] = field(default=(), repr=False, compare=False)
-    """What a fix removes, where that is time; all of it together."""
+    """The parts of the steps that the fix removes, all together, where that is time."""
     kernel_ns: int = 0
     """Time of kernels per step that the fix removes."""
     gpu_idle_ns: int = 0
@@ -175,7 +175,7 @@ class Finding:
     """Time of the host per step that the fix removes, as recorded."""
     evidence: tuple[Evidence, ...] = ()
     data: Mapping[str, Json] = field(default_factory=dict)
-    """What else programs may want to know: shapes, ids, names of the log."""
+    """Other data for programs: shapes, ids, names of the log."""
     residual: bool = False
     """It reports what no other finding explains, and so comes after them."""
     leads: bool = False
@@ -185,7 +185,7 @@ class Finding:
     confirmed_by: frozenset[str] = frozenset()
     """Codes one of which must be found too, or this one, seen in a log, is minor."""
     saves_ns: int = 0
-    """What a step gets shorter by with the fix: the engine's replay says."""
+    """Savings per step with the fix, by the engine's replay."""
     saves_low_ns: int = 0
     """The same, with the host as fast or as slow as it may be: the lowest."""
     saves_high_ns: int = 0
@@ -210,6 +210,6 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """Return what is the same for the same finding in another run."""
+        """Return the fingerprint, which the same finding has in every run."""
         text = f"{self.code}\n{self.place.key}\n{self.subject}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 By = Literal["gpu", "host"]
 StepFrom = Literal["measured", "estimated", "recorded"]
 MOST_LINES = 20
-"""How many lines of the host's account are reported."""
+"""Maximum number of lines of the host's account in a report."""
 
 
 class ByCause(Protocol):
@@ -35,11 +35,11 @@ class ByCause(Protocol):
 
     @property
     def idle_ns(self) -> float:
-        """How long the GPU waits for the host in a step."""
+        """Time per step that the GPU waits for the host."""
 
     @property
     def step_ns(self) -> float:
-        """What a step takes in the replay."""
+        """Duration of a step in the replay."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Entry:
 
     kind: str
     ns: float
-    """How long the GPU waits in all of this kind."""
+    """Time that the GPU waits in all of this kind."""
     calls: float
     name: str | None
     """Of the op, function, library or call that is the largest in it."""
@@ -56,15 +56,15 @@ class Entry:
     line: int | None
     function: str | None
     line_ns: float
-    """How long the GPU waits there."""
+    """Time that the GPU waits there."""
 
 
 class Waits(Protocol):
-    """What the host does while the GPU waits for it; times are per step."""
+    """Host activity while the GPU waits for the host; times are per step."""
 
     @property
     def idle_ns(self) -> float:
-        """How long the GPU waits."""
+        """Time that the GPU waits for the host."""
 
     @property
     def kind_rows(self) -> Sequence[tuple[str, float]]:
@@ -81,19 +81,19 @@ class Waits(Protocol):
 
 @dataclass(frozen=True)
 class Bound:
-    """What bounds a step, and how busy the GPU is in it."""
+    """Bound of a step, and how busy the GPU is in it."""
 
     by: By
     sure: bool
-    """Whether it holds for the fastest and the slowest host that the recording allows,
+    """True if it holds for the fastest and the slowest host that the recording allows,
     and as recorded too where no step was measured without the profiler."""
     step_ns: float
-    """What a step takes."""
+    """Duration of a step."""
     step_from: StepFrom
-    """Where that comes from: measured without the profiler, estimated without it, or
-    as recorded."""
+    """Source of that: measured without the profiler, estimated without it, or as
+    recorded."""
     recorded_step_ns: float
-    """What a step takes as recorded, on average."""
+    """Mean duration of a step as recorded."""
     gpu_busy: float
     """Share of the step in which the GPU has work."""
     gpu_idle: float
@@ -101,13 +101,13 @@ class Bound:
     bottleneck: ByCause | None
     """The time of the step by cause; none without GPU work."""
     stepped: bool
-    """Whether the trace has steps; else the whole of it counts as one."""
+    """True if the trace has steps; otherwise the whole of it counts as one."""
     waits: Waits | None = None
-    """What the host does while the GPU waits; none where the step is GPU-bound."""
+    """Host activity while the GPU waits; none where the step is GPU-bound."""
 
     @property
     def measured(self) -> bool:
-        """Whether the step was measured without the profiler."""
+        """True if the step was measured without the profiler."""
         return self.step_from == "measured"
 
 
@@ -116,27 +116,27 @@ class StepKinds:
     """Steps of two kinds, typical and long ones, and which of them were recorded."""
 
     window: Window
-    """Which ones were recorded: whole periods, typical ones, or those that came."""
+    """The recorded steps: whole periods, typical ones, or consecutive ones."""
     period: int | None
-    """After how many steps long ones come again, if that is regular."""
+    """Number of steps from one long step to the next, if that is regular."""
     recorded: int
-    """How many steps were recorded, without warm-up,"""
+    """Number of recorded steps, without warm-up."""
     recorded_long: int
-    """and how many of them are long."""
+    """Number of long steps among them."""
     averaged: int
-    """How many of them the averages are over,"""
+    """Number of recorded steps that the averages are over."""
     averaged_long: int
-    """and how many of these are long."""
+    """Number of long steps among these."""
     measured: bool
-    """Whether the times are measured without the profiler, else as recorded."""
+    """True if the times are measured without the profiler, False if as recorded."""
     long_ns: float
-    """What a long step takes, on average."""
+    """Mean duration of a long step."""
     typical_ns: float
-    """What the others take."""
+    """Mean duration of the other steps."""
     long_share: float | None
-    """The share of the program's steps that are long, where that was measured,"""
+    """Share of the program's steps that are long, where that was measured."""
     long_time_share: float | None
-    """and their share of its time."""
+    """Share of the program's time that long steps take, where that was measured."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,11 @@ class Replayed:
 
     kernels: int
     mapped: int
-    """How many have the op of their capture."""
+    """Number of these with the op of their capture."""
     certain: int
-    """How many of these can have no other."""
+    """Number of mapped ones that can have no other op."""
     captures: bool
-    """Whether a capture was at hand, in the trace or beside it."""
+    """True if a capture was at hand, in the trace or beside it."""
 
 
 @dataclass(frozen=True)
@@ -162,40 +162,40 @@ class Memory:
     reserved: int
     """The most ever reserved."""
     damage: tuple[str, ...]
-    """What is missing in the snapshots."""
+    """Sentences on what is missing in the snapshots."""
 
 
 @dataclass(frozen=True)
 class Together:
-    """What fixing the worst findings saves together."""
+    """Combined savings of fixing the worst findings."""
 
     findings: int
-    """How many of them, from the worst on."""
+    """Number of fixed findings, from the worst on."""
     step_ns: int
-    """What a step takes then."""
+    """Duration of a step with these fixes."""
     step_low_ns: int
-    """The lowest that it may be then; known only where all are fixed."""
+    """The lowest plausible duration; known only where all are fixed."""
     step_high_ns: int
     by: By
-    """What bounds the step then; known only where all are fixed."""
+    """Bound of the step with these fixes; known only where all are fixed."""
     gpu_ns: int | None = None
-    """How long the GPU has work in such a step; known only where all are fixed."""
+    """Time that the GPU has work in such a step; known only where all are fixed."""
 
 
 @dataclass(frozen=True)
 class ExplainedIdle:
-    """How much of the GPU's idle time findings explain; times are per step."""
+    """GPU idle time that findings explain; times are per step."""
 
     idle_ns: float
-    """How long the GPU idles while the host bounds the step."""
+    """Idle time of the GPU while the host bounds the step."""
     explained_ns: float
-    """How much of that the fixes of findings remove, without those on what remains."""
+    """The part of it that the fixes remove, without residual findings."""
     with_residual_ns: float
-    """The same, with those."""
+    """The part of it that the fixes remove, with residual findings."""
     residual: tuple[str, ...]
-    """The codes of the findings on what remains."""
+    """Codes of the residual findings."""
     unexplained: Entry | None
-    """What the GPU waits for most in the time that no finding explains."""
+    """The largest cause of the waits that no finding explains."""
 
     @property
     def share(self) -> float:
@@ -245,45 +245,46 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What lint reports of one recording."""
+    """Lint result of one recording."""
 
     name: str
     """The path that was given."""
     facts: Facts | None
     bound: Bound | None
     steps: int
-    """How many steps the averages are over."""
+    """Number of steps that the averages are over."""
     step_ns: int
-    """What a step takes: as measured, else as it likely does without the profiler."""
+    """Duration of a step: as measured, else as estimated without the profiler."""
     findings: tuple[Finding, ...]
     """Worst first."""
     together: tuple[Together, ...]
-    """What fixing the worst of them saves together."""
+    """Combined savings of fixing the worst of them."""
     below_min_cost: int
-    """How many findings cost less than the user wants to see."""
+    """Number of findings that cost less than the user's ``min-cost``."""
     skipped: tuple[Skipped, ...]
     crashed: tuple[Crashed, ...]
     allowed: tuple[Allowed, ...]
     ran: int
-    """How many rules ran to their end."""
+    """Number of rules that ran to their end."""
     memory: Memory | None = None
     """The peak, where there is a memory snapshot."""
     idle: ExplainedIdle | None = None
-    """How much of the GPU's idle time the findings explain; none if it bounds a step,
-    or where that was not asked for."""
+    """GPU idle time that the findings explain; none if the GPU bounds the step, or
+    where that was not requested."""
     entry: Place | None = None
-    """Where the program begins, as far as its stacks show: for what has no place."""
+    """The program's entry point, as far as its stacks show: for findings without a
+    place."""
     in_baseline: int = 0
-    """How many findings are hidden, since a baseline lists them."""
+    """Number of findings that are hidden because a baseline lists them."""
     replayed: Replayed | None = None
-    """What replays of CUDA graphs ran, if there are any."""
+    """Kernels that replays of CUDA graphs ran, if there are any."""
     step_kinds: StepKinds | None = None
-    """Which kinds of steps there are, if not all are alike."""
+    """Kinds of steps, if not all are alike."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What lint reports of all recordings."""
+    """Lint results of all recordings."""
 
     outcomes: tuple[Outcome, ...]
     fail_on: Severity
@@ -302,7 +303,7 @@ class Report:
 
     @property
     def crashed(self) -> bool:
-        """Whether a rule crashed, so that what it looks for may be there."""
+        """True if a rule crashed, so that its findings are unknown."""
         return any(outcome.crashed for outcome in self.outcomes)
 
     @classmethod

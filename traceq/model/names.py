@@ -322,13 +322,13 @@ def describe_kernels(names: pl.Series) -> pl.DataFrame:
 
 
 def describe_calls(names: pl.Series) -> pl.DataFrame:
-    """Return what each runtime function does."""
+    """Return the kind of each runtime function."""
     call = _first_match(_CALL).fill_null("other")
     return names.to_frame("name").select("name", call=call.cast(pl.Enum(schema.CALLS)))
 
 
 def describe_regions(names: pl.Series) -> pl.DataFrame:
-    """Return which step each annotation opens, and which phase it stands for."""
+    """Return the step that each annotation opens, and the phase that it stands for."""
     name = pl.col("name")
     return _with_small_letters(names).select(
         name,
@@ -351,7 +351,7 @@ def describe_ops(names: pl.Series) -> pl.DataFrame:
 
 
 def frame_places(names: pl.Series) -> pl.DataFrame:
-    """Return where in the source each Python call is: file, line and function."""
+    """Return the source location of each Python call: file, line and function."""
     return (
         names.to_frame("name")
         .with_columns(
@@ -363,7 +363,7 @@ def frame_places(names: pl.Series) -> pl.DataFrame:
 
 
 def describe_frames(names: pl.Series, owners: Owners = NOBODY) -> pl.DataFrame:
-    """Return where in the source each Python call is, and whose code it is.
+    """Return the source location of each Python call, and the owner of the code.
 
     ``library`` is the file in the package, where it is neither the user's nor torch's.
     """

@@ -58,7 +58,7 @@ RECORDER_FILE = (
 )
 """The code of ``traceq collect`` that runs in the profiled program."""
 GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
-"""What inductor writes, wherever its cache is."""
+"""Pattern of the files that inductor generates, wherever its cache is."""
 _INSTALLED = r"^.*/(site|dist)-packages/"
 _LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python[0-9]"
 # What torch_geometric writes for each of its layers, under a name that it makes up.
@@ -92,7 +92,7 @@ class Owners:
 
     @property
     def key(self) -> str:
-        """Return what tells these from others; empty where nothing is known."""
+        """Return a key that identifies these owners; empty where nothing is known."""
         parts = [sorted(names) for names in (self.said, self.own, self.installed)]
         return repr(parts) if any(parts) else ""
 
@@ -197,7 +197,7 @@ def _third_party(short: pl.Expr, own: pl.Expr) -> pl.Expr:
 
 @cache
 def _stdlib() -> pl.Series:
-    """Return what files of Python's library are under, as a list of one row."""
+    """Return the paths of Python's standard library, as a list in one row."""
     import polars as pl  # noqa: PLC0415 - as above
 
     return pl.Series(_STDLIB).implode()

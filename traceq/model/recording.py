@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recording:
-    """What lint looks at together."""
+    """The inputs that lint analyses together."""
 
     name: str
     """The path that was given."""
@@ -26,6 +26,6 @@ class Recording:
     log: pl.DataFrame | None = None
     """The lines of what the program printed, as ``line`` and ``text``."""
     step_ns: int | None = None
-    """What a step takes without the profiler, where that was measured."""
+    """Duration of a step without the profiler, where that was measured."""
     snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
-    """What the allocator did, by rank; one that was given alone is rank 0."""
+    """Memory snapshots, by rank; one that was given alone is rank 0."""

@@ -40,12 +40,12 @@ class LongSteps:
     share: float
     """The share of the steps that are long."""
     ns: int
-    """What they take without the profiler, on average."""
+    """Mean duration without the profiler."""
     typical_ns: int
-    """What the others take."""
+    """Mean duration of the other steps."""
 
     def among(self, recorded: Sequence[int]) -> list[bool]:
-        """Return which of the recorded steps are long ones, by how long they took.
+        """Return for each recorded step whether it is a long one, by its duration.
 
         Recording makes steps longer, but those of one kind alike. Where all are of one
         kind they are the typical ones, unless that is out of the question.
@@ -59,12 +59,12 @@ class LongSteps:
         return [mean >= least] * len(recorded)
 
     def mean_ns(self, long: float) -> int:
-        """Return what a step takes where this share of them is long."""
+        """Return the mean duration of a step if this share of the steps is long."""
         return round(long * self.ns + (1 - long) * self.typical_ns)
 
 
 def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
-    """Return which times are of a longer kind: above the widest gap, if it is as wide.
+    """Return for each time whether it is above the widest gap, if that is wide enough.
 
     >>> longer_ones([10, 331, 9], 1.5), longer_ones([10, 12, 9], 1.5)
     ([False, True, False], [False, False, False])
@@ -77,7 +77,7 @@ def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step took with the profiler off, in nanoseconds."""
+    """Duration of a step with the profiler off, in nanoseconds."""
 
     ns: int
     """The mean: what a plain run takes per step."""
@@ -85,17 +85,17 @@ class StepTime:
     min_ns: int
     max_ns: int
     steps: int
-    """How many steps were timed."""
+    """Number of timed steps."""
     long: LongSteps | None = None
     """The steps that are longer than the others; none if all are alike."""
     period: int | None = None
-    """After how many steps long ones come again, if that is regular."""
+    """Number of steps from one long step to the next, if that is regular."""
     usual_range_ns: int = 0
-    """How far four of five steps are apart; 0 if unknown."""
+    """Width of the central 80% of the step times; 0 if unknown."""
 
     @property
     def noise_ns(self) -> float:
-        """How far the mean of another recording of the same program may be off.
+        """Plausible difference between the means of two recordings of the same program.
 
         That is twice the standard deviation of the difference of two such means, if
         steps are distributed normally.
@@ -105,7 +105,7 @@ class StepTime:
 
     @property
     def differ(self) -> bool:
-        """Whether some steps do more work than others."""
+        """True if some steps do more work than others."""
         return abs(self.ns - self.median_ns) > _DIFFERENT * self.median_ns
 
     @property
@@ -126,7 +126,7 @@ class StepTime:
         return share * self.long.ns / max(1, self.long.mean_ns(share))
 
     def like(self, recorded: Sequence[int], window: Window = "") -> int:
-        """Return what steps like the recorded ones take.
+        """Return the duration of steps like the recorded ones.
 
         That is the mean; where the timed steps differ, and the recorded ones are all of
         one kind, it is the median: the recorded ones are the usual ones then. Where it
@@ -146,17 +146,17 @@ class StepTime:
 
 
 class HostCost(NamedTuple):
-    """What one recorded event of the host takes, in nanoseconds."""
+    """Cost of one recorded event of the host, in nanoseconds."""
 
     plain_ns: int
     """Without the profiler."""
     overhead_ns: int
-    """What recording adds."""
+    """Overhead of recording it."""
 
 
 @dataclass(frozen=True)
 class RecorderOverhead:
-    """What recording cost on the machine of a run, measured after it."""
+    """Cost of recording on the machine of a run, measured after it."""
 
     frame: HostCost | None
     """A call of a Python function; none without stacks."""
@@ -164,7 +164,7 @@ class RecorderOverhead:
     call: HostCost | None
     """A call of the CUDA runtime or driver; none without a GPU."""
     stacks: bool
-    """Whether it was measured with Python stacks."""
+    """True if it was measured with Python stacks."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class CompiledPlace:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What torch.compile did in a process until its recording ended."""
+    """Work of torch.compile in a process until its recording ended."""
 
     ops: int = 0
     """Ops in its graphs when they were first compiled."""
@@ -190,10 +190,10 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Rank:
-    """What one process of a run recorded."""
+    """The recording of one process of a run."""
 
     name: str
-    """What its files begin with, as rank-0."""
+    """Prefix of its files, as rank-0."""
     rank: int
     state: str
     """``done``, or why not."""
@@ -204,38 +204,39 @@ class Rank:
     missing: tuple[str, ...]
     """Sentences on what could not be recorded."""
     cores: int | None = None
-    """How many cores of the machine it may use."""
+    """Number of cores of the machine that it may use."""
     torch: str = ""
     """The version of torch, as 2.11; empty if it is not known."""
     first_lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Where functions begin that ran when the profiler started, by file and name; of a
-    file's own statements the one that ran."""
+    """First lines of functions that ran when the profiler started, by file and name; of
+    a file's own statements the one that ran."""
     owners: Owners = NOBODY
-    """Which packages were the user's own, and which were installed."""
+    """The user's own packages, and the installed ones."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace."""
     steps_by: str = ""
-    """What steps were counted by, as ``optimizer``; ``time`` if there were none."""
+    """Event that steps were counted by, as ``optimizer``; ``time`` if there were
+    none."""
     window: Window = ""
-    """Which steps were traced: whole periods, typical ones, or those that came."""
+    """The traced steps: whole periods, typical ones, or consecutive ones."""
     first_step: int | None = None
-    """Which step of the program was traced first; the same one on other ranks."""
+    """Number of the first traced step; the same one on other ranks."""
     warm: bool = False
-    """Whether it was traced after its warm-up, and compiled nothing meanwhile."""
+    """True if it was traced after its warm-up, and compiled nothing meanwhile."""
     compiled: Compiled | None = None
-    """What torch.compile did; None where that is not known."""
+    """Work of torch.compile; None where that is not known."""
     compiled_code: Path | None = None
     """The graphs and the code that it made."""
     graphs_disabled: tuple[str, ...] = ()
-    """Why compiled code does not use the CUDA graphs that were requested."""
+    """Reasons why compiled code does not use the CUDA graphs that were requested."""
     captures: tuple[Path, ...] = ()
     """Traces of captures of CUDA graphs, in the order of capture."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why something could not be recorded, by what it is."""
+    """Reasons why parts could not be recorded, by part."""
     device: str = ""
-    """What the steps ran on, as ``cuda:0`` or ``cpu``; empty if it is not known."""
+    """Device of the steps, as ``cuda:0`` or ``cpu``; empty if it is not known."""
     discarded: tuple[str, ...] = ()
-    """Why attempts to trace were discarded, in order."""
+    """Reasons why attempts to trace were discarded, in order."""
 
 
 @dataclass(frozen=True)
@@ -248,10 +249,10 @@ class Run:
     ranks: tuple[Rank, ...]
     """By rank."""
     logs: tuple[Path, ...]
-    """What the program wrote to stderr."""
+    """The program's stderr."""
     state: str
     """``finished``, or ``running`` if the launcher did not live to say so."""
     recorder_overhead: RecorderOverhead | None = None
-    """What recording costs on that machine, where that was measured."""
+    """Cost of recording on that machine, where that was measured."""
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """All that run.json says."""

@@ -65,7 +65,7 @@ class Column:
     arg: str = ""
     """The key in the event's ``args`` that the reader takes the value from."""
     of_collectives: bool = False
-    """Whether only kernels of collectives have it."""
+    """True if only kernels of collectives have it."""
 
 
 def _points_to(table: str, meaning: str) -> Column:

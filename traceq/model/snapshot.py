@@ -148,7 +148,7 @@ def _fact(meaning: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SnapshotFacts:
-    """How a snapshot was recorded, and whether it is complete."""
+    """Facts about a snapshot: its recording and its completeness."""
 
     path: str = field(metadata=_fact("The file, as it was given."))
     unpacked_bytes: int = field(metadata=_fact("Size of the file, unpacked."))
@@ -164,7 +164,7 @@ class SnapshotFacts:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a part of the history is lost."""
+        """True if a part of the history is lost."""
         return bool(self.damage)
 
 
@@ -182,7 +182,7 @@ class Snapshot:
     devices: pl.DataFrame
     settings: pl.DataFrame
     owners: Owners = NOBODY
-    """Which code is known to be the user's own, besides by its path."""
+    """Code known to be the user's own, beyond what its path tells."""
 
     def __repr__(self) -> str:
         return (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceq.model.facts import Facts
 
 COPY = pl.col("captured") & (pl.col("ts") < 0)
-"""Whether an op stands for a replay of a CUDA graph."""
+"""Filter of ops that stand for a replay of a CUDA graph."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class Tables:
 
     @cached_property
     def ran(self) -> pl.Series:
-        """Which of ``ops`` are ``kernel_ops``: to ask for some of their columns."""
+        """Mask of ``ops`` that are ``kernel_ops``, to select some of their columns."""
         if not self.ops["captured"].any():
             return ~self.ops["compiling"]
         ran = ~pl.col("compiling") & (~pl.col("captured") | COPY)

@@ -17,7 +17,7 @@ _FIRST = {
 
 
 def newer_than(facts: Facts, text: str) -> dict[str, str]:
-    """Return what a text names that the trace's torch may lack, and its first version.
+    """Return the names in a text that the trace's torch may lack, with their versions.
 
     A trace without a version may be of any.
     """

@@ -27,11 +27,11 @@ class Trace(Tables):
     rank: Rank | None = None
     """The process of that run."""
     captures: int = 0
-    """How many traces of captures of CUDA graphs were at hand."""
+    """Number of traces of captures of CUDA graphs that were at hand."""
 
     @property
     def step_ns(self) -> int | None:
-        """What a step like the recorded ones takes without the profiler, if measured.
+        """Duration of a step like the recorded ones without the profiler, if measured.
 
         None where other steps must have been timed than recorded.
         """
@@ -41,7 +41,7 @@ class Trace(Tables):
 
     @property
     def step_in_doubt(self) -> bool:
-        """Whether a step was measured that cannot be one of the recorded ones."""
+        """True if the measured step cannot be one of the recorded ones."""
         if self.rank is None or self.rank.step_time is None:
             return False
         return self.rank.step_time.doubt(self._recorded(), self.rank.window)

@@ -45,7 +45,7 @@ class Straggler:
     ranks: tuple[int, ...]
     """Their rows."""
     saved_ns: float
-    """What the window gets shorter by, if they are as their peers."""
+    """Time that the window gets shorter by, if they are like their peers."""
     cause: Cause
 
 
@@ -74,7 +74,7 @@ class Analysis:
 
     @property
     def steps(self) -> float:
-        """How many steps the window is long; at least one."""
+        """Length of the window in steps, at least 1."""
         step = self.job.step_ns
         return max(1.0, self.job.window_ns / step) if step else 1.0
 
@@ -159,7 +159,7 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
 def _stragglers(
     job: Job, compared: pl.DataFrame, whatifs: WhatIfs, by_rank: pl.DataFrame
 ) -> list[Straggler]:
-    """Return who is late by enough to matter."""
+    """Return the ranks that are late by enough to matter."""
     least = _least(whatifs)
     # In a large job a rank that is always late by some costs little, as others are
     # late by chance, each at another time; it is one all the same.
@@ -190,7 +190,7 @@ def _stragglers(
 
 
 def _least(whatifs: WhatIfs) -> float:
-    """Return what a straggler costs at least, of the window."""
+    """Return the minimum cost of a straggler, of the window."""
     return max(1.0, STRAGGLER * whatifs.took)
 
 
@@ -217,7 +217,7 @@ def _late_together(
 
 
 def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
-    """Return what machines, stages and causes cost."""
+    """Return the costs of machines, stages and causes."""
     found = whatifs.causes()
     for of in ("machine", "stage"):
         groups = job.ranks.group_by(of, maintain_order=True).agg("rank")
@@ -250,7 +250,7 @@ def by_kind(job: Job) -> pl.DataFrame:
 
 
 def heat(job: Job, columns: int, rows: Sequence[int] | None = None) -> pl.DataFrame:
-    """Return how much of each slice of the window ranks waited: ranks by time.
+    """Return the share of each slice of the window that ranks waited: ranks by time.
 
     The result has ``rank`` and ``waiting``, a list of shares; the ranks in the order of
     their numbers.

@@ -148,7 +148,7 @@ def _lines(ends: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 
 def _residuals(ends: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """Return how far each end is off, on the common clock: ``off``."""
+    """Return the residual of each end on the common clock: ``off``."""
     moved = on_one_clock(ends.with_columns(seen="end"), found)
     return moved.with_columns(
         off=pl.col("end") - pl.col("end").median().over("instance")

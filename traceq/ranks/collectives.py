@@ -130,7 +130,7 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launches(trace: Trace, compute: pl.DataFrame) -> pl.DataFrame:
-    """Return when compute was launched, began, and was done, in order of launch."""
+    """Return launch, start and end of compute, in order of launch."""
     return (
         compute.select(
             start="ts",
@@ -207,7 +207,7 @@ def _with_held(
 
 
 def host_compute(trace: Trace) -> pl.DataFrame:
-    """Return when the host computed, where that is all that a rank has: as spans."""
+    """Return the spans of the host's compute, where that is all that a rank has."""
     own = trace.host_ops.filter(pl.col("parent").is_null())
     return spans(own.filter(~text("name").str.contains("^c10d::|record_param_comms")))
 

@@ -52,7 +52,7 @@ class WhatIfs:
 
     @property
     def slowdown(self) -> float:
-        """How much longer the job takes than with all ranks at the median."""
+        """Duration of the job, relative to one with all ranks at the median."""
         return self.took / self.ideal if self.ideal else 1.0
 
     @property
@@ -61,12 +61,12 @@ class WhatIfs:
         return WhatIf("all", "all ranks", (), self.took - self.ideal)
 
     def ranks(self, rows: Sequence[int], of: str, name: str) -> WhatIf:
-        """Return what some ranks as the median of their peers save."""
+        """Return the savings if some ranks were like the median of their peers."""
         chosen = self.compared.filter(pl.col("rank").is_in(list(rows)))
         return self._with(chosen.with_columns(target=IDEAL), of, name, tuple(rows))
 
     def surely(self, rows: Sequence[int]) -> WhatIf:
-        """Return what ranks as their peers save where they are late by no chance."""
+        """Return the savings if ranks were like their peers where surely late."""
         chosen = self.compared.filter(pl.col("rank").is_in(list(rows)), "sure")
         return self._with(
             chosen.with_columns(target=IDEAL), "ranks", "late ranks", tuple(rows)

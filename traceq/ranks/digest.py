@@ -81,7 +81,7 @@ _MOST_COLLECTIVES = 4000
 
 @dataclass(frozen=True)
 class Digest:
-    """What is known of one rank."""
+    """Data of one rank, as an Arrow file."""
 
     content: bytes
     """The Arrow file."""
@@ -97,7 +97,7 @@ class Digest:
 
     @cached_property
     def rank(self) -> dict[str, Any]:
-        """What is known of the rank: path, rank, world_size, device, start_ns, …."""
+        """Facts about the rank: path, rank, world_size, device, start_ns, …."""
         known: dict[str, Any] = orjson.loads(self._rows[_RANK])
         if known["version"] != VERSION:
             msg = (
@@ -231,7 +231,7 @@ def _kernels(trace: Trace) -> pl.DataFrame:
 
 
 def _findings(trace: Trace) -> pl.DataFrame:
-    """Return what lint finds in the rank alone."""
+    """Return the findings of lint in the rank alone."""
     recording = Recording(trace.facts.path, trace=trace, step_ns=trace.step_ns)
     outcome = lint([recording], load_rules(), Config(), brief=True).outcomes[0]
     rows = [

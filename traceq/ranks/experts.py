@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Experts:
-    """What ranks receive in all-to-alls with recorded split sizes."""
+    """Tokens that ranks receive in all-to-alls with recorded split sizes."""
 
     layers: pl.DataFrame
     """By ``place`` in the step: ``module``, ``balancedness`` (mean ÷ max over ranks, at
@@ -24,7 +24,7 @@ class Experts:
 
 
 def experts(job: Job) -> Experts | None:
-    """Return how even it is; none where no split sizes were recorded."""
+    """Return the balance of the experts; none where no split sizes were recorded."""
     sent = job.cells.filter(
         pl.col("kind") == "all_to_all",
         (pl.col("splits_out").list.len() > 0).fill_null(value=False),

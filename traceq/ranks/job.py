@@ -58,7 +58,7 @@ class Job:
     """The meetings of all ranks, with their own time and stretch."""
     matched_by: Mapping[str, int]
     unmatched: int
-    """How many parts of collectives nobody else is known to take part in."""
+    """Number of parts of collectives without any other known participant."""
     said: tuple[str, ...]
     """Sentences on what is missing, differs or could not be done."""
     digests: tuple[Digest, ...] = field(repr=False, default=())
@@ -66,13 +66,13 @@ class Job:
 
     @property
     def step_ns(self) -> int | None:
-        """What a step takes: the median over the ranks' steps, as recorded."""
+        """Duration of a step: the median over the ranks' steps, as recorded."""
         median = self.ranks["step_ns"].median()
         return round(median) if isinstance(median, float) else None
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it ran on GPUs; gloo also connects processes without any."""
+        """True if it ran on GPUs; gloo also connects processes without any."""
         return any(self.ranks["device"])
 
     @property
@@ -242,7 +242,7 @@ def _shares_clock(ranks: pl.DataFrame) -> bool:
 
 
 def starts(ranks: pl.DataFrame) -> list[int]:
-    """Return where each rank's times begin, from the first of all ranks."""
+    """Return the start of each rank's times, from the first of all ranks."""
     known = ranks["start_ns"].drop_nulls()
     first = lowest(known)
     return [(start or first) - first for start in ranks["start_ns"]]
@@ -339,7 +339,7 @@ def _said(
     unread: Sequence[Unread],
     ranks: pl.DataFrame,
 ) -> Iterable[str]:
-    """Yield what is missing, or differs between the ranks."""
+    """Yield sentences on what is missing, or differs between the ranks."""
     for one in unread:
         yield f"{one.path} could not be read and is left out: {one.reason}"
     for other in others:
@@ -375,7 +375,7 @@ def _said(
 def _said_of_matches(
     found: Matched, misfits: int, instances: int, ranks: pl.DataFrame
 ) -> Iterable[str]:
-    """Yield what could not be matched."""
+    """Yield sentences on collectives that could not be matched."""
     for lane, rows in found.apart:
         missing = sorted(ranks["number"].gather(list(rows)).to_list())
         yield (
@@ -394,7 +394,7 @@ def _said_of_matches(
 
 
 def _said_of_others(meetings: pl.DataFrame, ranks: pl.DataFrame) -> Iterable[str]:
-    """Yield who was held for long by ranks that are not known."""
+    """Yield sentences on ranks that unknown ranks held up for long."""
     held = (
         meetings.group_by("rank")
         .agg(

@@ -49,7 +49,7 @@ class Matched:
     """One row for a rank's part of a collective, with ``instance``; null if no other
     rank is known to take part."""
     by: dict[str, int]
-    """How many were matched by ``id``, ``number``, ``step`` and ``order``."""
+    """Number of matches by ``id``, ``number``, ``step`` and ``order``."""
     apart: tuple[tuple[str, tuple[int, ...]], ...]
     """Lanes with the ranks, by row, that could not be aligned with the others."""
 
@@ -234,7 +234,7 @@ def _grown(rows: pl.DataFrame, first: int) -> pl.DataFrame:
 
 
 def _clock_trust(offsets: list[int]) -> float:
-    """Return how far clocks may differ: as those of the ranks that were aligned do."""
+    """Return the plausible difference of clocks: that of the aligned ranks."""
     if not offsets:
         return TRUSTED_CLOCK_NS
     return min(TRUSTED_CLOCK_NS, 4 * ALIGNED_END_NS + 3 * median(offsets))

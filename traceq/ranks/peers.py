@@ -14,7 +14,7 @@ from traceq.ranks.timeline import PARTS, READY
 _SIZED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 _TWO = 2
 IDEAL = "ideal"
-"""What the columns of the peers' median begin with."""
+"""Prefix of the columns with the peers' median."""
 
 
 def slots(found: pl.DataFrame) -> pl.DataFrame:

@@ -28,7 +28,7 @@ class Pipeline:
     bubble: float
     """The share of the window that ranks wait in sends and receives."""
     expected: float
-    """What a schedule of one forward, one backward has: (p - 1) / (m + p - 1)."""
+    """Bubble of a 1F1B schedule: (p - 1) / (m + p - 1)."""
     from_stragglers: float
     """The part of ``bubble`` that goes if all ranks are as the median."""
 
@@ -45,7 +45,7 @@ def with_stages(job: Job) -> Job:
 
 
 def _pairs(job: Job) -> pl.DataFrame:
-    """Return who sent to whom, as rows of ranks, and how often: ``sends``."""
+    """Return pairs of sender and receiver, as rows of ranks, with ``sends``."""
     sent = job.cells.filter(
         pl.col("kind").is_in(_POINT_TO_POINT) | pl.col("destination").is_not_null()
     )
@@ -77,7 +77,7 @@ def _stages(job: Job) -> dict[int, int]:
 
 
 def pipeline(job: Job, whatifs: WhatIfs) -> Pipeline | None:
-    """Return what there is to say of a pipeline, if the job is one."""
+    """Return the pipeline, if the job is one."""
     stages = highest(job.ranks["stage"]) + 1
     if stages < _PAIR:
         return None

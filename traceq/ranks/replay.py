@@ -32,7 +32,7 @@ class JobReplay:
     first: list[int]
     second: list[int]
     time_of: list[int]
-    """Which time: own work by its row, the host's by its row, transfers by their
+    """Index of the time: own work by its row, the host's by its row, transfers by their
     instance, and 0."""
     result: list[int]
     start: list[float]
@@ -40,12 +40,12 @@ class JobReplay:
     ends: list[int]
     """The moments that are the ends of collectives."""
     begin: float
-    """When the first of the collectives was done."""
+    """End of the first of the collectives."""
     joins: list[tuple[int, float]]
     """Ranks whose windows begin later: the time of their first meeting, and how long
     before the end of that collective they, or their hosts, came."""
     stuck: int
-    """How many meetings could not be put in order, and are left out."""
+    """Number of meetings that could not be put in order, and are left out."""
 
     def run(
         self,
@@ -53,7 +53,7 @@ class JobReplay:
         issue: Sequence[float],
         transfers: Sequence[float],
     ) -> float:
-        """Return how long the job takes with these times, in nanoseconds."""
+        """Return the duration of the job with these times, in nanoseconds."""
         moments = list(self.start)
         times = [*own, *issue, *transfers, 0.0]
         for which, time in self.joins:
@@ -229,7 +229,7 @@ class _Order:
 
 
 def _arrivals(meetings: pl.DataFrame, count: int) -> list[int]:
-    """Return how many ranks are to arrive at each instance."""
+    """Return the number of ranks that are to arrive at each instance."""
     counts = [0] * count
     found = (
         meetings.filter(pl.col("meeting") == READY)

@@ -34,7 +34,7 @@ SLOWER, MORE, LINK, UNATTRIBUTED = (
     "unattributed",
 )
 CAUSES = (SLOWER, MORE, STALLED, HOST, DATA, ALLOCATION, SYNC, LINK, UNATTRIBUTED)
-"""What a rank, or a group of ranks, may be late by."""
+"""Causes of a late rank, or of a group of late ranks."""
 
 _KEY = ("name", "op", "module", "shape")
 _COMPARED = 8
@@ -47,11 +47,11 @@ class Work:
     """A rank's kernels, compared with its peers'."""
 
     slower_ns: int
-    """What the same kernels take longer."""
+    """Additional time of the same kernels."""
     more_ns: int
-    """What it computes more."""
+    """Time of additional work."""
     ratio: float
-    """How much longer the same kernel takes, at the median of their time."""
+    """Slowdown of the same kernel, at the median weighted by time."""
     op: str | None
     """Op and shape that differ most."""
     shape: str | None
@@ -60,12 +60,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a rank is late."""
+    """The cause of a late rank."""
 
     cause: str
     """One of CAUSES."""
     late_ns: int
-    """How much more its own time is than its peers', in the stretches it is late in."""
+    """Excess of its own time over its peers', in the stretches it is late in."""
     parts: Mapping[str, int]
     """The same by part of its time; what differs more in one may be less in another."""
     explained: float
@@ -116,7 +116,7 @@ def _telling(mine: pl.DataFrame) -> pl.DataFrame:
 
 
 def _where(job: Job, mine: pl.DataFrame, rank: int, part: str) -> dict[str, Any]:
-    """Return where the host was in most of the time that the rank is late by."""
+    """Return the host's place in most of the time that the rank is late by."""
     columns = ("region", "file", "line", "function")
     places = (
         job.meetings.filter(pl.col("rank") == rank)

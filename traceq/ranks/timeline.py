@@ -41,7 +41,7 @@ COMPUTE, STALLED, DATA, ALLOCATION, SYNC, HOST = (
     "host",
 )
 PARTS = (COMPUTE, STALLED, DATA, ALLOCATION, SYNC, HOST)
-"""What a rank's own time is split into, each instant once."""
+"""Parts of a rank's own time; each instant counts once."""
 
 READY, RESUME = "ready", "resume"
 """The two kinds of meetings."""
@@ -92,7 +92,7 @@ def meetings(trace: Trace, collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def _computing(trace: Trace) -> pl.DataFrame:
-    """Return when the rank computed: on the GPU, or on the host where it has none."""
+    """Return the rank's compute spans: on the GPU, or on the host where it has none."""
     work = busiest_device(trace.kernels)
     if work.height:
         return spans(work.filter(pl.col("kind") != "communication"))
@@ -108,7 +108,7 @@ def _issue(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _held_hosts(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return when the host launched nothing until what held the rank was done.
+    """Return the spans without launches up to the end of what held the rank.
 
     Some waits are no recorded calls, as those of an allocator that is out of memory.
     """
@@ -125,7 +125,7 @@ def _held_hosts(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stalls(trace: Trace) -> pl.DataFrame:
-    """Return when the GPU did not begin work though it was queued, and first."""
+    """Return the stalls: first queued work of a stream that the GPU did not begin."""
     work = busiest_device(trace.kernels)
     before = END.cum_max().shift(1).over("stream")
     queued = work.sort("ts").select(
@@ -143,7 +143,7 @@ def _stalls(trace: Trace) -> pl.DataFrame:
 
 
 def _parts(trace: Trace, held: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
-    """Return how the time before each meeting is split."""
+    """Return the time before each meeting, split into parts."""
     layers = {
         COMPUTE: _computing(trace),
         STALLED: _stalls(trace),
@@ -168,7 +168,7 @@ def _merged(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _places(trace: Trace, held: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
-    """Return where the host was in the longest idle gap before each meeting."""
+    """Return the host's place in the longest idle gap before each meeting."""
     row = pl.int_range(len(at), dtype=pl.UInt32, eager=True)
     marks = pl.DataFrame({"start": at, "end": at})
     busy = pl.concat([held, _computing(trace), marks]).sort("start", "end")

@@ -61,6 +61,27 @@ LETTERS = {
     "running operators": "o",
     "running Python": "p",
 }
+# What the GPU waits for, where the kind itself does not read so.
+_WAITED_FOR = {
+    OPERATORS: "operator dispatch",
+    "loading kernels": "kernel loading",
+    "launches": "kernel launches",
+    "Python": "Python code",
+    "Python with its libraries": "Python code and the libraries it calls",
+    "Python of libraries": "Python code of libraries",
+    "module calls": "nn.Module call overhead",
+    "Python of the optimizer": "Python code of the optimizer",
+    "autograd engine": "the autograd engine",
+    "loading data": "data loading",
+    "compiling": "compilation",
+    "capturing CUDA graphs": "CUDA graph capture",
+    "waiting for the GPU": "synchronization",
+    "copies that block": "blocking copies",
+    "waiting for locks and I/O": "locks and I/O",
+    "allocating memory": "memory allocation",
+    "communicating through the host": "communication through the host",
+    UNKNOWN: "unknown host work",
+}
 _IDLE = "·"
 _OTHERS = "x"
 _GLYPHS = FILL | LETTERS
@@ -73,12 +94,12 @@ _WHOLE = 0.995
 
 
 def source(bound: Bound) -> str:
-    """Return where the step time of a bound comes from."""
+    """Return the source of a bound's step time."""
     return _SOURCES[bound.step_from]
 
 
 def sentence(bound: Bound) -> str:
-    """Return what bounds a step: the GPU, or the host, what it does then and where.
+    """Return the bound of a step: the GPU, or the host, with what the GPU waits for.
 
     It is "likely" where the recording allows the other answer too.
     """
@@ -86,42 +107,49 @@ def sentence(bound: Bound) -> str:
     if found is None:
         return NO_GPU
     likely = "" if bound.sure else "likely "
-    whole = "a step" if bound.stepped else "the trace"
+    whole = "the step" if bound.stepped else "the trace"
     step = f"{whole} ({time(bound.step_ns)} {source(bound)})"
     if bound.by == "gpu":
         busy = share(bound.gpu_busy, 1)
-        return f"{likely}GPU-bound: the GPU has work for {busy} of {step}"
+        return f"{likely}GPU-bound: the GPU is busy {busy} of {step}"
     idle = share(bound.gpu_idle, 1)
-    return f"{likely}host-bound: the GPU idles {idle} of {step}{_mostly(bound.waits)}"
+    return f"{likely}host-bound: the GPU waits {idle} of {step}{_mostly(bound.waits)}"
 
 
 def _mostly(waits: Waits | None) -> str:
-    """Return what the host does most while the GPU idles, and where most of that."""
+    """Return the host activity that the GPU waits for most, and its largest place."""
     largest = waits.largest if waits else None
     if waits is None or largest is None:
         return ""
-    most = "most of it" if largest.ns > waits.idle_ns / 2 else "the largest part"
-    return f"; {most}, {share(largest.ns, waits.idle_ns)}, goes to {entry(largest)}"
+    most = "mostly" if largest.ns > waits.idle_ns / 2 else "longest"
+    part = f"{share(largest.ns, waits.idle_ns)} of the wait"
+    return f", {most} for {entry(largest, part)}"
 
 
-def entry(largest: Entry) -> str:
-    """Return a kind of what the host does, with its largest line."""
-    kind = "something unknown" if largest.kind == UNKNOWN else largest.kind
+def entry(largest: Entry, part: str = "") -> str:
+    """Return a kind of host activity, with its share ``part`` and its largest line."""
+    kind, _, note = largest.kind.removesuffix(")").partition(" (")
     if largest.kind == OPERATORS:
-        kind = f"{counted(round(largest.calls), 'operator')} at their usual cost"
-    source = of_function(largest.file, largest.line, largest.function)
+        note = counted(round(largest.calls), "op")
+    figures = ", ".join(filter(None, (note, part)))
+    details = "; ".join(filter(None, (figures, _largest_line(largest))))
+    phrase = _WAITED_FOR.get(kind, kind)
+    return f"{phrase} ({details})" if details else phrase
+
+
+def _largest_line(largest: Entry) -> str:
+    """Return the op or function, and the place, that most of a kind is at."""
+    place = of_function(largest.file, largest.line, largest.function)
     # A function is named by its place already.
     name = "" if largest.name == largest.function else printable(largest.name or "")
-    line = " in ".join(filter(None, (name, source)))
-    if not line:
-        return kind
-    part = share(largest.line_ns, largest.ns)
+    line = " in ".join(filter(None, (name, place)))
     whole = largest.line_ns > _WHOLE * largest.ns
-    return f"{kind} ({line})" if whole else f"{kind} ({part} of that: {line})"
+    part = "all" if whole else share(largest.line_ns, largest.ns)
+    return f"{part} of that: {line}" if line else ""
 
 
 def by_step(bound: Bound) -> str:
-    """Return how long the GPU waits for the host in each of several steps."""
+    """Return the GPU's wait for the host in each of several steps."""
     found = bound.bottleneck
     if found is None or len(found.step_rows) < 2 or not found.idle_ns:  # noqa: PLR2004 - one is the whole
         return ""
@@ -184,7 +212,7 @@ def parts(bound: Bound) -> list[tuple[str, float]]:
 
 
 def bound_data(bound: Bound) -> dict[str, Any]:
-    """Return what bounds a step as plain data."""
+    """Return the bound of a step as plain data."""
     found = bound.bottleneck
     return {
         "text": sentence(bound),
@@ -222,7 +250,7 @@ def entry_data(one: Entry) -> dict[str, Any]:
 
 
 def waits_data(waits: Waits) -> dict[str, Any]:
-    """Return what the host does while the GPU waits as plain data, per step."""
+    """Return the host's activity while the GPU waits as plain data, per step."""
     columns = ("kind", "name", "file", "line", "function", "calls")
     return {
         "idle_ns": round(waits.idle_ns),

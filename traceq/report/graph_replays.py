@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sentence(found: Replayed) -> str:
-    """Return how many replayed kernels have the op of their capture, or how to get it.
+    """Return the share of replayed kernels with their captured op, or how to get it.
 
     >>> from traceq.model.lint_report import Replayed
     >>> print(sentence(Replayed(kernels=9, mapped=8, certain=7, captures=True)))

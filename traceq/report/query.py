@@ -78,7 +78,7 @@ def _json(value: object, option: int | None = None) -> str:
 
 
 def render_schema(tables: tuple[str, ...], *, width: int | None, color: bool) -> str:
-    """Return what is in the tables, column by column."""
+    """Return the schema of the tables, column by column."""
     parts: list[Table | Text | str] = []
     for name in tables or (*TABLES, "facts"):
         if name == "facts":

@@ -60,7 +60,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the command found, ready for any format."""
+    """Regions of the recordings, ready for any format."""
 
     paths: tuple[str, ...]
     found: tuple[Regions, ...]

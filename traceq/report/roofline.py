@@ -51,7 +51,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Shown:
-    """What the command found, ready for any format."""
+    """Roofline of the recording, ready for any format."""
 
     path: str
     found: Roofline
@@ -132,7 +132,7 @@ def content(shown: Shown) -> Content:
 
 
 def _whole(kernels: float, apart: float) -> str:
-    """Return how long kernels take, and what the GPU's memory does not bound."""
+    """Return the time of kernels, and of work that is left out of the roofline."""
     text = units.time(kernels)
     if not apart:
         return text

@@ -103,7 +103,7 @@ def _keep(file: Path, made: Mapping[str, Card]) -> None:
 
 
 def _identity(packs: Iterable[Path]) -> tuple[str, bool]:
-    """Return what tells files from others, and whether none was changed just now."""
+    """Return a digest of the files' metadata, and whether none changed just now."""
     digest = hashlib.sha256(__version__.encode())
     newest = 0
     for folder in (Path(__file__).parents[1], bundled("rules"), *packs):

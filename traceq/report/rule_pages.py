@@ -28,10 +28,10 @@ class Listed(Protocol):
     """A rule, or what stands for one."""
 
     def name(self) -> str:
-        """Return what it is called."""
+        """Return the rule's name."""
 
     def summary(self) -> str:
-        """Return what it finds, in a sentence."""
+        """Return the rule's summary, in a sentence."""
 
 
 def listing(rules: Mapping[str, Listed]) -> str:

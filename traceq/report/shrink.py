@@ -28,7 +28,7 @@ _NS_PER_S = 1e9
 def render(
     folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool, whole: bool = True
 ) -> str:
-    """Return what was done and what comes next, in a few lines.
+    """Return what was done and the next steps, in a few lines.
 
     ``named`` is whether the program is named, ``whole`` whether its command lacks
     nothing.
@@ -88,7 +88,7 @@ def origin(shrunk: Shrunk, known: dict[str, Any], step_ns: int | None) -> str:
 
 
 def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
-    """Return what a trace tells of how it was recorded."""
+    """Return the facts in a trace about its recording."""
     facts = trace.facts
     parts = [word for word in ("shapes", "stacks", "memory") if getattr(facts, word)]
     with_parts = f" with {', '.join(parts)}" if parts else ""

@@ -19,7 +19,7 @@ _NEAR = 0.1
 
 
 def taken(facts: Facts) -> str:
-    """Return what the steps were taken from; nothing where the profiler marked them."""
+    """Return the source of the steps; nothing where the profiler marked them."""
     if facts.steps_from in {"", _MARKED}:
         return ""
     sure = "" if facts.steps_sure == _CERTAIN else f" ({facts.steps_sure})"
@@ -27,12 +27,12 @@ def taken(facts: Facts) -> str:
 
 
 def inferred(facts: Facts) -> str:
-    """Return what the steps were taken from, where they are not certain."""
+    """Return the source of the steps, where they are not certain."""
     return "" if facts.steps_sure == _CERTAIN else taken(facts)
 
 
 def kinds(found: StepKinds) -> str:
-    """Return which steps are longer, how often they come, and which were recorded."""
+    """Return the sentence on longer steps: how often, and which were recorded."""
     if found.long_share is None or found.long_time_share is None:
         return _as_recorded(found)
     often, long = one_in(found.long_share), time(found.long_ns)

@@ -27,7 +27,7 @@ _BOUND = {"gpu": "GPU-bound", "host": "host-bound"}
 
 
 def title(sweep: Sweep) -> str:
-    """Return what a sweep is over."""
+    """Return the title of a sweep: its label, and the labels that are fixed."""
     fixed = ", ".join(f"{key}={value}" for key, value in sweep.fixed.items() if value)
     return f"Over {sweep.label}" + (f", {fixed}" if fixed else "")
 
@@ -42,12 +42,12 @@ def part_name(part: str) -> str:
 
 
 def sentences(sweep: Sweep) -> list[str]:
-    """Return what the sweep shows, the most telling first."""
+    """Return the sentences on a sweep, the most telling first."""
     return [f"{text[:1].upper()}{text[1:]}." for text in _sentences(sweep)]
 
 
 def overtaking(found: Overtaking, label: str) -> str:
-    """Return where a part overtakes the rest."""
+    """Return the sentence on a part that overtakes the rest."""
     where = "extrapolated" if found.at.extrapolated else "within the sweep"
     return (
         f"{part_name(found.part)} overtakes {found.other} at {label} ≈"
@@ -147,7 +147,7 @@ def _sentences(sweep: Sweep) -> Iterator[str]:
 
 
 def _ends(sweep: Sweep, curve: Curve, name: str, text: object) -> Iterator[str]:
-    """Yield how a figure changes from the smallest value to the largest."""
+    """Yield the change of a figure from the smallest value to the largest."""
     write = text if callable(text) else str
     first, last = curve.amounts[0], curve.amounts[-1]
     how = f" {_grows(curve)}" if sweep.enough else ""

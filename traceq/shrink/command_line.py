@@ -32,7 +32,7 @@ def shown_command(command: Sequence[str], root: Path) -> str:
 
 
 def collect_command(shown: str, options: Mapping[str, object]) -> str:
-    """Return how a run was recorded, and can be again."""
+    """Return the command that recorded a run, to record it again."""
     by = options.get("steps_by")
     chosen = f" --steps-by {by}" if by in _STEPS_BY else ""
     return f"traceq collect{chosen} -- {shown}"

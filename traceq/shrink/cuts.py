@@ -34,7 +34,8 @@ class Removable:
     gone: Callable[[Written], pl.Series]
     """Returns for each event whether it is one of them."""
     always: bool = True
-    """Tried on every trace; the others only while it is still too large."""
+    """True to try it on every trace; False to try it only while the trace is too
+    large."""
 
 
 def _library_frames(trace: Written) -> pl.Series:

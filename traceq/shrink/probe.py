@@ -35,7 +35,7 @@ _QUOTE = "line"
 
 @dataclass(frozen=True)
 class Seen:
-    """What lint finds in a recording, and the numbers that budgets limit."""
+    """Findings of a recording, and the numbers that budgets limit."""
 
     findings: tuple[Expected, ...]
     skipped: frozenset[str]
@@ -45,7 +45,7 @@ class Seen:
     numbers: Numbers
 
     def lost(self, whole: Seen) -> list[str]:
-        """Return what is found in another recording only, each in a few words."""
+        """Return the findings of another recording only, each in a few words."""
         mine = {one.fingerprint for one in self.findings}
         more = {one.fingerprint: one for one in whole.findings}
         return [_place(one) for mark, one in more.items() if mark not in mine]
@@ -67,7 +67,7 @@ class Seen:
         return mine == theirs and self.skipped == other.skipped
 
     def changes(self, other: Seen) -> list[str]:
-        """Return what is found here but not in another, or there but not here."""
+        """Return the findings of this recording only, and of the other only."""
         mine = {one.fingerprint: one for one in self.findings}
         theirs = {one.fingerprint: one for one in other.findings}
         lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
@@ -94,7 +94,7 @@ class Probe:
     snapshot: bytes | None = None
 
     def of_content(self, trace: bytes | None) -> Seen:
-        """Return what is found in a trace's content, with log and snapshot."""
+        """Return the findings in a trace's content, with log and snapshot."""
         with TemporaryDirectory() as folder:
             recording = Recording(_NAME, log=self.log, step_ns=self.step_ns)
             if trace is not None:
@@ -110,7 +110,7 @@ class Probe:
             return self.of_recording(recording)
 
     def steps(self, trace: bytes) -> pl.DataFrame:
-        """Return when the steps of a trace's content start and end on the host.
+        """Return the start and end of a trace's steps on the host.
 
         Moments are nanoseconds, as the file counts them.
         """
@@ -129,7 +129,7 @@ class Probe:
         paths: Paths | None = None,
         regions: Regions | None = None,
     ) -> Seen:
-        """Return what is found in a recording.
+        """Return the findings and numbers of a recording.
 
         With ``paths`` and ``regions``, as those are written.
         """

@@ -45,17 +45,17 @@ _SINGLE = "TRC002"
 
 @dataclass(frozen=True)
 class Given:
-    """What to make small; a trace, a snapshot, or both."""
+    """The recording to shrink: a trace, a snapshot, or both."""
 
     trace: Path | None
     snapshot: Path | None = None
     log: pl.DataFrame | None = None
     step_ns: int | None = None
-    """What a step takes without the profiler, where that is known."""
+    """Duration of a step without the profiler, where that is known."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Source files of the program, by their names in the trace; they are not kept."""
     compiled: Path | None = None
-    """What torch.compile made, which is not kept, either."""
+    """Output of torch.compile, which is not kept, either."""
     owners: Owners = NOBODY
     recording: Recording | None = None
     """The same as check reads it, with what else is known of the run."""
@@ -72,21 +72,22 @@ class Shrunk:
     log: str | None
     """Content of log.txt."""
     seen: Seen
-    """What is found in it, which is what was found in the whole."""
+    """Findings and numbers of the small recording, equal to those of the whole."""
     loaded: Trace | None
     """The whole."""
     run: Whole
-    """What of the whole, numbers and findings, cannot be seen in it."""
+    """Numbers and findings of the whole that the small recording does not show."""
     unseen: tuple[str, ...] = ()
     """Findings of the whole, in words, that need more than a trace."""
     steps: tuple[int, int] = (0, 0)
-    """How many were kept, of how many."""
+    """Number of steps that were kept, and of all."""
     events: tuple[int, int] = (0, 0)
     """The same of events."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """How many events were removed, by what they were."""
+    """Number of removed events, by kind."""
     stays: dict[str, list[str]] = field(default_factory=dict)
-    """What could not be removed, and what would change without it."""
+    """Parts that could not be removed, and the changes that removing them would
+    make."""
 
 
 def shrink(  # noqa: PLR0913 - what, by which rules, and three options
@@ -213,7 +214,7 @@ class _Shrinking:
     """The trace with all its steps, once some of them are gone."""
 
     def parts(self) -> Iterator[tuple[Expected, ...]]:
-        """Yield what is found in parts of the run: a few steps each, evenly spaced."""
+        """Yield the findings in parts of the run: a few steps each, evenly spaced."""
         whole = self.whole or self.trace
         windows = self.probe.steps(whole.json())
         length = self.steps or _STEPS[0]

@@ -45,11 +45,11 @@ class Example:
     expected: tuple[str, ...]
     found: tuple[str, ...]
     error: str = ""
-    """What the rule crashed with, and at which of its lines."""
+    """The error that the rule crashed with, and the line of the rule."""
 
     @property
     def holds(self) -> bool:
-        """Whether the rule found what it should, and nothing else."""
+        """True if the rule found what it should, and nothing else."""
         return not self.error and self.expected == self.found
 
 
@@ -103,7 +103,7 @@ def drawn_job(example: Bad | Good) -> Analysis | None:
 
 
 def drawn(example: Bad | Good) -> Recording:
-    """Return what an example shows as a recording."""
+    """Return the recording that an example draws."""
     return Recording(
         name="drawn",
         trace=load_drawn(example.drawing, example.args, DEVICE)

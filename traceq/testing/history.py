@@ -56,11 +56,11 @@ class _Span:
     end: int | None
     """None if it is live at the end."""
     before: bool
-    """Whether it was there before the recording began."""
+    """True if it was there before the recording began."""
 
     @property
     def kind(self) -> str:
-        """What it is: the first word of its lane."""
+        """The kind: the first word of its lane."""
         return self.lane.partition(" ")[0]
 
     @property
@@ -78,7 +78,7 @@ class _Segment:
     size: int
     drawn: _Span | None = None
     taken: dict[int, tuple[_Span, Frames | None]] = field(default_factory=dict)
-    """What is at which address."""
+    """Spans in the segment, by address."""
 
     def gaps(self) -> Iterator[tuple[int, int]]:
         """Yield the sizes and addresses of what is free."""

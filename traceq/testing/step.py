@@ -47,13 +47,13 @@ _MOST_FINDINGS = 3
 
 @dataclass(frozen=True)
 class _Advice:
-    """What helps with a number that is too high."""
+    """Advice on a number that is too high."""
 
     text: str
     rule: str
     """The rule whose page says more, if one does."""
     codes: tuple[str, ...]
-    """Which findings are on it."""
+    """Codes of the findings about it."""
 
 
 _FEWER = _Advice(
@@ -107,14 +107,14 @@ class Checked:
     """A step that was recorded, and kept to its budget."""
 
     numbers: Mapping[str, float]
-    """What it costs, by the names of budgets."""
+    """Cost of the step, by the names of budgets."""
     on: str
     """``"cpu"`` or ``"gpu"``."""
     folder: Path
     """The run folder."""
 
     def lint(self, **options: Any) -> LintResult:  # noqa: ANN401 - those of lint
-        """Return what is wrong in it; options as of ``traceq.lint``."""
+        """Return the lint result of the step; options as of ``traceq.lint``."""
         return lint(self.folder, **options)
 
 
@@ -302,7 +302,7 @@ def _message(
 
 
 def _instead(name: str, found: LintResult | None) -> Iterator[str]:
-    """Yield what to write instead: what rules found, else what helps mostly."""
+    """Yield advice: that of the findings, else what usually helps."""
     advice = _ADVICE.get(name)
     if advice is None:
         return

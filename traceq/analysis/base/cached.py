@@ -45,11 +45,11 @@ def cached_per_trace(
             if id(trace) not in answers:
                 answers[id(trace)] = {}
                 weakref.finalize(trace, answers.pop, id(trace), None)
-            known = answers[id(trace)]
-            if key not in known:
-                known[key] = _Answer(others)
-            found = known[key]
-        return found.get(partial(question, *given, **named))
+            by_key = answers[id(trace)]
+            if key not in by_key:
+                by_key[key] = _Answer(others)
+            entry = by_key[key]
+        return entry.get(partial(question, *given, **named))
 
     return answer
 

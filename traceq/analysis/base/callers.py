@@ -51,12 +51,12 @@ def called_inside(frames: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
     """
     own = frames.filter("own").sort("ts", "dur", descending=[False, True])
     around = regions.select("thread", region="ts", until=END)
-    found = asof(own, around, "ts", "region", by="thread").filter(
+    calls = asof(own, around, "ts", "region", by="thread").filter(
         pl.col("until") >= END
     )
     before = END.cum_max().shift(1).over("thread", "region").fill_null(0)
     return (
-        found.filter(pl.col("ts") >= before)
+        calls.filter(pl.col("ts") >= before)
         .group_by(PLACE)
         .agg(calls=pl.len(), time=pl.col("dur").sum())
         .sort("time", *PLACE, descending=[True, False, False, False])
@@ -74,11 +74,11 @@ def library_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     near = _around(frames, moments)
     files = near.select("file", "own").drop_nulls().unique()
     files = files.select("file", library=third_party(text("file"), pl.col("own")))
-    known = near.join(files, on="file", maintain_order="left").filter(
+    classified = near.join(files, on="file", maintain_order="left").filter(
         pl.col("library").is_not_null() | pl.col("own")
     )
     theirs = pl.col("library").is_not_null()
-    return _innermost(known, moments).select(
+    return _innermost(classified, moments).select(
         "library",
         library_line=pl.when(theirs).then("line"),
         library_function=pl.when(theirs).then(text("function")),
@@ -92,8 +92,8 @@ def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame
     order: ``inner_file``, ``inner_line`` and ``inner_function``, null if none runs,
     and of that call ``inner_start`` and ``inner_end``.
     """
-    known = _around(frames, moments).drop_nulls("file")
-    return _innermost(known, moments).select(
+    in_files = _around(frames, moments).drop_nulls("file")
+    return _innermost(in_files, moments).select(
         inner_file=text("file"),
         inner_line="line",
         inner_function=text("function"),
@@ -127,8 +127,8 @@ def _innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     )
     row = tree["row"]
     around = nearest(parents(tree["thread"], tree["end"]), row < count)
-    found = row_numbers(rows).scatter(row, row[around])
-    return frames[found[count:]]
+    frame_rows = row_numbers(rows).scatter(row, row[around])
+    return frames[frame_rows[count:]]
 
 
 @cached_per_trace

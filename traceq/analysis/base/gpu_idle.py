@@ -43,8 +43,8 @@ def idle_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 def gaps_in(work: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the gaps between any work inside windows of time, as ``idle_in`` does."""
     edges = pl.concat([windows["start"], windows["end"]]).unique()
-    found = _gaps(work, edges)
-    return found.filter(overlap(found, windows.select("start", "end")) > 0)
+    gaps = _gaps(work, edges)
+    return gaps.filter(overlap(gaps, windows.select("start", "end")) > 0)
 
 
 def _gaps(work: pl.DataFrame, edges: pl.Series | None = None) -> pl.DataFrame:
@@ -57,12 +57,12 @@ def _gaps(work: pl.DataFrame, edges: pl.Series | None = None) -> pl.DataFrame:
         events = pl.concat([events, marks])
     if not (events["start"].is_sorted() and events["id"].is_sorted()):
         events = events.sort("start", "id", nulls_last=False)
-    found = events.select(
+    gaps = events.select(
         start=pl.col("start") - uncovered(pl.col("start"), pl.col("end")),
         end="start",
         kernel=pl.col("id").backward_fill(),
     )
-    return found[rows_where(found["start"] < found["end"])]
+    return gaps[rows_where(gaps["start"] < gaps["end"])]
 
 
 def busy_spans(kernels: pl.DataFrame) -> pl.DataFrame:

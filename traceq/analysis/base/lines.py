@@ -25,6 +25,6 @@ def lines_are_known(trace: Trace) -> bool:
     ran = trace.kernels
     if ran.is_empty():
         ran = trace.ops.filter(pl.col("parent").is_null())
-    known = pl.col("file").is_not_null() | pl.col("via").is_not_null()
-    total, told = (int(rows["dur"].sum()) for rows in (ran, ran.filter(known)))
-    return total > 0 and told >= LINES_KNOWN * total
+    has_place = pl.col("file").is_not_null() | pl.col("via").is_not_null()
+    total, located = (int(rows["dur"].sum()) for rows in (ran, ran.filter(has_place)))
+    return total > 0 and located >= LINES_KNOWN * total

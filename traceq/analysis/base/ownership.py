@@ -66,8 +66,8 @@ def _names(table: pl.DataFrame) -> _Names:
     # It takes a third of the time of the distinct values themselves.
     first = codes.arg_unique()
     texts = names[first].cast(pl.String).to_list()
-    found = zip(codes[first].to_list(), texts, strict=True)
-    there = [(code, text) for code, text in found if text is not None]
+    pairs = zip(codes[first].to_list(), texts, strict=True)
+    there = [(code, text) for code, text in pairs if text is not None]
     code, text = [code for code, _ in there], [text for _, text in there]
     return _Names(codes, first, code, text, Lines.of(text))
 
@@ -111,11 +111,11 @@ def _without_overload(name: str) -> str:
 @cached_per_trace
 def _overloads(ops: pl.DataFrame) -> dict[str, list[int]]:
     """Return the numbers of names by what ops are called without overload."""
-    found: dict[str, list[int]] = {}
+    by_name: dict[str, list[int]] = {}
     names = _names(ops)
     for code, name in zip(names.code, names.text, strict=True):
-        found.setdefault(_without_overload(name), []).append(code)
-    return found
+        by_name.setdefault(_without_overload(name), []).append(code)
+    return by_name
 
 
 @cached_per_trace
@@ -161,10 +161,10 @@ def _is_one_of(names: _Names, chosen: list[int]) -> pl.Series:
     if len(chosen) > _FEW:
         # Bytes are looked up in a third of the time of booleans.
         nothing = constant(0, 1 + max(names.code), pl.UInt8)
-        found = nothing.scatter(chosen, 1)[names.codes] == 1
+        matches = nothing.scatter(chosen, 1)[names.codes] == 1
     else:
-        found = reduce(or_, (names.codes == code for code in chosen))
-    return known(found) if len(names.first) > len(names.code) else found
+        matches = reduce(or_, (names.codes == code for code in chosen))
+    return known(matches) if len(names.first) > len(names.code) else matches
 
 
 def _matching(names: _Names, pattern: str) -> list[int]:
@@ -179,8 +179,8 @@ def _matching(names: _Names, pattern: str) -> list[int]:
         if texts.exact or not code:
             return code
         text = [names.text[line] for line in lines]
-    found = pl.Series(text, dtype=pl.String).str.contains(ascii_only(pattern))
-    return [*compress(code, found)]
+    matches = pl.Series(text, dtype=pl.String).str.contains(ascii_only(pattern))
+    return [*compress(code, matches)]
 
 
 @cached_per_trace
@@ -195,9 +195,9 @@ def outermost_ops(trace: Tables, names: tuple[str, ...] | None = None) -> pl.Ser
     if not has_named(trace.ops, names):
         return nobody(trace)
     chosen = trace.ops["id"].filter(named(trace.ops, names))
-    found = inside(trace, chosen)
-    nested = found[parent[chosen]].is_not_null()
-    return inside(trace, chosen.filter(~nested)) if nested.any() else found
+    owner = inside(trace, chosen)
+    nested = owner[parent[chosen]].is_not_null()
+    return inside(trace, chosen.filter(~nested)) if nested.any() else owner
 
 
 def nobody(trace: Tables) -> pl.Series:
@@ -227,9 +227,9 @@ def during(trace: Trace, spans: pl.DataFrame) -> pl.Series:
     # A span may be a moment of a long recording: only what is near is looked at.
     near = ops["ts"].is_between(spans["start"].min(), spans["end"].max())
     near &= ops["thread"].is_in(spans["thread"].unique().implode())
-    found = asof(ops.filter(near), spans, "ts", "start", by="thread")
-    found = found.filter(pl.col("ts") <= pl.col("end"))
-    return nobody(trace).scatter(found["id"], found["owner"].cast(INDEX))
+    started = asof(ops.filter(near), spans, "ts", "start", by="thread")
+    started = started.filter(pl.col("ts") <= pl.col("end"))
+    return nobody(trace).scatter(started["id"], started["owner"].cast(INDEX))
 
 
 def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFrame:
@@ -241,9 +241,11 @@ def owned(trace: Trace, kernels: pl.DataFrame, owners: pl.Series) -> pl.DataFram
     of_forward, of_op = owners[forward], owners[kernels["op"]]
     # Ids are 0 or more: what is compared is known where it is.
     owner = of_forward.zip_with(of_forward >= 0, of_op)
-    mine = owner >= 0
-    back = known(forward >= 0).filter(mine).alias("back")
-    return kernels.filter(mine).hstack([owner.filter(mine).alias("owner"), back])
+    has_owner = owner >= 0
+    back = known(forward >= 0).filter(has_owner).alias("back")
+    return kernels.filter(has_owner).hstack(
+        [owner.filter(has_owner).alias("owner"), back]
+    )
 
 
 def busy(of: pl.Expr | None = None) -> pl.Expr:
@@ -269,7 +271,7 @@ def by_place(
     ``module``, ``ops`` (the owners) and ``kernels`` (ids), ``gpu_ns``, and ``more``.
     """
     owner, module = pl.col("owner").drop_nulls(), pl.col("module")
-    found = {
+    totals = {
         "calls": owner.n_unique(),
         # As text once for each, not for each kernel: a name may be long.
         "modules": module.unique(maintain_order=True).cast(pl.String),
@@ -279,13 +281,13 @@ def by_place(
         "gpu_ns": busy(),
     }
     # Of dozens of columns some are asked for: only these are sorted.
-    asked = (column for one in more.values() for column in one.meta.root_names())
-    columns = {*keys, *_PLACE, *asked, "owner", "id", "ts", "dur"}
+    needed = (column for one in more.values() for column in one.meta.root_names())
+    columns = {*keys, *_PLACE, *needed, "owner", "id", "ts", "dur"}
     return (
         kernels[[*columns]]
         .sort("ts", "id")
         .group_by(*keys, *same_place(), maintain_order=True)
-        .agg(**found | more)
+        .agg(**totals | more)
     )
 
 

@@ -28,10 +28,11 @@ _GROUPS = chr(_FIRST_GROUP)
 
 
 class Texts(NamedTuple):
-    """What names that match a pattern are, begin with, end with or have inside."""
+    """Literal texts of the names that a pattern matches, by their place in the name."""
 
     exact: bool
-    """Whether all that have it match; else others do not, and these may."""
+    """True if every name with such a text matches; otherwise such names only may
+    match."""
     whole: frozenset[str]
     begin: tuple[str, ...]
     end: tuple[str, ...]
@@ -42,7 +43,7 @@ class Texts(NamedTuple):
 
         To look for few texts in one is much faster than to look at many names.
         """
-        found: set[int] = set()
+        line_numbers: set[int] = set()
         for text in (
             *(f"\n{text}\n" for text in self.whole),
             *(f"\n{text}" for text in self.begin),
@@ -52,9 +53,9 @@ class Texts(NamedTuple):
             at = lines.text.find(text)
             while at >= 0:
                 line = bisect_right(lines.breaks, at) - 1
-                found.add(line)
+                line_numbers.add(line)
                 at = lines.text.find(text, lines.breaks[line + 1])
-        return sorted(found)
+        return sorted(line_numbers)
 
 
 class Lines(NamedTuple):
@@ -62,7 +63,7 @@ class Lines(NamedTuple):
 
     text: str
     breaks: list[int]
-    """Where these are."""
+    """Offsets of the line breaks."""
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Lines:
@@ -84,12 +85,12 @@ def texts_of(pattern: str) -> Texts | None:
     """
     if not pattern.isascii():
         return None
-    found = list(islice(_spelled_out(pattern), _MOST + 1))
-    parts = [part for part in map(_TEXT.fullmatch, found) if part]
-    exact = len(parts) == len(found)
+    choices = list(islice(_spelled_out(pattern), _MOST + 1))
+    parts = [part for part in map(_TEXT.fullmatch, choices) if part]
+    exact = len(parts) == len(choices)
     if not exact:
-        parts = [part for part in map(_FIRST_TEXT.match, found) if part]
-    if len(parts) < len(found) or len(found) > _MOST:
+        parts = [part for part in map(_FIRST_TEXT.match, choices) if part]
+    if len(parts) < len(choices) or len(choices) > _MOST:
         return None
     kinds: dict[tuple[str, str], list[str]] = {}
     for begin, text, end in (part.groups() for part in parts):

@@ -68,13 +68,13 @@ def recorder_overhead(trace: Trace) -> pl.DataFrame:
     They name no thread: where an operator or a call begins meanwhile, the one that
     launches was not held up.
     """
-    found = spans(
+    stalls = spans(
         trace.other.filter(
             text("category") == _CATEGORY, text("name").is_in(_OF_THE_PROFILER)
         )
     )
-    if found.is_empty():
-        return found
+    if stalls.is_empty():
+        return stalls
     begun = pl.concat([trace.host_ops["ts"], trace.runtime["ts"]]).sort()
-    before = count_until(begun, found["start"])
-    return found.filter(count_before(begun, found["end"]) == before)
+    before = count_until(begun, stalls["start"])
+    return stalls.filter(count_before(begun, stalls["end"]) == before)

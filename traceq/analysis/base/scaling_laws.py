@@ -56,7 +56,7 @@ class Crossing:
 
     at: float
     extrapolated: bool
-    """Whether that is outside of what was measured."""
+    """True if the crossing is outside the measured range."""
 
 
 def label_number(text: str) -> float | None:

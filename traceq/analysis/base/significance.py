@@ -29,7 +29,8 @@ class Difference:
     """The median of the second."""
     calls: tuple[int, int]
     chance: float
-    """How likely two equal series differ as much: a rank test (Mann and Whitney)."""
+    """p-value of a rank test (Mann-Whitney): the chance that equal series differ as
+    much."""
 
     @property
     def ratio(self) -> float | None:

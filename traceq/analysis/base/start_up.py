@@ -42,11 +42,11 @@ class StartUp:
     call: str
     """The call that made the context."""
     context_ns: int
-    """What it took."""
+    """Duration of that call."""
     loading_ns: int
-    """What other long calls took, which load kernels and libraries,"""
+    """Duration of the other long calls, which load kernels and libraries."""
     loading_calls: int
-    """and how many they are."""
+    """Number of these calls."""
 
 
 @cached_per_trace

@@ -79,8 +79,8 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
         .then(pl.lit(FREE))
         .otherwise(pl.lit(FULL_QUEUE))
     )
-    found = pl.DataFrame(kinds)[rows].select(kind=kind)
-    return runtime[rows].hstack(found)
+    kind_column = pl.DataFrame(kinds)[rows].select(kind=kind)
+    return runtime[rows].hstack(kind_column)
 
 
 @cached_per_trace
@@ -128,10 +128,10 @@ def _throttled(trace: Trace) -> pl.Series:
     rows = rows_where(known(long & launches))
     if not len(rows):
         return none
-    found = spans(runtime[["ts", "dur"]][rows])
-    length = found["end"] - found["start"]
-    idle = overlap(found, idle_gaps(trace))
-    blocked = (idle < IDLE_WHILE_BLOCKED * length) & (found["end"] > first)
+    calls = spans(runtime[["ts", "dur"]][rows])
+    length = calls["end"] - calls["start"]
+    idle = overlap(calls, idle_gaps(trace))
+    blocked = (idle < IDLE_WHILE_BLOCKED * length) & (calls["end"] > first)
     return none.scatter(rows.filter(blocked), values=True)
 
 

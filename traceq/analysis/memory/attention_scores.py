@@ -42,5 +42,5 @@ def scores_in_trace(places: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         pl.col("size") == pl.col("elements") * width for width in _BYTES
     )
     function = ["trace_file", "begins", "function"]
-    found = places.join(written, on=function).filter(of_scores)
-    return places.filter(pl.col("key").is_in(found["key"].implode()))
+    with_scores = places.join(written, on=function).filter(of_scores)
+    return places.filter(pl.col("key").is_in(with_scores["key"].implode()))

@@ -209,7 +209,7 @@ def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
         has_history=(pl.col("stack").is_not_null() | pl.col("in_history")).any(),
     ).with_columns(nth_of_size=pl.col("permanent").cast(pl.Int64).cum_sum().over(key))
     # What the history shows being kept for good may have been kept before it, too.
-    kept = (
+    retained = (
         rows.filter(
             "in_history",
             "outlives_phase",
@@ -228,13 +228,13 @@ def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
     twice = weights.filter(pl.col("per_weight") <= 1).select(
         "device", pl.col("size") * 2, twice_a_weight=pl.lit(value=True)
     )
-    for part in (permanent, weights.drop("of_this_size"), twice, kept):
+    for part in (permanent, weights.drop("of_this_size"), twice, retained):
         rows = rows.join(part, on=key, how="left", maintain_order="left")
     return rows
 
 
 def _per_weight() -> pl.Expr:
-    """Return how many blocks of its size stay for a weight, itself among them.
+    """Return the number of lasting blocks per weight of the same size, itself included.
 
     It is the number that holds for most bytes of weights: sizes of gradients that
     belong to no weight, and of blocks that are there for another reason, differ.
@@ -246,7 +246,7 @@ def _per_weight() -> pl.Expr:
 
 
 def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return how many weights of each size there are, as ``weights``.
+    """Return the number of weights of each size, as ``weights``.
 
     There is one gradient for each, of the same size. Where gradients are not seen,
     as they come from a CUDA graph, an operation of the optimizer makes one temporary
@@ -256,8 +256,8 @@ def _weights_by_size(rows: pl.DataFrame) -> pl.DataFrame:
     gradients = rows.filter("gradient", "in_history")
     of_optimizer = rows.filter("optimizer", "in_history", ~pl.col("outlives_phase"))
     seen, instead = (
-        found.group_by(*key, *inside).len().group_by(key).agg(weights=pl.max("len"))
-        for found, inside in (
+        table.group_by(*key, *inside).len().group_by(key).agg(weights=pl.max("len"))
+        for table, inside in (
             (gradients, ["stretch"]),
             (of_optimizer, ["stretch", "stack"]),
         )
@@ -269,10 +269,10 @@ def _decided(cases: list[Case]) -> pl.Expr:
     """Return category and confidence, from the first case that holds."""
     decided: pl.Expr = pl.struct(category=pl.lit("unknown"), confidence=pl.lit("guess"))
     for case in reversed(cases):
-        found = pl.struct(
+        outcome = pl.struct(
             category=pl.lit(case.category), confidence=pl.lit(case.confidence)
         )
-        decided = pl.when(known(case.when)).then(found).otherwise(decided)
+        decided = pl.when(known(case.when)).then(outcome).otherwise(decided)
     return decided.alias("decided")
 
 

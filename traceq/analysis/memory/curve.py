@@ -85,15 +85,15 @@ def memory_peaks(curve: pl.DataFrame) -> pl.DataFrame:
 
 
 def _changes() -> dict[str, pl.Expr]:
-    """Return by how much an event changes each total.
+    """Return the change of each total by an event.
 
     A recording may leave out one of the two events of a free; then the other counts.
     """
-    asked, done = _is("free_requested"), _is("free_completed")
-    has_asked, has_done = (kind.any().over("device") for kind in (asked, done))
+    requested, done = _is("free_requested"), _is("free_completed")
+    has_asked, has_done = (kind.any().over("device") for kind in (requested, done))
     return {
-        "allocated": _change(_is("alloc"), asked | (done & ~has_asked)),
-        "active": _change(_is("alloc"), done | (asked & ~has_done)),
+        "allocated": _change(_is("alloc"), requested | (done & ~has_asked)),
+        "active": _change(_is("alloc"), done | (requested & ~has_done)),
         "reserved": _change(_is(*RESERVING), _is(*RELEASING)),
     }
 

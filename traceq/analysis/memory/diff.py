@@ -103,7 +103,7 @@ class MemoryDiff:
 
 
 def memory_diff(before: History, after: History) -> MemoryDiff:
-    """Return how the peak changed from one snapshot to another, and why.
+    """Return the change of the peak from one snapshot to another, and its causes.
 
     What lived at the peak of one is compared with what lived at the peak of the other,
     or in the same phase if the peaks are in different ones, so that the changes of all
@@ -115,13 +115,13 @@ def memory_diff(before: History, after: History) -> MemoryDiff:
     compared = _compared_in(_changed(peaks, ["device"]))
     moments = [_moments(compared, *both) for both in zip(peaks, highest, strict=True)]
     sides = [_live(*both) for both in zip(histories, moments, strict=True)]
-    found = compared
+    peak_rows = compared
     for when, moment in zip(_WHEN, moments, strict=True):
         amount = moment.select("device", pl.col("held").alias(f"compared_{when}"))
-        found = found.join(amount, on="device", how="left")
+        peak_rows = peak_rows.join(amount, on="device", how="left")
     most = [category_peaks(category_curves(one.allocations)) for one in histories]
     return MemoryDiff(
-        peaks=PEAK_CHANGES.shaped(found.fill_null(0).sort("device")),
+        peaks=PEAK_CHANGES.shaped(peak_rows.fill_null(0).sort("device")),
         categories=_by_category(sides, most),
         sites=_by_site(sides),
     )
@@ -167,7 +167,7 @@ def _moments(
 
 
 def _live(history: History, moments: pl.DataFrame) -> pl.DataFrame:
-    """Return what lived at the moments, with what it is for."""
+    """Return the allocations that are live at the moments, with their category."""
     live = pl.concat(
         [
             history.allocations.clear(),
@@ -191,13 +191,13 @@ def _live(history: History, moments: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_category(sides: list[pl.DataFrame], most: list[pl.DataFrame]) -> pl.DataFrame:
-    found = [
+    sorted_sides = [
         side.sort("size", descending=True, maintain_order=True)
         .group_by(_KIND, maintain_order=True)
         .agg(pl.col(PLACE).first(), held=pl.sum("size"), largest=pl.col("size").first())
         for side in sides
     ]
-    rows = _changed(found, _KIND).with_columns(
+    rows = _changed(sorted_sides, _KIND).with_columns(
         pl.coalesce(f"{name}_after", f"{name}_before").alias(name) for name in PLACE
     )
     for when, side in zip(_WHEN, most, strict=True):
@@ -209,13 +209,13 @@ def _by_category(sides: list[pl.DataFrame], most: list[pl.DataFrame]) -> pl.Data
 
 
 def _by_site(sides: list[pl.DataFrame]) -> pl.DataFrame:
-    found = [
+    sorted_sides = [
         side.sort("size", descending=True, maintain_order=True)
         .group_by(_SITE, maintain_order=True)
         .agg(pl.col("line").first(), held=pl.sum("size"), count=pl.len())
         for side in sides
     ]
-    return SITE_CHANGES.shaped(_ordered(_changed(found, _SITE), _SITE))
+    return SITE_CHANGES.shaped(_ordered(_changed(sorted_sides, _SITE), _SITE))
 
 
 def _changed(sides: list[pl.DataFrame], key: list[str]) -> pl.DataFrame:

@@ -91,7 +91,7 @@ class Fragmentation:
     """Reserved but unusable memory at the peak, in bytes."""
 
     rounding: int
-    """Inside of blocks: they are larger than what was asked for."""
+    """Padding inside of blocks, which are larger than the allocation requested."""
     fragmented: int
     """Free, but in segments with live tensors."""
     releasable: int
@@ -100,11 +100,11 @@ class Fragmentation:
     """The largest free block: no larger allocation fits without a new segment."""
     free_blocks: int
     pending: int
-    """Freed by the program, but a stream may still use it."""
+    """Memory that the program freed while a stream may still use it."""
     private: int
     """Free in private pools, as of CUDA graphs, which others cannot use."""
     holders: pl.DataFrame
-    """Who holds the fragmented segments, those with the most free in them first;
+    """Allocations in the fragmented segments, those with the most free memory first;
     ``HOLDERS`` has the columns."""
 
 
@@ -211,12 +211,12 @@ def free_blocks(
 def shared_free_blocks(
     history: History, device: int, event: int | None
 ) -> pl.DataFrame:
-    """Return what any allocation of a device could use right after an event.
+    """Return the free blocks that any allocation of a device could use after an event.
 
     Private pools, as of CUDA graphs, are left out.
     """
-    found = free_blocks(*_here(history, device, event), event)
-    return found.filter(~_private())
+    blocks = free_blocks(*_here(history, device, event), event)
+    return blocks.filter(~_private())
 
 
 def _here(

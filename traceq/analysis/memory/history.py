@@ -108,9 +108,9 @@ class History:
         """Every allocation with all its facts; ``ALLOCATIONS``."""
         from traceq.analysis.memory.categories import ALLOCATIONS, categorise
 
-        found = categorise(self.lifetimes, self.sources)
+        categorised = categorise(self.lifetimes, self.sources)
         return ALLOCATIONS.shaped(
-            found.join(self._modules, on=_KEY, how="left", maintain_order="left")
+            categorised.join(self._modules, on=_KEY, how="left", maintain_order="left")
         )
 
     @cached_property
@@ -126,13 +126,13 @@ class History:
         """Return the allocations that lived on a device right after an event."""
         from traceq.analysis.memory.lifetimes import live_at
 
-        mine = self.allocations.filter(pl.col("device") == device)
-        return live_at(mine, event)
+        on_device = self.allocations.filter(pl.col("device") == device)
+        return live_at(on_device, event)
 
     def peak_bytes(self, device: int) -> int:
         """Return the peak of the allocated bytes on a device."""
-        mine = self.peaks.filter(pl.col("device") == device)
-        return int(mine["allocated"].sum())
+        on_device = self.peaks.filter(pl.col("device") == device)
+        return int(on_device["allocated"].sum())
 
     @cached_property
     def casts(self) -> pl.DataFrame:
@@ -170,12 +170,12 @@ class History:
         if self.trace is None or self.names_ops:
             return self.allocations.filter(is_scores)
         in_trace = scores_in_trace(self._places, self.trace)
-        found = _marked(self.allocations, in_trace)
-        return found.filter(is_scores | pl.col("marked"))
+        marked = _marked(self.allocations, in_trace)
+        return marked.filter(is_scores | pl.col("marked"))
 
     @cached_property
     def names_ops(self) -> bool:
-        """Whether the stacks have C++ frames, which name operators."""
+        """True if the stacks have C++ frames, which name operators."""
         return self.sources["op"].is_not_null().any()
 
     @cached_property
@@ -188,9 +188,9 @@ class History:
     @cached_property
     def _places(self) -> pl.DataFrame:
         """Distinct allocation sites, with the function of the trace around each."""
-        found = self.lifetimes if self.trace else self.lifetimes.clear()
+        lifetimes = self.lifetimes if self.trace else self.lifetimes.clear()
         places = (
-            found.select(_KEY)
+            lifetimes.select(_KEY)
             .drop_nulls()
             .unique(maintain_order=True)
             .join(self.sources.drop(FLAGS), on="stack", maintain_order="left")
@@ -214,5 +214,5 @@ class History:
 def _marked(allocations: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     """Return allocations with whether they are at one of the places, as ``marked``."""
     keys = places.select(_KEY).unique().with_columns(marked=pl.lit(value=True))
-    found = allocations.join(keys, on=_KEY, how="left", maintain_order="left")
-    return found.with_columns(known(pl.col("marked")))
+    joined = allocations.join(keys, on=_KEY, how="left", maintain_order="left")
+    return joined.with_columns(known(pl.col("marked")))

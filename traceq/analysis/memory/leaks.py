@@ -42,7 +42,7 @@ def memory_leaks(history: History) -> pl.DataFrame:
         pl.col("free").is_null(),
         pl.col("step").is_not_null(),
     )
-    found = (
+    leaks = (
         left.group_by("device", "stack")
         .agg(
             pl.col(list(SOURCE)).first(),
@@ -54,13 +54,13 @@ def memory_leaks(history: History) -> pl.DataFrame:
         .with_columns(per_step=pl.col("leaked") // pl.col("steps"))
     )
     growing = (
-        found.group_by("device")
+        leaks.group_by("device")
         .agg(pl.col("per_step").sum())
         .join(_growth(history), on="device")
         .filter(pl.col("growth") >= _SHARE_OF_GROWTH * pl.col("per_step"))
     )
     return LEAKS.shaped(
-        found.join(growing, on="device", how="semi").sort(
+        leaks.join(growing, on="device", how="semi").sort(
             "per_step", "device", "stack", descending=[True, False, False]
         )
     )

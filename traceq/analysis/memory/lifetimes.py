@@ -57,12 +57,12 @@ def memory_lifetimes(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
     lives = pl.concat([lives, _from_before(snapshot, lives)], how="diagonal")
     # What an event tells is looked up in this order, in which events follow each other.
     lives = lives.sort("device", "alloc", "address", "free")
-    told = pl.concat(
+    event_rows = pl.concat(
         [snapshot.events.select(*_TOLD, "ts"), phases.select(*_PHASES)],
         how="horizontal",
     )
-    at_alloc = told[lives["alloc"]].rename({"ts": "alloc_ts"})
-    at_free = told.select("size", "ts", "stack", *_PHASES)[lives["free"]].select(
+    at_alloc = event_rows[lives["alloc"]].rename({"ts": "alloc_ts"})
+    at_free = event_rows.select("size", "ts", "stack", *_PHASES)[lives["free"]].select(
         pl.all().name.prefix("free_")
     )
     columns = pl.concat(
@@ -130,10 +130,8 @@ def _lives(events: pl.DataFrame) -> pl.DataFrame:
 def _from_before(snapshot: Snapshot, lives: pl.DataFrame) -> pl.DataFrame:
     """Return blocks that tensors hold at the end without any event in the history."""
     held = snapshot.blocks.filter(pl.col("state") == _HELD)
-    known = lives.filter(pl.col("free").is_null())
-    return held.join(known, on=_KEY, how="anti").select(
-        *_KEY, "stack", size="requested"
-    )
+    live = lives.filter(pl.col("free").is_null())
+    return held.join(live, on=_KEY, how="anti").select(*_KEY, "stack", size="requested")
 
 
 def _pools(snapshot: Snapshot, lives: pl.DataFrame) -> pl.Series:
@@ -142,9 +140,9 @@ def _pools(snapshot: Snapshot, lives: pl.DataFrame) -> pl.Series:
         "device", "pool", begin="address", end=pl.col("address") + pl.col("size")
     )
     addresses = lives.select(*_KEY).unique()
-    found = asof(addresses, segments, "address", "begin", by="device")
+    pools = asof(addresses, segments, "address", "begin", by="device")
     inside = pl.when(pl.col("address") < pl.col("end")).then("pool")
-    found = found.select(*_KEY, pool=inside)
+    pools = pools.select(*_KEY, pool=inside)
     return lives.select(*_KEY).join(
-        found, on=_KEY, how="left", maintain_order="left", nulls_equal=True
+        pools, on=_KEY, how="left", maintain_order="left", nulls_equal=True
     )["pool"]

@@ -38,10 +38,10 @@ _NEEDED = ("weights", "gradients", "optimizer state")
 
 def failures(history: History) -> pl.DataFrame:
     """Return the allocations that failed; ``FAILURES`` has the columns."""
-    found = history.snapshot.events.filter(pl.col("action") == "oom")
+    failed = history.snapshot.events.filter(pl.col("action") == "oom")
     totals = history.curve.select("event", "allocated", "reserved")
     return FAILURES.shaped(
-        found.rename({"id": "event", "size": "asked"})
+        failed.rename({"id": "event", "size": "asked"})
         .join(totals, on="event", how="left", maintain_order="left")
         .join(history.sources, on="stack", how="left", maintain_order="left")
     )
@@ -52,39 +52,39 @@ class Room:
     """Free memory for an allocation that failed."""
 
     free: int
-    """Reserved and free for its stream, outside of private pools."""
+    """Reserved memory that is free for its stream, outside of private pools."""
     free_blocks: int
-    """In how many blocks that was."""
+    """Number of free blocks that this is in."""
     largest: int
     """The largest of them."""
     other_streams: int
-    """Reserved and free for other streams, which it cannot use."""
+    """Reserved memory that is free for other streams, which it cannot use."""
     cause: str
     """``fragmented``, ``limited`` or ``full``."""
     allocations_after: int
-    """How many allocations follow: whether the program goes on."""
+    """Number of later allocations: above 0, the program went on."""
 
 
 def room(history: History, failure: Mapping[str, Any]) -> Room:
     """Return the free memory for one of the ``failures``, and the cause."""
-    asked, stream = failure["asked"], failure["stream"]
+    requested, stream = failure["asked"], failure["stream"]
     every = shared_free_blocks(history, failure["device"], failure["event"])
-    mine = every if stream is None else every.filter(pl.col("stream") == stream)
-    free = int(mine["size"].sum())
+    usable = every if stream is None else every.filter(pl.col("stream") == stream)
+    free = int(usable["size"].sum())
     later = history.snapshot.events.filter(
         pl.col("device") == failure["device"],
         pl.col("action") == "alloc",
         pl.col("id") > failure["event"],
     )
     cause = "full"
-    if free >= asked:
+    if free >= requested:
         cause = "fragmented"
-    elif (failure["device_free"] or 0) >= asked:
+    elif (failure["device_free"] or 0) >= requested:
         cause = "limited"
     return Room(
         free=free,
-        free_blocks=mine.height,
-        largest=max(mine["size"], default=0),
+        free_blocks=usable.height,
+        largest=max(usable["size"], default=0),
         other_streams=int(every["size"].sum()) - free,
         cause=cause,
         allocations_after=later.height,

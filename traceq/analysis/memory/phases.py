@@ -85,7 +85,7 @@ def _also_forward() -> pl.Expr:
 
 
 def _marks(snapshot: Snapshot) -> pl.DataFrame:
-    """Return when regions that are a phase or a step begin and end, by time."""
+    """Return the starts and ends of regions that are a phase or a step, by time."""
     names = snapshot.annotations["name"].cast(pl.String)
     described = describe_regions(names.unique())
     return (
@@ -124,8 +124,8 @@ def _as_of(times: pl.Series, marks: pl.DataFrame, column: str) -> pl.Series:
             0, len(times)
         )
     at = marks["ts"].search_sorted(times.fill_null(-1), side="right").cast(NUMBER) - 1
-    found = marks[column][at.clip(lower_bound=0)]
-    return pl.select(pl.when(at >= 0).then(found)).to_series()
+    value = marks[column][at.clip(lower_bound=0)]
+    return pl.select(pl.when(at >= 0).then(value)).to_series()
 
 
 def _steps(rows: pl.DataFrame, marks: pl.DataFrame) -> pl.Series:

@@ -49,8 +49,8 @@ def memory_scaling(
 
 
 def _peaks(summary: MemorySummary) -> list[tuple[str, int]]:
-    found = category_peaks(summary.curves).select("category", "size")
-    return [(name, size) for name, size in found.iter_rows() if size > 0]
+    peaks = category_peaks(summary.curves).select("category", "size")
+    return [(name, size) for name, size in peaks.iter_rows() if size > 0]
 
 
 def _law(values: Sequence[float], sizes: Sequence[int]) -> str:

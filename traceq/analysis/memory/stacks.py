@@ -59,9 +59,11 @@ def stack_sources(snapshot: Snapshot) -> pl.DataFrame:
     below = (
         (~(pl.col("python") | pl.col("node").is_not_null())).cum_prod().over("stack")
     )
-    found = rows.with_columns(below=below == 1).group_by("stack", maintain_order=True)
+    by_stack = rows.with_columns(below=below == 1).group_by(
+        "stack", maintain_order=True
+    )
     return STACK_SOURCES.shaped(
-        found.agg(
+        by_stack.agg(
             pl.col("file", "line", "function").filter(own).first(),
             pl.col(FLAGS).any(),
             chain=call.filter(own).str.join(_SEPARATOR),

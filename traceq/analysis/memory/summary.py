@@ -43,9 +43,9 @@ class MemorySummary:
     largest: pl.DataFrame
     """The largest allocations at the peak; equal ones are one row with a ``count``."""
     steps: pl.DataFrame
-    """For each ``step`` the ``highest`` and ``lowest`` of what was allocated."""
+    """Highest and lowest allocated memory of each ``step``: ``highest``, ``lowest``."""
     leaks: pl.DataFrame
-    """What each step leaks; ``LEAKS`` has the columns."""
+    """Leaks per step; ``LEAKS`` has the columns."""
     failures: pl.DataFrame
     """Allocations that failed; ``FAILURES`` has the columns."""
     fragmentation: Fragmentation
@@ -54,10 +54,10 @@ class MemorySummary:
     """Step and phase of each event; ``EVENT_PHASES`` has the columns."""
     curve: pl.DataFrame
     curves: pl.DataFrame
-    """What was live of each category; ``CATEGORY_CURVES`` has the columns."""
+    """Live memory by category over time; ``CATEGORY_CURVES`` has the columns."""
     run: Run | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What the user says of the recording."""
+    """Labels of the recording, as the user gave them."""
 
 
 def summarise_memory(

@@ -97,11 +97,11 @@ def timeline(curves: pl.DataFrame, events: pl.Series) -> pl.DataFrame:
     moments = events.to_frame("event").select(before_all).unique().sort("event")
     parts = [pl.DataFrame(schema=TIMELINE.dtypes)]
     for (category,), part in curves.group_by("category"):
-        known = part.select(before_all, "size")
-        found = moments.join_asof(known.sort("event"), on="event").select(
+        sizes = part.select(before_all, "size")
+        values = moments.join_asof(sizes.sort("event"), on="event").select(
             pl.when(pl.col("event") >= 0).then("event").alias("event"),
             pl.lit(category).alias("category"),
             pl.col("size").fill_null(0),
         )
-        parts.append(TIMELINE.shaped(found))
+        parts.append(TIMELINE.shaped(values))
     return pl.concat(parts)

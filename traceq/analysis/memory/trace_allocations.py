@@ -131,13 +131,13 @@ def in_trace(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def made_by(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return which ops of the trace may have made allocations; ``MADE_BY``.
+    """Return the ops of the trace that may have made allocations; ``MADE_BY``.
 
     Places are those of ``in_trace`` with ``op`` and ``size``, which may be unknown. Of
     the ops of the function those count that have this name, of these the ones that
     allocate a block for this size, or else any block: as far as there are such.
     """
-    found = places.join(
+    candidates = places.join(
         ops,
         left_on=["trace_file", "begins", "function"],
         right_on=["file", "line", "function"],
@@ -146,8 +146,8 @@ def made_by(places: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     same_name = pl.col("trace_op") == pl.lit("aten::") + text("op")
     for condition in (same_name, pl.col("fits"), pl.col("bytes").is_not_null()):
         holds = known(condition)
-        found = found.filter(holds | ~holds.any().over("key"))
-    return MADE_BY.shaped(found.unique(list(MADE_BY.columns), maintain_order=True))
+        candidates = candidates.filter(holds | ~holds.any().over("key"))
+    return MADE_BY.shaped(candidates.unique(list(MADE_BY.columns), maintain_order=True))
 
 
 def modules(made: pl.DataFrame) -> pl.DataFrame:

@@ -77,7 +77,7 @@ FUSED_ARGUMENTS = {
     for name, at in _ARGUMENTS.items()
     if name not in (SDPA, f"{_OP}attention_math")
 }
-"""Where fused attention has its arguments, by op; key and value follow the query."""
+"""Argument positions of fused attention, by op; key and value follow the query."""
 # What the dispatcher calls only to prepare a mask.
 _MASK_OPS = ("aten::expand", "aten::where", "aten::masked_fill_")
 # Mem-efficient kernels say what they are; CUDA graphs run them without any op.
@@ -170,11 +170,11 @@ def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     ``at`` is its place in _ARGUMENTS.
     """
     distinct = calls.select(_GIVEN).unique(maintain_order=True)
-    asked = distinct["inputs"].drop_nulls().unique()
-    given = trace.inputs[["dims", "types", "strides", "values"]][asked].rows()
-    inputs = dict(zip(asked.to_list(), given, strict=True))
+    input_rows = distinct["inputs"].drop_nulls().unique()
+    arguments = trace.inputs[["dims", "types", "strides", "values"]][input_rows].rows()
+    inputs = dict(zip(input_rows.to_list(), arguments, strict=True))
     called = plain(trace.ops, distinct["name"])
-    told = [
+    call_rows = [
         _call(
             name,
             inputs.get(number, (None,) * 4),
@@ -185,17 +185,17 @@ def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
             called, distinct.iter_rows(), strict=True
         )
     ]
-    shown = pl.DataFrame(told, schema=_TOLD, orient="row")
+    shown = pl.DataFrame(call_rows, schema=_TOLD, orient="row")
     return pl.concat([distinct, shown], how="horizontal")
 
 
 def _call(
-    name: str, given: Sequence[Any], *, by_dispatcher: bool, prepares: bool
+    name: str, arguments: Sequence[Any], *, by_dispatcher: bool, prepares: bool
 ) -> tuple[object, ...]:
     """Return the arguments of a call, in the order of _TOLD."""
     called = SDPA if by_dispatcher else name
     at = _ARGUMENTS[called]
-    dims, types, strides, values = given
+    dims, types, strides, values = arguments
 
     def get(items: list[Any] | None, index: int | None) -> Any:  # noqa: ANN401
         there = items is not None and index is not None and index < len(items)
@@ -265,11 +265,11 @@ def attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 def _strays(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the mem-efficient kernels, but for those of calls of xformers."""
     chosen = rows_where(named_like(kernels, _EFFICIENT_KERNEL))
-    found = kernels[[*_OF_KERNELS, *_PLACE]][chosen]
-    if not found.height:
-        return found
-    launching = trace.ops["name"][found["op"]].cast(pl.String)
-    return found.filter(~known(launching.str.contains(_NO_BACKEND)))
+    strays = kernels[[*_OF_KERNELS, *_PLACE]][chosen]
+    if not strays.height:
+        return strays
+    launching = trace.ops["name"][strays["op"]].cast(pl.String)
+    return strays.filter(~known(launching.str.contains(_NO_BACKEND)))
 
 
 def fallbacks(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> list[Row]:
@@ -285,15 +285,15 @@ def fallbacks(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> list[Row]:
     rows = attention(trace, kernels).filter(
         pl.col("backend").is_in(("efficient", "math"))
     )
-    found = []
+    slow = []
     for row in rows.iter_rows(named=True):
         causes = obstacles(row, gpu.capability)
         if not _has_flash(row, gpu):
             causes = [cause for cause in causes if cause in _FOR_ALL]
             if row["backend"] != "math" or not causes:
                 continue
-        found.append(row | {"causes": causes})
-    return found
+        slow.append(row | {"causes": causes})
+    return slow
 
 
 def _has_flash(call: Mapping[str, Any], gpu: Gpu) -> bool:
@@ -381,8 +381,8 @@ def _triangles(trace: Trace) -> pl.DataFrame:
     cutting = rows_where(named(trace.ops, _CAUSAL_DIAGONAL))
     chosen = trace.ops[["id", "name", "inputs"]][cutting].drop_nulls("inputs")
     expected = pl.col("plain").replace_strict(_CAUSAL_DIAGONAL, default=None)
-    given = trace.inputs[["dims", "values"]][chosen["inputs"]]
-    called = chosen.hstack([plain(trace.ops, chosen["name"]), *given.get_columns()])
+    arguments = trace.inputs[["dims", "values"]][chosen["inputs"]]
+    called = chosen.hstack([plain(trace.ops, chosen["name"]), *arguments.get_columns()])
     first = pl.col("dims").list.first()
     diagonal = pl.col("values").list.get(1, null_on_oob=True)
     return (
@@ -424,15 +424,15 @@ def obstacles(call: Mapping[str, Any], capability: tuple[int, int]) -> list[str]
     """Return the reasons why FlashAttention cannot take this call, by its arguments."""
     if call["query"] is None:
         # Without shapes; the kernel's name still has the dtype.
-        found = {"dtype": call["dtype"] == "fp32", "mask": call["masked"]}
-        return [cause for cause, applies in found.items() if applies]
+        causes = {"dtype": call["dtype"] == "fp32", "mask": call["masked"]}
+        return [cause for cause, applies in causes.items() if applies]
     query, key, value = call["query"], call["key"], call["value"]
     types = {call["query_type"], call["key_type"], call["value_type"]}
     if {len(query), len(key), len(value)} != {_RANK}:
         return ["rank"]
     width = query[3]
     wide = 192 if capability in _SMALL and call["backward"] else 256
-    found = {
+    causes = {
         "mixed dtypes": len(types) > 1,
         "dtype": len(types) == 1 and not types <= set(HALF),
         "head dims": not width == key[3] == value[3],
@@ -443,7 +443,7 @@ def obstacles(call: Mapping[str, Any], capability: tuple[int, int]) -> list[str]
         "causal": call["causal"] and query[2] != key[2],
         "mask": call["masked"],
     }
-    return [cause for cause, applies in found.items() if applies]
+    return [cause for cause, applies in causes.items() if applies]
 
 
 def flash_share(call: Mapping[str, Any], gpu: Gpu, *, causal: bool) -> float:

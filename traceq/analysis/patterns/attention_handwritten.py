@@ -82,11 +82,11 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
     # Kernels have dozens of columns: these alone are asked for.
     ran = owned(trace, kernels[["id", "op", "ts", "dur"]], owners)
-    found = spans.drop("thread", "start", "end").join(
+    calls = spans.drop("thread", "start", "end").join(
         host_work(trace, owners), on="owner"
     )
     rows = by_place(
-        at_owner(trace, ran).join(found, on="owner"),
+        at_owner(trace, ran).join(calls, on="owner"),
         ("scores", "type", "query", "key", "value"),
         **host_totals(),
         backward=pl.col("back").any(),
@@ -119,15 +119,15 @@ def _spans(trace: Trace) -> pl.DataFrame:
     """Return attention by its first matmul, the ``owner``, from start to end."""
     ops = trace.ops
     wanted = named(ops, [*_MATMULS, *_WEIGHING]) & ~ops["compiling"]
-    found = ops[["id", "name", "thread", "ts", "inputs"]].filter(wanted)
-    found = (
-        found.with_columns(plain(ops, found["name"]))
+    chosen = ops[["id", "name", "thread", "ts", "inputs"]].filter(wanted)
+    chosen = (
+        chosen.with_columns(plain(ops, chosen["name"]))
         .sort("thread", "ts")
         .with_columns(matmul=pl.col("plain").is_in(list(_MATMULS)))
     )
-    thread, kept = pl.col("thread"), pl.col("id", "plain", "inputs", "matmul")
-    between = found.with_columns(
-        kept.shift(1).name.suffix("_before"), kept.shift(-1).name.suffix("_after")
+    thread, columns = pl.col("thread"), pl.col("id", "plain", "inputs", "matmul")
+    between = chosen.with_columns(
+        columns.shift(1).name.suffix("_before"), columns.shift(-1).name.suffix("_after")
     ).filter(
         ~pl.col("matmul"),
         "matmul_before",
@@ -147,18 +147,18 @@ def _fitting(trace: Trace, between: pl.DataFrame) -> pl.DataFrame:
     Added are _SHAPES, which are told once for the same inputs.
     """
     distinct = between.select(_GIVEN).unique(maintain_order=True)
-    asked = pl.concat(distinct[one] for one in _GIVEN[:3]).drop_nulls().unique()
-    given = trace.inputs[["dims", "types"]][asked].rows()
-    inputs = dict(zip(asked.to_list(), given, strict=True))
-    told = []
+    input_rows = pl.concat(distinct[one] for one in _GIVEN[:3]).drop_nulls().unique()
+    arguments = trace.inputs[["dims", "types"]][input_rows].rows()
+    inputs = dict(zip(input_rows.to_list(), arguments, strict=True))
+    shape_rows = []
     for softmax, before, after, first, last in distinct.iter_rows():
         dims, _ = inputs.get(softmax, _NOTHING)
         scores = dims[0] if dims else None
         makes = _matrices(_MATMULS[first], *inputs.get(before, _NOTHING))
         uses = _matrices(_MATMULS[last], *inputs.get(after, _NOTHING))
         fits = _shapes(scores, makes, uses) if scores and makes and uses else None
-        told.append(fits or (None,) * len(_SHAPES))
-    shapes = pl.DataFrame(told, schema=_SHAPES, orient="row")
+        shape_rows.append(fits or (None,) * len(_SHAPES))
+    shapes = pl.DataFrame(shape_rows, schema=_SHAPES, orient="row")
     return between.join(
         pl.concat([distinct, shapes], how="horizontal").drop_nulls("scores"),
         on=_GIVEN,
@@ -180,7 +180,7 @@ def _matrices(
 def _shapes(
     scores: list[int], makes: _Matrices, uses: _Matrices
 ) -> tuple[object, ...] | None:
-    """Return what two matmuls around a softmax tell of it, if they fit.
+    """Return the shapes of attention, from the matmuls around a softmax, if they fit.
 
     einsum multiplies in the order in which it is given its operands: the scores, and
     what is multiplied by them, may be transposed.
@@ -237,7 +237,7 @@ def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     return spans.filter(~pl.col("exponential") | known_ones).drop("exponential", "at")
 
 
-def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def _with_times(trace: Trace, softmaxes: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
     in_matmul = nearest(ops["parent"], named(ops, _AROUND_MATMUL))
     in_sdpa = outermost_ops(trace, (SDPA,))
@@ -246,16 +246,16 @@ def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         outer = in_matmul[ids]
         return outer.zip_with(outer.is_not_null(), ids)
 
-    first, last = around(found["id_before"]), around(found["id_after"])
+    first, last = around(softmaxes["id_before"]), around(softmaxes["id_after"])
 
     return (
-        found.with_columns(
+        softmaxes.with_columns(
             owner=first,
             last=last,
             start=ops["ts"][first],
             end=ops["ts"][last] + ops["dur"][last],
         )
-        .filter(in_sdpa[found["id"]].is_null())
+        .filter(in_sdpa[softmaxes["id"]].is_null())
         .select(
             "thread",
             "start",

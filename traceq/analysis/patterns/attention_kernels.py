@@ -49,8 +49,8 @@ def softmax_and_matmuls(trace: Trace, kernels: pl.DataFrame) -> AttentionParts |
         for kind in ("softmax", "gemm")
         for phase in ("forward", "backward")
     }
-    found = kernels_by_part(trace, kernels).filter(pl.col("part") == ATTENTION)
-    by = found.group_by("kind", forward=text("phase") == "forward").agg(
+    attention = kernels_by_part(trace, kernels).filter(pl.col("part") == ATTENTION)
+    by = attention.group_by("kind", forward=text("phase") == "forward").agg(
         pl.col("dur").sum()
     )
     times |= {(kind, forward): dur for kind, forward, dur in by.iter_rows()}

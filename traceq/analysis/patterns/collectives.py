@@ -41,13 +41,13 @@ def exposed_by_collective(
     if not (kernels["kind"] == "communication").any():
         return nothing
     sends = pl.col("kind") == "communication"
-    found = busiest_device(kernels)
-    mine = found.filter(sends).with_columns(start="ts", end=END)
-    if not mine.height:
+    work = busiest_device(kernels)
+    collectives = work.filter(sends).with_columns(start="ts", end=END)
+    if not collectives.height:
         return nothing
-    compute = spans(found.filter(~sends, pl.col("activity") == "kernel"))
-    mine = disjoint(described(trace, mine))
-    alone = mine["end"] - mine["start"] - overlap(mine, compute)
+    compute = spans(work.filter(~sends, pl.col("activity") == "kernel"))
+    collectives = disjoint(described(trace, collectives))
+    alone = collectives["end"] - collectives["start"] - overlap(collectives, compute)
     waiting = pl.min_horizontal(alone, _beyond_sending(slowest_link))
     shortest = pl.col("dur").min().over("collective", "group_size", "bytes")
     sized = pl.col("bytes").is_not_null()
@@ -55,7 +55,7 @@ def exposed_by_collective(
         pl.min_horizontal("exposed", _LIKELY_SENDING * shortest)
     )
     return (
-        mine.with_columns(waiting=waiting, exposed=alone - waiting)
+        collectives.with_columns(waiting=waiting, exposed=alone - waiting)
         .with_columns(sending=sending.otherwise("exposed"))
         .sort("dur", "id", descending=[True, False])
         .group_by("collective", "group_size", *_PLACE)
@@ -83,8 +83,8 @@ def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Add to kernels of collectives their ``collective``, ``op_name`` and ``bytes``."""
     names = trace.ops["name"].unique()
     of_torch = names.filter(names.cast(pl.String).str.starts_with("c10d::"))
-    found = known(trace.ops["name"].is_in(of_torch.implode()))
-    around = nearest(trace.ops["parent"], found)[kernels["op"]]
+    is_collective = known(trace.ops["name"].is_in(of_torch.implode()))
+    around = nearest(trace.ops["parent"], is_collective)[kernels["op"]]
     op_name = trace.ops["name"][around].cast(pl.String)
     width = pl.coalesce(
         text("sent_dtype").str.to_lowercase().replace_strict(SENT_SIZES, default=None),

@@ -59,9 +59,9 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
             for table, pattern in ((host, _ID), (ops, _REGION_ID))
         ]
     ).drop_nulls("compile_id")
-    found = asof(roots, ids, "ts", "at", by="thread", strategy="forward")
+    matched = asof(roots, ids, "ts", "at", by="thread", strategy="forward")
     near = pl.col("at") <= END + _RUNS_SOON_NS
-    return found.with_columns(pl.when(near).then("compile_id").alias("compile_id"))
+    return matched.with_columns(pl.when(near).then("compile_id").alias("compile_id"))
 
 
 def graph_breaks(trace: Trace) -> tuple[CompiledPlace, ...]:
@@ -115,9 +115,9 @@ def all_captures(trace: Trace) -> pl.DataFrame:
         .sort("root")
     )
     # An op's id is its row.
-    found = ops.drop("captured")[counts["root"]].hstack(counts.drop("root"))
-    region = roots[found["forward"]].alias("region")
-    return found.with_columns(region.fill_null(found["id"]))
+    captured = ops.drop("captured")[counts["root"]].hstack(counts.drop("root"))
+    region = roots[captured["forward"]].alias("region")
+    return captured.with_columns(region.fill_null(captured["id"]))
 
 
 def without_capture(trace: Trace) -> pl.Series:
@@ -177,15 +177,15 @@ def sized_inputs(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def settled(found: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
+def settled(rows: pl.DataFrame, steady: SteadySteps) -> pl.DataFrame:
     """Return the rows, or none if only the first of several steps has them.
 
     That is warm-up in a step which is not long enough to be recognised as such.
     """
     steps = steady.windows["step"]
-    if steady.count > 1 and found["step"].n_unique() == 1:
-        return found.filter(pl.col("step") != steps.sort()[0])
-    return found
+    if steady.count > 1 and rows["step"].n_unique() == 1:
+        return rows.filter(pl.col("step") != steps.sort()[0])
+    return rows
 
 
 def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
@@ -194,8 +194,8 @@ def _outer_timers(ops: pl.DataFrame, pattern: str, label: str) -> pl.DataFrame:
     # There are few of them: only these are asked for what is around them.
     rows = rows_where(marked)
     inner = known(marked[ops["parent"][rows]])
-    found = ops["id"][rows].filter(~inner).to_frame()
-    return found.with_columns(pl.lit(value=True).alias(label))
+    outer = ops["id"][rows].filter(~inner).to_frame()
+    return outer.with_columns(pl.lit(value=True).alias(label))
 
 
 def _begun_captures(trace: Trace) -> pl.DataFrame:

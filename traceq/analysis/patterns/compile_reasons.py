@@ -27,7 +27,7 @@ class Reason:
     """In a few words, after a colon."""
     advice: str
     key: str
-    """What stays the same when only numbers change."""
+    """Key of the reason, the same whichever numbers the message has."""
 
 
 # A guard that failed: what torch prints, what it means, and what to do about it.
@@ -167,9 +167,9 @@ def guard_reason(failed: str) -> Reason:
     """
     guard = guard_text(failed)
     for pattern, text, advice in _GUARDS:
-        found = re.search(pattern, guard)
-        if found:
-            named = _named(found)
+        match = re.search(pattern, guard)
+        if match:
+            named = _named(match)
             filled = text.format_map(named)
             return Reason(filled, advice.format_map(named), filled.partition(" (")[0])
     return Reason(_short(guard), _UNKNOWN_GUARD, re.sub(_NUMBERS, "", guard))
@@ -199,8 +199,8 @@ def guard_text(failed: str) -> str:
     return _short(_QUOTED.sub("", guard))
 
 
-def _named(found: re.Match[str]) -> dict[str, str]:
-    groups = {name: text or "" for name, text in found.groupdict().items()}
+def _named(match: re.Match[str]) -> dict[str, str]:
+    groups = {name: text or "" for name, text in match.groupdict().items()}
     name = groups.get("x") or groups.get("gone") or "?"
     return {**groups, "x": _argument(name)}
 

@@ -70,9 +70,9 @@ class Part(NamedTuple):
     name: str
     """As in the column ``part``."""
     holds: pl.Expr
-    """Which of the copies that no earlier part has taken belong to it."""
+    """Filter of its copies, among those that no earlier part has taken."""
     noun: str
-    """What its copies are, for a report."""
+    """Name of its copies in a report."""
 
 
 _IN_BACKWARD = pl.col("phase") == "backward"
@@ -160,8 +160,8 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     moved = _with_reasons(trace, _with_inputs(trace, moved))
     part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)
     parts = moved.select(part=part.cast(pl.Enum([one.name for one in PARTS])))
-    found = moved.drop(_REASONS).hstack(parts)
-    return found if found["id"].is_sorted() else found.sort("id")
+    rows = moved.drop(_REASONS).hstack(parts)
+    return rows if rows["id"].is_sorted() else rows.sort("id")
 
 
 def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
@@ -205,7 +205,7 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     inputs = trace.ops["inputs"]
     own, around = inputs[moved["op"]], inputs[moved["around"]]
     is_copy = named(trace.ops, ["aten::copy_"])[moved["op"]]
-    found = moved.with_columns(
+    described = moved.with_columns(
         own.alias("inputs"),
         first_sizes(trace)[own].alias("numel"),
         around.alias("inputs_around"),
@@ -224,7 +224,7 @@ def _with_inputs(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     )
     # Without dtypes, all there is to go by: a cast is a kernel, a plain copy a memcpy.
     untyped = pl.col("asked").is_in(_CASTING) & (pl.col("activity") == "kernel")
-    return found.with_columns(
+    return described.with_columns(
         cast=known(
             pl.when(pl.col("src").is_null())
             .then(untyped)

@@ -39,7 +39,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 it that call, where they are known, ``count`` is a step's on average, and ``min`` and
 ``max`` are those of single steps, null where all steps have the same."""
 KEY = ("kind", "what", "dtypes", "file", "function")
-"""What stays the same when lines move."""
+"""Columns that identify a call, and stay the same when lines move."""
 
 OP, OPTIMIZER, CAST, COPY, SYNC = "op", "optimizer op", "cast", "copy", "sync"
 
@@ -126,9 +126,9 @@ def value_reads(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     runs.
     """
     ran = _with_called(trace).filter("syncs", ~pl.col("compiling"))
-    found = in_steps(ran, trace, steady).with_columns(what="outer")
-    loading = innermost_calls(trace.frames, found)["inner_file"].str.contains(_LOADING)
-    return found.filter(
+    reads = in_steps(ran, trace, steady).with_columns(what="outer")
+    loading = innermost_calls(trace.frames, reads)["inner_file"].str.contains(_LOADING)
+    return reads.filter(
         ~_BY_OPTIMIZER,
         ~known(pl.col("phase") == "data"),
         ~known(loading),
@@ -217,11 +217,11 @@ def _moved(ops: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(to=nth("types", 0), source=nth("types", 1))
     cast = copies["to"] != copies["source"]
     words = _dtype("source") + " to " + _dtype("to")
-    asked = copies.filter(~cast, pl.col("outer").is_in(COPYING))
+    requested = copies.filter(~cast, pl.col("outer").is_in(COPYING))
     return pl.concat(
         [
             _rows(copies.filter(cast), pl.lit(CAST), words, _NONE),
-            _rows(asked, pl.lit(COPY), pl.col("outer"), _NONE),
+            _rows(requested, pl.lit(COPY), pl.col("outer"), _NONE),
         ]
     )
 

@@ -111,12 +111,12 @@ def exposed_through_host(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     named = own.with_columns(
         time=length, exposed=length - overlap(own, compute)
     ).group_by("backend", "collective", maintain_order=True)
-    found = named.agg(
+    totals = named.agg(
         pl.col("time", "exposed").sum(), calls=pl.len(), spans=pl.struct("start", "end")
     )
     rows = [
         row | _details(trace, steady, row["collective"], row["spans"])
-        for row in found.iter_rows(named=True)
+        for row in totals.iter_rows(named=True)
     ]
     return pl.DataFrame(rows, infer_schema_length=None).sort(
         "exposed", "collective", descending=[True, False]
@@ -126,7 +126,7 @@ def exposed_through_host(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 def _details(
     trace: Trace, steady: SteadySteps, collective: str, parts: list[dict[str, int]]
 ) -> dict[str, object]:
-    """Return what serves a collective, and where it is started."""
+    """Return bytes, copies and GPU waits of a collective, and the place of its call."""
     within = pl.DataFrame(parts)
     moved = steady.kernels.filter(
         pl.col("activity") == "memcpy", text("name").str.contains(TRANSFER)
@@ -148,12 +148,12 @@ def _place(trace: Trace, collective: str) -> dict[str, object]:
     """Return the place of most ops of torch.distributed of that name."""
     short = collective.replace("_", "")
     plain = text("name").str.extract(r"^c10d::(\w+)").str.replace_all("_", "")
-    found = (
+    places = (
         trace.ops.filter(plain == short, pl.col("file").is_not_null())
         .group_by(*(text(one) if one != "line" else pl.col(one) for one in _PLACE))
         .len()
         .sort("len", *_PLACE, descending=[True, *(False for _ in _PLACE)])
     )
-    if not found.height:
+    if not places.height:
         return dict.fromkeys(_PLACE)
-    return found.drop("len").row(0, named=True)
+    return places.drop("len").row(0, named=True)

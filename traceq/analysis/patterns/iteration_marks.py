@@ -40,7 +40,7 @@ _PHASE_OF_MODE = {
 }
 _COUNTS = ("requests", "tokens", "context", "prefill_requests", "prefill_tokens")
 COLUMNS = {"phase": pl.String, **dict.fromkeys((*_COUNTS, "graph_batch"), pl.Int64)}
-"""What a name may say of an iteration."""
+"""Columns parsed from the name of an iteration."""
 
 
 def marked_iterations(trace: Trace) -> pl.DataFrame:
@@ -90,18 +90,18 @@ def _said(names: pl.DataFrame) -> pl.DataFrame:
     """Return the names of engines' iterations, with their parsed values."""
     name = pl.col("name")
     engines = {_VLLM: _of_vllm, _SGLANG: _of_sglang, _ATOM: _of_atom}
-    found = [
-        names.filter(name.str.contains(pattern)).with_columns(**said())
-        for pattern, said in engines.items()
+    parsed = [
+        names.filter(name.str.contains(pattern)).with_columns(**columns())
+        for pattern, columns in engines.items()
     ]
-    found.append(
+    parsed.append(
         names.filter(name.str.contains(_DIFFUSION)).with_columns(
             phase=pl.lit(DIFFUSION), requests=_number(_DIFFUSION)
         )
     )
     return (
         pl.concat(
-            [pl.DataFrame(schema={"name": pl.String, **COLUMNS}), *found],
+            [pl.DataFrame(schema={"name": pl.String, **COLUMNS}), *parsed],
             how="diagonal_relaxed",
         )
         .unique("name", keep="first")

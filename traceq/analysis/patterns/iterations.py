@@ -117,14 +117,14 @@ def iterations(trace: Trace) -> pl.DataFrame:
     # Else it may be any loop that runs forward passes.
     if not marked.height and not (seen["phase"] == DECODE).any():
         return none
-    found = _with_context(_together(trace, marked, seen))
+    rows = _with_context(_together(trace, marked, seen))
     # Now that it has said how long the prompts are.
-    found = found.filter(pl.col("step") != _before(trace))
+    rows = rows.filter(pl.col("step") != _before(trace))
     if trace.facts.steps_from != _MARKED:
         # Steps that were found as what repeats, or by their names, are iterations.
         once = (pl.col("phase") == DECODE).cast(pl.Int64)
-        found = found.with_columns(pl.col("decodes").fill_null(once))
-    return ITERATIONS.shaped(found.with_columns(first=pl.int_range(pl.len()) == 0))
+        rows = rows.with_columns(pl.col("decodes").fill_null(once))
+    return ITERATIONS.shaped(rows.with_columns(first=pl.int_range(pl.len()) == 0))
 
 
 def _before(trace: Trace) -> int:
@@ -218,7 +218,7 @@ def _runs(trace: Trace) -> pl.DataFrame:
 
 
 def _by_shapes(trace: Trace) -> pl.DataFrame:
-    """Return what shapes tell of each step, and where they do not, what else does.
+    """Return the iterations by their shapes; without shapes, by names and guesses.
 
     ``phase``, ``known_by``, the counts of ITERATIONS, ``rows`` (of most matmuls),
     ``masked`` (attention has a mask) and ``captured`` (shapes are of a graph).
@@ -247,7 +247,7 @@ def _shapes(trace: Trace, ops: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
 
 
 def _attention(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return how attention is called in each step, by what most layers do.
+    """Return the attention calls of each step, as most layers make them.
 
     ``decoding`` (requests with one query), ``reading`` (others), ``queries`` (of all),
     ``read`` (of those that read prompts), ``cache`` (most keys of a request),
@@ -320,7 +320,7 @@ def _embedding(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rows(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return how many rows most matmuls of each step have, and whose shapes that is."""
+    """Return the row count of most matmuls of each step, and whether it is captured."""
     plain = [name for name in MATMULS if "bmm" not in name]
     calls = _shapes(trace, ops, named(ops, plain))
     first = pl.when(text("name").str.contains("addmm")).then(nth("dims", 1))
@@ -388,16 +388,16 @@ def _told(steps: pl.DataFrame) -> pl.DataFrame:
     times = pl.when((one & pl.col("batch").is_not_null()) | in_row).then("passes")
     decodes = pl.when(decoding > 0).then(times).otherwise(0)
     requests, tokens = decoding + reading, decoding * decodes.fill_null(1) + read
-    told = phase.is_not_null()
+    has_phase = phase.is_not_null()
     return steps.with_columns(
         phase=phase,
-        decodes=pl.when(told).then(decodes),
-        known_by=pl.when(told).then(pl.lit("shapes")),
-        requests=pl.when(told).then(requests),
-        tokens=pl.when(told).then(tokens),
-        prefill_requests=pl.when(told).then(reading),
-        prefill_tokens=pl.when(told).then(read),
-        context=pl.when(told & by_attention).then("keys"),
+        decodes=pl.when(has_phase).then(decodes),
+        known_by=pl.when(has_phase).then(pl.lit("shapes")),
+        requests=pl.when(has_phase).then(requests),
+        tokens=pl.when(has_phase).then(tokens),
+        prefill_requests=pl.when(has_phase).then(reading),
+        prefill_tokens=pl.when(has_phase).then(read),
+        context=pl.when(has_phase & by_attention).then("keys"),
         masked=known(pl.col("masked")),
         captured=captured,
     )
@@ -446,7 +446,7 @@ def _guessed(trace: Trace, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_context(found: pl.DataFrame) -> pl.DataFrame:
+def _with_context(rows: pl.DataFrame) -> pl.DataFrame:
     """Correct the context where keys are those of a cache that is longer than it.
 
     Behind a mask, keys that do not grow are a static cache; then the context is the
@@ -458,10 +458,10 @@ def _with_context(found: pl.DataFrame) -> pl.DataFrame:
     grows = pl.col("cache").filter("is_decode").diff() > 0
     static = pl.col("masked") & ~known(grows.any())
     counted = pl.col("prefill_tokens").first() + since * pl.col("requests")
-    told = found.with_columns(is_decode=decodes, loop=reads.cum_sum()).with_columns(
+    loops = rows.with_columns(is_decode=decodes, loop=reads.cum_sum()).with_columns(
         static=static.over("loop"), counted=counted.over("loop")
     )
     keys = pl.when(~pl.col("static") | reads).then("context")
     # Before the first prefill nothing says how long the prompts were.
     counted = pl.when(pl.col("is_decode") & (pl.col("loop") > 0)).then("counted")
-    return told.with_columns(context=pl.coalesce("said", keys, counted))
+    return loops.with_columns(context=pl.coalesce("said", keys, counted))

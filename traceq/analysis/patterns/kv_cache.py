@@ -49,16 +49,16 @@ def cache_cats(trace: Trace) -> pl.DataFrame:
         pl.col("id").is_in(cats["inputs"].unique().implode())
     ).select("id", "dims_text")
     grown = [
-        (row["id"], *found)
+        (row["id"], *growth)
         for row in shapes.iter_rows(named=True)
-        if (found := _grown(row["dims_text"]))
+        if (growth := _grown(row["dims_text"]))
     ]
-    told = pl.DataFrame(
+    growths = pl.DataFrame(
         grown,
         {"inputs": pl.UInt32, **_GROWN},
         orient="row",
     )
-    return cats.join(told, on="inputs", maintain_order="left")
+    return cats.join(growths, on="inputs", maintain_order="left")
 
 
 def reorders_cache(trace: Trace) -> bool:
@@ -73,12 +73,12 @@ def reorders_cache(trace: Trace) -> bool:
     known_ends = cats.select(rows=ends[0], width=ends[1]).unique()
     picks = trace.ops[["inputs"]].filter(named(trace.ops, [_PICK])).drop_nulls()
     shapes = trace.inputs[picks["inputs"]].select(shape=nth("dims", 0))
-    found = (
+    reorders = (
         shapes.filter(pl.col("shape").list.len() >= _RANK)
         .select(rows=ends[0], width=ends[1])
         .join(known_ends, on=["rows", "width"], how="semi")
     )
-    return 2 * found.height > cats.height
+    return 2 * reorders.height > cats.height
 
 
 def _grown(dims: str | None) -> tuple[int, list[int]] | None:

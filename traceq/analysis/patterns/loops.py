@@ -186,7 +186,7 @@ def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     looked_at = pl.min_horizontal(count - 1, _UNUSUAL * median)
     having = pl.col("part").filter("whole").n_unique()
     usual, branch = pl.col("usual"), pl.col("branch")
-    found = (
+    by_part = (
         parts.select(
             *_MARK,
             *("part", "at", "median", "whole", "wholes"),
@@ -204,7 +204,7 @@ def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
             ends=branch.last() | branch.head(pl.len() - 1).all(),
         )
     )
-    return parts.join(found, on="part", how="left", maintain_order="left")
+    return parts.join(by_part, on="part", how="left", maintain_order="left")
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Loops:
     table: pl.DataFrame
     """One row for each place in the program: what a loop there launches and takes."""
     spans: pl.DataFrame
-    """When the host was in each ``loop``, or in its backward: ``start``, ``end``."""
+    """Host time in each ``loop`` and in its backward: ``start``, ``end``."""
 
     def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
         """Return the host's spans in the loop of one row of the table."""
@@ -234,11 +234,11 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     that get theirs in its backward), ``called`` (the most modules that a call runs in
     the loop).
     """
-    found = iterations(trace, steady, min_iterations)
-    if not found.height:
+    repeats = iterations(trace, steady, min_iterations)
+    if not repeats.height:
         return Loops(NOTHING, NOTHING)
     table = (
-        found.group_by(_LOOP, maintain_order=True)
+        repeats.group_by(_LOOP, maintain_order=True)
         .agg(
             iterations=pl.len(),
             calls=pl.struct(_CALL).n_unique(),
@@ -250,13 +250,13 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     )
     # From here on a loop is its number, which is faster to group by than its place.
     numbers = table.select("loop", *_LOOP)
-    found = found.join(numbers, on=_LOOP, nulls_equal=True, maintain_order="left")
-    ops = _ops_of(trace, found)
+    repeats = repeats.join(numbers, on=_LOOP, nulls_equal=True, maintain_order="left")
+    ops = _ops_of(trace, repeats)
     backward = ops.filter(pl.col("forward").is_not_null())
     gradients = _gradients(trace, backward)
     spans = pl.concat(
         [
-            found.select("loop", "start", "end"),
+            repeats.select("loop", "start", "end"),
             backward.select("loop", start="ts", end=END),
             gradients.select("loop", start="ts", end=END),
         ]
@@ -281,7 +281,7 @@ def _joined(loops: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
     return loops.join(more, on="loop", how="left", maintain_order="left")
 
 
-def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def _ops_of(trace: Trace, repeats: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops in the iterations, and those whose forward is there."""
     ops = trace.ops
     outermost = rows_where(ops["parent"].is_null())
@@ -289,7 +289,7 @@ def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     forward = forward.zip_with(forward >= 0, outermost)
     # A loop may be a moment of a long recording: only what is near is looked at.
     at = ops["ts"][forward]
-    near = at.is_between(found["start"].min(), found["end"].max())
+    near = at.is_between(repeats["start"].min(), repeats["end"].max())
     placed = (
         ops[["id", "name", "module", "forward", "ts", "dur"]][outermost.filter(near)]
         .with_columns(
@@ -298,7 +298,7 @@ def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
         .sort("at")
     )
     return placed.join_asof(
-        found.select("loop", *_CALL, "start", "end", "thread", own="module"),
+        repeats.select("loop", *_CALL, "start", "end", "thread", own="module"),
         left_on="at",
         right_on="start",
         by_left="forward_thread",
@@ -309,7 +309,7 @@ def _ops_of(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _called(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return how many modules the module of each loop runs in it: its children."""
+    """Return the number of child modules that the module of each loop calls in it."""
     own = text("own").fill_null("")
     child = text("module").str.strip_prefix(own).str.extract(r"^/?([^/]+)")
     children = (
@@ -344,14 +344,14 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
 
 def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels of each loop, and how often the host waits for the GPU."""
-    mine = ops.select("loop", back=pl.col("forward").is_not_null())
+    op_loops = ops.select("loop", back=pl.col("forward").is_not_null())
     # For each op its row among those of loops.
     at = nobody(trace).scatter(ops["id"], row_numbers(ops.height))
     at = at[outermost_ops(trace)]
     of_kernel = at[trace.kernels["op"]]
     waiting = trace.runtime["op"].filter(trace.runtime["call"] == "sync")
     launched = (
-        mine[of_kernel.drop_nulls()]
+        op_loops[of_kernel.drop_nulls()]
         .with_columns(trace.kernels["dur"].filter(of_kernel.is_not_null()))
         .group_by("loop")
         .agg(
@@ -361,7 +361,7 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
             gpu_ns=pl.col("dur").sum(),
         )
     )
-    counts = mine[at[waiting].drop_nulls()].group_by("loop").agg(syncs=pl.len())
+    counts = op_loops[at[waiting].drop_nulls()].group_by("loop").agg(syncs=pl.len())
     return _joined(launched, counts).with_columns(pl.col("syncs").fill_null(0))
 
 
@@ -399,7 +399,7 @@ def _marks(trace: Trace, ops: pl.DataFrame, min_iterations: int) -> pl.DataFrame
 
 
 def _fewest(min_iterations: int) -> int:
-    """Return how many iterations a call of a loop may have.
+    """Return the minimum number of iterations of one call of a loop.
 
     Some have fewer than others: an expert that no token chose may be skipped.
     """
@@ -424,8 +424,8 @@ def _layers(ops: pl.DataFrame) -> pl.Series:
     ends = parts.join(last.with_columns(end=1), on=["step", "part"], how="left")
     call = pl.col("end").fill_null(0).cum_sum().shift(1, fill_value=0).over("step")
     calls = ends.sort("step", "part").with_columns(call=call.cast(pl.UInt32))
-    found = line.join(calls, on=["step", "part"], how="left", nulls_equal=True)
-    return found.sort("row")["call"]
+    called = line.join(calls, on=["step", "part"], how="left", nulls_equal=True)
+    return called.sort("row")["call"]
 
 
 def _iteration_counts(ops: pl.DataFrame) -> pl.DataFrame:
@@ -503,8 +503,8 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         ops["forward"][rows].is_null() & ~ops["compiling"][rows] & ~other
     )
     columns = ["id", "name", "step", *_PLACE, "thread", "ts", "dur"]
-    found = ops[columns][rows].with_columns(syncs=syncs[rows])
-    return in_steps(found, trace, steady)
+    launching = ops[columns][rows].with_columns(syncs=syncs[rows])
+    return in_steps(launching, trace, steady)
 
 
 def _calls(trace: Trace, ops: pl.DataFrame, fewest: int) -> pl.Series:
@@ -520,8 +520,8 @@ def _calls(trace: Trace, ops: pl.DataFrame, fewest: int) -> pl.Series:
         ]
     ).sort(pl.col("thread"), pl.col("ts"), -pl.col("end"), maintain_order=True)
     around = nearest(parents(rows["thread"], rows["end"]), rows["frame"].is_not_null())
-    found = rows.with_columns(call=rows["frame"][around]).drop_nulls("row")
-    return found.sort("row")["call"]
+    called = rows.with_columns(call=rows["frame"][around]).drop_nulls("row")
+    return called.sort("row")["call"]
 
 
 def _callers(trace: Trace, fewest: int) -> pl.DataFrame:

@@ -29,7 +29,7 @@ MATMULS = {
     "aten::bmm": (0, 1),
     "aten::baddbmm": (1, 2),
 }
-"""Which inputs of an op are the two matrices."""
+"""Indices of the two matrices among the inputs of an op."""
 
 _BATCHED = 3
 # What is asked of kernels, which have dozens of columns.
@@ -60,20 +60,20 @@ def matmuls(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.DataFrame:
 
 @cached_per_trace
 def _calls(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return what all kernels that compute matmuls compute, as ``matmuls`` adds it."""
+    """Return the matmuls of all kernels that compute any, as ``matmuls`` adds them."""
     op = kernels["op"].filter(are_matmuls(trace, kernels))
     ops = trace.ops[["name", "inputs"]][op]
     called = plain(trace.ops, ops["name"]).alias("matmul")
     calls = pl.DataFrame([called, ops["inputs"]])
     distinct = calls.unique(maintain_order=True)
-    found = calls.join(
+    shaped = calls.join(
         distinct.hstack(_shapes(trace, distinct)),
         on=["matmul", "inputs"],
         how="left",
         nulls_equal=True,
         maintain_order="left",
     )
-    return found.drop("inputs")
+    return shaped.drop("inputs")
 
 
 @cached_per_trace
@@ -84,13 +84,13 @@ def are_matmuls(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
 
 
 def _shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what calls compute, null where shapes are not those of the op's schema.
+    """Return sizes and dtypes of calls, null where shapes do not fit the op's schema.
 
     In Polars, though these are few: it is slow to take over lists of Python's.
     """
     pairs = [MATMULS[name] for name in calls["matmul"]]
     one, two = (pl.Series([pair[at] for pair in pairs], dtype=INDEX) for at in (0, 1))
-    given = trace.inputs[["dims", "types", "strides"]][calls["inputs"]].select(
+    inputs = trace.inputs[["dims", "types", "strides"]][calls["inputs"]].select(
         left=_item("dims", one),
         right=_item("dims", two),
         type=_item("types", one),
@@ -103,7 +103,7 @@ def _shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     left, right, strided = pl.col("left"), pl.col("right"), pl.col("strided")
     ordered = pl.col("left_row").is_not_null() & pl.col("right_row").is_not_null()
     sides = left.list.len().is_between(2, _BATCHED) & (right.list.len() > 0)
-    given = given.with_columns(
+    inputs = inputs.with_columns(
         pl.when(sides, "typed", ordered | ~strided).then(
             pl.col("left", "right", "type")
         )
@@ -112,8 +112,8 @@ def _shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     wide = right.list.get(-1, null_on_oob=True)
     batched = left.list.len() == _BATCHED
     count = pl.when(batched).then(left.list.first()).otherwise(1).cast(pl.Float64)
-    size = pl.Series([SIZES.get(kind, 0) for kind in given["type"]], dtype=pl.Float64)
-    return given.select(
+    size = pl.Series([SIZES.get(kind, 0) for kind in inputs["type"]], dtype=pl.Float64)
+    return inputs.select(
         left,
         right,
         "type",
@@ -159,14 +159,14 @@ def with_fastest(calls: pl.DataFrame, gpu: Gpu, dtype: str) -> pl.DataFrame:
         else roofline_ns(gpu, MATMUL_EFFICIENCY, moved=moved, flops=flops, dtype=dtype)
         for flops, moved in sizes.iter_rows()
     ]
-    found = calls.select("flops", "moved", "dur").join(
+    timed = calls.select("flops", "moved", "dur").join(
         sizes.with_columns(fastest=pl.Series(times, dtype=pl.Float64)),
         on=["flops", "moved"],
         how="left",
         nulls_equal=True,
         maintain_order="left",
     )
-    fastest = found.select(
+    fastest = timed.select(
         fastest=pl.min_horizontal(
             pl.col("fastest").fill_null((1 - UNKNOWN_SAVING) * pl.col("dur")), "dur"
         )

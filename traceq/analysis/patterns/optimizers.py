@@ -55,9 +55,9 @@ def closures(trace: Tables) -> pl.DataFrame:
     regions = regions.join(called, on="region", how="semi", maintain_order="left")
     # The backward may run in a thread of its own.
     both = ops.filter((phase == "forward") | (phase == "backward")).drop("thread")
-    found = asof(both, regions.select("region", since="ts", until=END), "ts", "since")
-    found = found.filter(pl.col("ts") < pl.col("until"))
-    return found.group_by("region").agg(closed=END.max())
+    matched = asof(both, regions.select("region", since="ts", until=END), "ts", "since")
+    matched = matched.filter(pl.col("ts") < pl.col("until"))
+    return matched.group_by("region").agg(closed=END.max())
 
 
 @cached_per_trace
@@ -139,12 +139,12 @@ def _of_classes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .select("thread", "step", "optimizer", "ts", "dur", region="id")
         .sort("ts")
     )
-    found = closures(trace)
-    if not found.height:
+    closed = closures(trace)
+    if not closed.height:
         return regions
     start = pl.max_horizontal("ts", "closed")
     return (
-        regions.join(found, on="region", how="left", maintain_order="left")
+        regions.join(closed, on="region", how="left", maintain_order="left")
         .with_columns(ts=start, dur=pl.max_horizontal(0, END - start))
         .drop("closed")
     )

@@ -39,7 +39,7 @@ class Bottleneck:
     """Each ``step``: how long the GPU had work, ``busy``, and waited for the host,
     ``idle``; none where the trace has no steps."""
     step_ns: float
-    """What a step takes in the replay."""
+    """Duration of a step in the replay."""
 
     @cached_property
     def rows(self) -> list[tuple[str, float]]:
@@ -91,11 +91,12 @@ class LateWork:
     """GPU work in the replayed steps whose launch was late."""
 
     work: pl.DataFrame
-    """What the replay's timeline says, with ``idle``: the wait before each."""
+    """The replay's timeline of this work, with ``idle``: the GPU's wait before each
+    row."""
     idle_ns: float
-    """How long the GPU waits for the host in all steps."""
+    """Time that the GPU waits for the host, over all steps."""
     step_ns: float
-    """What a step takes."""
+    """Duration of a step."""
 
 
 def late_work(
@@ -146,15 +147,15 @@ def _work_before(trace: Trace, replay: Replay, scale: TimeScale) -> pl.DataFrame
 def _work_after(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change]
 ) -> pl.DataFrame:
-    mine, chosen = replay.timeline(scale, changes)[_WORK], _on_busiest(trace, replay)
+    work, chosen = replay.timeline(scale, changes)[_WORK], _on_busiest(trace, replay)
     if not chosen.all():
-        mine = mine.filter(chosen)
-    if not mine["begin"].is_sorted():
-        mine = mine.sort("begin")
+        work = work.filter(chosen)
+    if not work["begin"].is_sorted():
+        work = work.sort("begin")
     whole = replay.run(changes, scale).step_ns * replay.model.steps
     # The step before ended as this one does.
     since = pl.col("done").max() - whole
-    return mine.with_columns(
+    return work.with_columns(
         idle=uncovered(pl.col("begin"), pl.col("done"), since),
         busy=covered(pl.col("begin"), pl.col("done"), since),
     )

@@ -83,7 +83,7 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
     if not trace.facts.gpu:
         return _without_gpu(trace, step_ns)
     replay, calibration = replay_of(trace), calibration_of(trace, step_ns)
-    found = bottleneck(trace, replay, calibration.likely)
+    by_cause = bottleneck(trace, replay, calibration.likely)
     busy = gpu_busy(trace, replay, calibration.likely)
     others = calibration.scales[1:]
     if not calibration.measured:
@@ -94,12 +94,12 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
             bound_by(gpu_busy(trace, replay, scale)) == bound_by(busy)
             for scale in others
         ),
-        step_ns=step_ns or found.step_ns,
+        step_ns=step_ns or by_cause.step_ns,
         step_from="measured" if step_ns else "estimated",
         recorded_step_ns=_recorded(trace),
         gpu_busy=busy,
         gpu_idle=1 - busy,
-        bottleneck=found,
+        bottleneck=by_cause,
         stepped=bool(trace.steps.height),
         waits=waits_after(trace, step_ns) if bound_by(busy) == "host" else None,
     )

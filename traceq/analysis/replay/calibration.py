@@ -39,7 +39,7 @@ class Calibration:
     slow: TimeScale
     """As likely, with the host as slow as it may be."""
     measured: bool
-    """Whether this is known from a step without the profiler."""
+    """True if the speeds come from a step timed without the profiler."""
 
     @property
     def scales(self) -> tuple[TimeScale, ...]:

@@ -37,10 +37,10 @@ class CriticalPath:
     host: pl.DataFrame
     """The host's part: ``cause``, what it did, and ``time``, longest first."""
     gpu_ns: float
-    """How long the GPU's part is, with the gaps between its kernels."""
+    """Duration of the GPU's part, with the gaps between its kernels."""
     host_ns: float
     complete: bool
-    """Whether it could be followed to the beginning of the step."""
+    """True if the path reaches the beginning of the step."""
 
 
 def critical_path(trace: Trace, replay: Replay, scale: TimeScale) -> CriticalPath:
@@ -133,7 +133,7 @@ class _Path:
 
     def links(self) -> tuple[list[_GpuLink | _HostLink], bool]:
         """Return the links, last first, and whether they reach the beginning."""
-        found: list[_GpuLink | _HostLink] = []
+        links: list[_GpuLink | _HostLink] = []
         runs: set[int | None] = set()
         epochs: set[int] = set()
         place: _Work | _Host | None = self._last()
@@ -142,19 +142,19 @@ class _Path:
             if isinstance(place, _Work):
                 run = self._first[place.row]
                 if run in runs:
-                    return found, False
+                    return links, False
                 runs.add(run)
                 link, place = self._gpu_link(place)
             else:
                 if place.epoch in epochs:
-                    return found, False
+                    return links, False
                 epochs.add(place.epoch)
                 link, place = self._host_link(place)
-            found.append(link)
-        return found, True
+            links.append(link)
+        return links, True
 
     def _last(self) -> _Work | _Host:
-        """Return what the step ends with: the host, or the work that is done last."""
+        """Return the end of the step: the host, or the GPU work that ends last."""
         host = _Host(len(self._blocked), self._edges[-1])
         last = max(range(len(self._done)), key=self._done.__getitem__, default=None)
         if last is None or self._done[last] < self._reached(host):
@@ -196,7 +196,7 @@ class _Path:
         return _HostLink(begin, place.moment, high - low)
 
     def _reached(self, place: _Host) -> float:
-        """Return when the replay's host is at a place."""
+        """Return the time at which the replayed host reaches a place."""
         return self._host[place.epoch] + self._host_work(place).time
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 REPLAY_STAGES = 7
-"""How often it is said how far the replay and this account of it are."""
+"""Number of progress reports of the replay and of this account."""
 NEW_SHAPE = "operators on new shapes"
 LOADING = "loading kernels"
 SLOW = "operators slower than usual"
@@ -84,17 +84,17 @@ class HostAccount:
     """The host's time in order: ``start``, ``end``, ``at`` (the row of the host's
     tree) and ``thing``, what the host did."""
     described: Described
-    """What the things and the rows of the tree are."""
+    """Descriptions of the things and of the rows of the host's tree."""
     host: HostSegments
     gaps: pl.DataFrame
-    """When the GPU idled."""
+    """Idle gaps of the GPU."""
     replay: Replay
     scale: TimeScale
-    """How fast the host is without the profiler."""
+    """Speed of the host without the profiler."""
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return self.host.steps
 
     @property
@@ -170,7 +170,7 @@ class HostAccount:
         """
         parts = layer_names(pl.col("module")).str.split("/")
         depths = pl.int_ranges(pl.col("path").list.len())
-        found = (
+        by_module = (
             self.entries.select(*_TIMES, path=parts)
             .drop_nulls("path")
             .group_by("path")
@@ -182,7 +182,7 @@ class HostAccount:
             .agg(pl.col(_TIMES).sum())
             .with_columns(module=pl.col("path").list.join("/"))
         )
-        return _in_order(found).drop("path")
+        return _in_order(by_module).drop("path")
 
     def _by(self, *keys: str) -> pl.DataFrame:
         return (
@@ -225,7 +225,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
 
 
 def _between(spans: pl.DataFrame, until: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """Return what is in spans, which are in order, by what there is until a moment."""
+    """Return the amount in each of the ordered spans, from a cumulative function."""
     start, end = spans["start"], spans["end"]
     before = until(start)
     # Nearly all end where the next one begins.
@@ -266,22 +266,22 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
     both = (
         known(of_node[contexts.number[at[gaps[side]]]]) for side in ("before", "after")
     )
-    found = (
+    pairs = (
         gaps.filter(*both)
         .select("before", segment=pl.int_ranges(pl.col("before") + 1, "after"))
         .explode("segment")
     )
-    before, between = (host.thread(at[found[one]]) for one in ("before", "segment"))
-    return found["segment"].filter(before != between)
+    before, between = (host.thread(at[pairs[one]]) for one in ("before", "segment"))
+    return pairs["segment"].filter(before != between)
 
 
 def _in_closures(trace: Trace, host: HostSegments) -> pl.Series:
     """Return the segments of optimizers' regions in which a closure was running."""
-    found = closures(trace)
-    if not found.height:
+    closed = closures(trace)
+    if not closed.height:
         return pl.Series(dtype=INDEX)
     until = constant(0, trace.annotations.height, pl.Int64)
-    until = until.scatter(found["region"], found["closed"])
+    until = until.scatter(closed["region"], closed["closed"])
     regions = host.contexts.rows_of("annotations")
     rows = rows_where(host.in_contexts(known((until > 0)[regions])))
     inside = host.segments[rows]
@@ -315,7 +315,7 @@ def _as_others(
 
 
 def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
-    """Return what rows are, of another kind where an op was slower than usual."""
+    """Return rows described, those of ops slower than usual with another kind."""
     reason = (
         pl.when(pl.col("new") & pl.col("planned"))
         .then(pl.lit(NEW_SHAPE))
@@ -328,18 +328,18 @@ def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
         return described
     thing, things = described.thing, described.things
     own = rows_where(marked_at(things["own"], thing))
-    found = pl.DataFrame(
+    slow_rows = pl.DataFrame(
         {"row": own, "thing": thing[own], "op": described.host.op[own]}
     ).join(slow, on="op", maintain_order="left")
-    more = found.select("thing", "kind").unique(maintain_order=True)
-    number = found.join(
+    more = slow_rows.select("thing", "kind").unique(maintain_order=True)
+    number = slow_rows.join(
         more.with_row_index("number", things.height),
         on=["thing", "kind"],
         maintain_order="left",
     )["number"]
     return replace(
         described,
-        thing=thing.clone().scatter(found["row"], number),
+        thing=thing.clone().scatter(slow_rows["row"], number),
         things=pl.concat(
             [things, things[more["thing"]].with_columns(more["kind"])],
         ),
@@ -367,10 +367,10 @@ def _entries(account: HostAccount) -> pl.DataFrame:
     )["entry"]
     # Calls of the function, not of what is built in to it.
     of_function = things["kind"].is_in(_FUNCTIONS)[spans["thing"]]
-    told = account.told(spans, "at", "caller", *_TIMES)
-    called = told["caller"].zip_with(of_function, told["at"])
+    timed = account.told(spans, "at", "caller", *_TIMES)
+    called = timed["caller"].zip_with(of_function, timed["at"])
     return (
-        told.with_columns(entry=entry[spans["thing"]], called=called)
+        timed.with_columns(entry=entry[spans["thing"]], called=called)
         .group_by("entry")
         .agg(
             calls=pl.col("called").drop_nulls().n_unique() / steps,

@@ -47,11 +47,11 @@ class IdleAccount:
 
     steps: int
     idle_ns: float
-    """How long the GPU waits for the host in a step."""
+    """Time per step that the GPU waits for the host."""
     step_ns: float
-    """What a step takes."""
+    """Duration of a step."""
     waits: Waits
-    """What the GPU waits for."""
+    """The host's activity in that time, computed on demand."""
 
     @cached_property
     def kinds(self) -> pl.DataFrame:
@@ -95,8 +95,8 @@ class IdleAccount:
     @cached_property
     def _things(self) -> pl.DataFrame:
         """The things that the GPU waits for, with ``time`` and ``calls`` per step."""
-        found = self.waits.things(self.idle_ns * self.steps)
-        return found.with_columns(pl.col("time", "calls") / self.steps)
+        things = self.waits.things(self.idle_ns * self.steps)
+        return things.with_columns(pl.col("time", "calls") / self.steps)
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class Waits:
     pieces: pl.DataFrame
     """The pieces of the host's time in which the GPU waits: see ``_waited_pieces``."""
     changes: tuple[Change, ...]
-    """What is changed in the steps, as far as it is the host's."""
+    """The changes applied to the steps, without those of the GPU alone."""
 
     def things(self, idle_ns: float) -> pl.DataFrame:
-        """Return what the GPU waits for, so long in all.
+        """Return the things that the GPU waits for, scaled to this total wait.
 
         ``kind``, ``name``, ``file``, ``line`` and ``function`` of each distinct thing,
         ``time`` and ``calls``, those of it that the GPU waits for.
@@ -135,9 +135,9 @@ class Waits:
     def _by_thing(self, spans: pl.DataFrame, things: int) -> pl.DataFrame:
         """Return ``thing``, ``time`` and ``calls``, as far as the GPU waits."""
         changes = [(one.cover.spans, one.host_share) for one in self.changes]
-        found = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
-        if found is not None:
-            return found
+        native = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
+        if native is not None:
+            return native
         nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))
         parts = (
             _waited(spans, some, self.changes)
@@ -239,8 +239,8 @@ def _waited(
     rate = (worked / whole).zip_with(whole > 0, pl.Series([0.0]))
     waited = reached - since[piece]
     waits = waited.zip_with(waited < length, length) * rate[piece]
-    found = spans.select("thing", "at", waits.alias("waits"))
-    return found.filter(pl.col("waits") > _SHORTEST)
+    waited_spans = spans.select("thing", "at", waits.alias("waits"))
+    return waited_spans.filter(pl.col("waits") > _SHORTEST)
 
 
 def _exact_sum(column: str) -> pl.Expr:
@@ -297,7 +297,7 @@ def _repeated(count: pl.Series) -> pl.Series:
 
 
 def _waits(late: pl.DataFrame, whole: float) -> pl.DataFrame:
-    """Return when, on the host's own clock, the GPU waits; each instant once.
+    """Return the GPU's waits on the host's own clock; each instant counts once.
 
     What the GPU waits for before the first launch began in the round before.
     """

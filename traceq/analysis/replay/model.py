@@ -92,9 +92,9 @@ def _between(assumed: HostCost, measured: HostCost | None) -> HostCost:
     return HostCost(*(round(sqrt(max(1, one * two))) for one, two in pairs))
 
 
-def _as_much(cost: HostCost, assumed: HostCost, found: HostCost) -> HostCost:
+def _as_much(cost: HostCost, assumed: HostCost, measured: HostCost) -> HostCost:
     """Return a cost as much larger as another one was found to be."""
-    triples = zip(cost, assumed, found, strict=True)
+    triples = zip(cost, assumed, measured, strict=True)
     return HostCost(*(round(one * after / before) for one, before, after in triples))
 
 
@@ -103,11 +103,11 @@ class StepModel:
     """The steps as work of the host and of the GPU, with dependencies."""
 
     work: pl.DataFrame
-    """What the GPU does, in the order of each stream: ``id`` (of the kernel), ``lane``
-    (its stream), ``launched_at`` (when the host launched it), ``start``, ``end``,
-    ``dur``, ``latency`` (from its launch to its start on an idle stream), ``gap`` (from
-    the end of what it waits for to its start), ``after`` (the row of another stream
-    that it waits for), ``before`` (when the work before it on its stream was done)."""
+    """GPU work, in the order of each stream: ``id`` (of the kernel), ``lane`` (its
+    stream), ``launched_at`` (when the host launched it), ``start``, ``end``, ``dur``,
+    ``latency`` (from its launch to its start on an idle stream), ``gap`` (from the end
+    of what it waits for to its start), ``after`` (the row of another stream that it
+    waits for), ``before`` (when the work before it on its stream was done)."""
     waits: pl.DataFrame
     """Calls that block the host, in order: ``id`` (of the call), ``start``, ``end``,
     ``waits_for`` (the row of the work it waits for; none if that is of an earlier
@@ -117,7 +117,7 @@ class StepModel:
     without the profiler, estimated from the events that were recorded in it."""
     steps: int
     repeats: bool
-    """Whether another such step follows; not so in a trace without steps."""
+    """True if another such step follows; False in a trace without steps."""
 
 
 def build_model(
@@ -229,8 +229,8 @@ def _with_launches(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 def _usual_latency(work: pl.DataFrame, latency: pl.Expr) -> int:
     """Return the median latency of a launch to an idle stream."""
     idle = pl.col("launched_at") > pl.col("before")
-    found = work.select(latency.filter(idle).median()).item()
-    return round(min(found or LAUNCH_LATENCY_NS, LONGEST_LAUNCH_LATENCY_NS))
+    median = work.select(latency.filter(idle).median()).item()
+    return round(min(median or LAUNCH_LATENCY_NS, LONGEST_LAUNCH_LATENCY_NS))
 
 
 def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
@@ -247,13 +247,13 @@ def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
         after_lane="lane",
         after_launch="launched_at",
     )
-    found = asof(late, ended, "start", "after_end", by="device").filter(
+    earlier = asof(late, ended, "start", "after_end", by="device").filter(
         pl.col("after_lane") != pl.col("lane"),
         pl.col("after_end") > pl.col("ready"),
         pl.col("after_launch") <= pl.col("launched_at"),
     )
     return work.join(
-        found.select("row", "after", "after_end"),
+        earlier.select("row", "after", "after_end"),
         on="row",
         how="left",
         maintain_order="left",
@@ -295,8 +295,8 @@ def _moments(
     edges = pl.Series([begin or 0, max(end or 0, (begin or 0) + 1)])
     moments = pl.concat([*sides, work["launched_at"]])
     inside = moments.filter(moments.is_between(*edges))
-    found = pl.concat([inside, edges]).sort()
-    return found.filter(found.ne_missing(found.shift(1)))
+    cuts = pl.concat([inside, edges]).sort()
+    return cuts.filter(cuts.ne_missing(cuts.shift(1)))
 
 
 def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
@@ -333,7 +333,7 @@ def _of_recorder(trace: Trace) -> pl.DataFrame:
 
 
 def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
-    """Return what tells how much of the time before moments recording slows down.
+    """Return a function: the time before each moment that recording slows down.
 
     With stacks that is all of it. Without them Python runs as fast as ever between the
     operators and calls.
@@ -342,8 +342,8 @@ def _slowed_until(trace: Trace) -> Callable[[pl.Series], pl.Series]:
         return lambda moments: moments
     ops = trace.host_ops[["ts", "dur", "parent"]]
     outermost = ops.filter(pl.col("parent").is_null())
-    found = [spans(outermost), spans(trace.runtime), recorder_stalls(trace)]
-    return Cover(pl.concat(found)).until
+    slowed = [spans(outermost), spans(trace.runtime), recorder_stalls(trace)]
+    return Cover(pl.concat(slowed)).until
 
 
 def _quiet(trace: Trace, windows: pl.Series) -> pl.Series:
@@ -360,7 +360,7 @@ def _quiet(trace: Trace, windows: pl.Series) -> pl.Series:
 def _python(
     trace: Trace, windows: pl.Series, between: pl.Series, quiet: pl.Series
 ) -> pl.Series:
-    """Return which part of the time between operators is Python, in each window.
+    """Return the fraction of the time between operators that is Python, by window.
 
     The rest is of recording operators, outside of them. Where they ask something of the
     GPU, it is in what they cost.
@@ -380,7 +380,7 @@ def _share(
     quiet: pl.Series,
     costs: HostCosts,
 ) -> pl.Series:
-    """Return which part of its time the host takes in each window, unrecorded.
+    """Return the host's time without the profiler, as a fraction, in each window.
 
     ``plain`` and ``recorded`` are what its events should take.
     """
@@ -399,7 +399,7 @@ def _share(
 def _expected(
     trace: Trace, edges: pl.Series, quiet: pl.Series, costs: HostCosts
 ) -> tuple[pl.Series, pl.Series]:
-    """Return what events take between edges, without and with the profiler."""
+    """Return the cost of the events between edges, without and with the profiler."""
     quiet_op = costs.quiet_op
     if trace.facts.shapes:
         quiet_op = HostCost(quiet_op.plain_ns, quiet_op.overhead_ns + SHAPES_NS)

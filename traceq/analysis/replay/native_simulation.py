@@ -28,31 +28,31 @@ class Steps(NamedTuple):
     """The host's work and the GPU's work in a run."""
 
     worked: pl.Series
-    """How much the host has worked at each edge of its pieces of time."""
+    """Cumulative host work at each edge of its pieces of time."""
     stays: pl.Series
-    """Which part of the time of each piece of work is left."""
+    """Remaining fraction of each work item's duration."""
     launch: pl.Series
-    """The edge at which it was launched."""
+    """The edge at which each work item was launched."""
     late: pl.Series
-    """How much later than the last edge that was."""
+    """Time from that edge to the launch, where the launch is after the last edge."""
     epoch: pl.Series
-    """The time between two blocking calls in which that was."""
+    """The epoch of the launch: the time between two blocking calls."""
     group: pl.Series
-    """The group that it is in."""
+    """The group that the work item is in."""
     latency: pl.Series
-    """From its launch to its start."""
+    """Time from its launch to its start."""
     gap: pl.Series
-    """From the work before to its start."""
+    """Time from the end of the work before it to its start."""
     dur: pl.Series
     """Its duration."""
     wait_start: pl.Series
     """The edges at which blocking calls begin."""
     wait_end: pl.Series
-    """Where they end."""
+    """The edges at which they end."""
 
 
 class Order(NamedTuple):
-    """What is gone through one after the other."""
+    """The groups of work and the blocking calls, in the order of the simulation."""
 
     group: pl.Series
     """Of each in order, a group; none for a blocking call, which ends the epoch."""
@@ -65,26 +65,26 @@ class Order(NamedTuple):
     waits_for: pl.Series
     """The group that each blocking call waits for; none if it waits for all."""
     blocks: pl.Series
-    """Whether it blocks."""
+    """1 if the call blocks, else 0."""
     resume: pl.Series
-    """How long the host takes to go on."""
+    """Time from the end of the wait until the host goes on."""
     behind: pl.Series
-    """When each lane is done with what was before."""
+    """Time at which each lane finishes the work before the steps."""
 
 
 class Played(NamedTuple):
     """The result of a run."""
 
     took: float
-    """How long the last round took."""
+    """Duration of the last round."""
     host: pl.Series
-    """When the host began each epoch of it."""
+    """Start of each epoch of that round on the host."""
     entered: pl.Series
-    """When each group of work could begin, launches aside."""
+    """Earliest start of each group of work, launches aside."""
 
 
 def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
-    """Return how much the host has worked at each edge, with these parts of it left."""
+    """Return the cumulative host work at each edge, with these fractions of it left."""
     if (columns := native_columns("gg", (own, left))) is None:
         return None
     own, left = columns
@@ -94,7 +94,7 @@ def worked(own: pl.Series, left: pl.Series, scale: float) -> pl.Series | None:
 def played(
     steps: Steps, order: Order, groups: int, scale: float, rounds: int
 ) -> Played | None:
-    """Return how the steps go, with the GPU at this speed."""
+    """Return the simulated steps, with the GPU at this speed."""
     of_steps, of_order = native_columns(_STEPS, steps), native_columns(_ORDER, order)
     if of_steps is None or of_order is None:
         return None
@@ -125,7 +125,7 @@ def waits(
     things: int,
     shortest: float,
 ) -> pl.DataFrame | None:
-    """Return how long the GPU waits for each thing: ``thing``, ``time``, ``calls``.
+    """Return the GPU's wait for each thing: ``thing``, ``time``, ``calls``.
 
     ``spans`` are those of the host's time, ``pieces`` those of idle_account.py. The
     changes are when the host does what they remove, and which share of it.

@@ -51,7 +51,7 @@ class Change:
     kernel_share: float = 0.0
     """The share of its time that is removed."""
     spans: pl.DataFrame = field(default_factory=lambda: NO_SPANS)
-    """When the host did what is removed or gets faster: ``start`` and ``end``."""
+    """Host time that is removed or gets faster: ``start`` and ``end``."""
     host_share: float = 0.0
     """The share of that time that is removed."""
     syncs: frozenset[int] = frozenset()
@@ -70,7 +70,8 @@ class TimeScale:
     host: float = 1.0
     gpu: float = 1.0
     recorded: bool = False
-    """Whether the host takes as long as recorded, or as estimated without that."""
+    """True for the host's time as recorded, False for the estimate without the
+    profiler."""
 
 
 AS_RECORDED = TimeScale(recorded=True)
@@ -81,20 +82,20 @@ class Result:
     """The result of a run."""
 
     step_ns: float
-    """What one of them takes in the long run."""
+    """Duration of a step in the steady state."""
     host: pl.Series
-    """When the host began each epoch of the last round."""
+    """Start of each epoch of the last round on the host."""
     entered: pl.Series
-    """When each group of work could begin, launches aside."""
+    """Earliest start of each group of work, launches aside."""
 
 
 class _HostClock(NamedTuple):
     """The host's own work, counted from the beginning of each epoch."""
 
     launches: pl.Series
-    """How much it has worked at each launch."""
+    """Host work from the beginning of the epoch to each launch."""
     epochs: pl.Series
-    """How much it works in each epoch."""
+    """Host work of each epoch."""
 
 
 class _Times(NamedTuple):
@@ -172,16 +173,16 @@ class Replay:
         """Return the result of the steps with these changes, at these speeds."""
         if not changes and scale in self._runs:
             return self._runs[scale]
-        asked = (tuple(changes), scale)
+        key = (tuple(changes), scale)
         # Looked at once: rules run at once, and another one may ask meanwhile.
         last = self._last
-        if last is not None and last[0] == asked:
+        if last is not None and last[0] == key:
             return last[1]
         rounds = _ROUNDS if self.model.repeats else 1
         result = self._played(changes, scale, self._order, rounds)
         if not changes:
             self._runs[scale] = result
-        self._last = (asked, result)
+        self._last = (key, result)
         return result
 
     def once(self) -> float:
@@ -220,7 +221,7 @@ class Replay:
     def timeline(
         self, scale: TimeScale, changes: Sequence[Change] = ()
     ) -> pl.DataFrame:
-        """Return when work begins and is done in the last round, as ``work`` has it.
+        """Return start and end of the GPU work in the last round, ordered as ``work``.
 
         ``begin`` and ``done`` count from when the host began the first round;
         ``by_launch`` is whether its launch decided when it began, ``host_ns`` how much
@@ -241,11 +242,11 @@ class Replay:
         return self._edges, self._worked(changes, scale)
 
     def moments(self, worked: pl.Series, scale: TimeScale) -> pl.Series:
-        """Return when, as recorded, the host had worked that much."""
+        """Return the recorded moments at which the host has done this much work."""
         edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
         piece = (count_until(reached, worked).cast(pl.Int64) - 1).clip(0, last)
-        start, end = (reached[found] for found in (piece, piece + 1))
+        start, end = (reached[index] for index in (piece, piece + 1))
         inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
         length = edges[piece + 1] - edges[piece]
         return edges[piece] + (inside * length).cast(pl.Int64)
@@ -258,10 +259,10 @@ class Replay:
         return self._usual._replace(worked=worked, stays=self._stays(changes))
 
     def _worked(self, changes: Sequence[Change], scale: TimeScale) -> pl.Series:
-        """Return how much the host has worked at each edge of its pieces of time."""
-        asked = (tuple(changes), scale)
+        """Return the cumulative host work at each edge of its pieces of time."""
+        key = (tuple(changes), scale)
         last = self._last_worked
-        if last is not None and last[0] == asked:
+        if last is not None and last[0] == key:
             return last[1]
         left = self._awake
         if changes:
@@ -275,7 +276,7 @@ class Replay:
         if worked is None:
             sums = (own * left * scale.host).cum_sum()
             worked = pl.concat([pl.Series([0.0]), sums], rechunk=True)
-        self._last_worked = (asked, worked)
+        self._last_worked = (key, worked)
         return worked
 
     def _left_of_host(self, change: Change) -> tuple[pl.Series, pl.Series]:
@@ -325,7 +326,7 @@ def _rounds(
     scale: float,
     rounds: int,
 ) -> native_simulation.Played:
-    """Return how the steps go, as compiled code does."""
+    """Return the simulated steps: the reference of the compiled code."""
     clock, times = _host_clock(steps), _times(steps, scale)
     epochs = clock.epochs.to_list()
     time, reach = _sums(steps, times, clock)
@@ -370,7 +371,7 @@ def _rounds(
 def _timeline(
     steps: native_simulation.Steps, run: Result, scale: float
 ) -> list[pl.Series]:
-    """Return what ``Replay.timeline`` adds, as compiled code does."""
+    """Return the columns of ``Replay.timeline``: the reference of the compiled code."""
     clock, times = _host_clock(steps), _times(steps, scale)
     worked_before = clock.epochs.cum_sum().shift(1, fill_value=0.0)
     # Counted without the time of the work before it, starts can be compared.
@@ -409,7 +410,7 @@ def _host_clock(steps: native_simulation.Steps) -> _HostClock:
 
 
 def _times(steps: native_simulation.Steps, scale: float) -> _Times:
-    """Return what each piece of work takes."""
+    """Return the duration of each work item."""
     # With removed work the gap before it is removed too.
     gap = steps.gap * (steps.stays > 0) * scale
     time = gap + steps.dur * steps.stays * scale
@@ -419,7 +420,7 @@ def _times(steps: native_simulation.Steps, scale: float) -> _Times:
 def _reach_alone(
     steps: native_simulation.Steps, times: _Times, clock: _HostClock
 ) -> pl.Series:
-    """Return when launches let work begin, without the time of work before it."""
+    """Return the earliest starts by launches, without the time of earlier work."""
     return steps.latency + clock.launches - times.gap - times.before
 
 

@@ -115,9 +115,9 @@ class Call(NamedTuple):
     kernel: str
     """The name of a kernel that it launched."""
     dtype: str
-    """What that name says of the dtype, as bf16."""
+    """The dtype in that name, as bf16."""
     gradients: Callable[[], float]
-    """Asked for the bytes of all gradients of a step, for ops on all weights."""
+    """Returns the bytes of all gradients of a step, for ops on all weights."""
 
 
 def least_bytes(call: Call) -> float | None:
@@ -139,10 +139,10 @@ def is_counted(name: str) -> bool:
 
 @lru_cache(4096)
 def _counter(name: str) -> Callable[[Call], float | None] | None:
-    """Return what counts the bytes of an op; none for one that is not known."""
+    """Return the function that counts the bytes of an op; none for an unknown op."""
     plain = name.partition("::")[2]
     base = plain if plain in _REDUCTIONS else plain.rstrip("_")
-    known = (
+    counters = (
         (name in MATMULS, _matmul),
         (name in FUSED_ARGUMENTS, _attention),
         (name in _CONVOLUTIONS, _convolution),
@@ -154,7 +154,7 @@ def _counter(name: str) -> Callable[[Call], float | None] | None:
         (base in _LIKE_FIRST, _like_first),
         (base in _FILLS, _fill),
     )
-    return next((count for matches, count in known if matches), None)
+    return next((count for matches, count in counters if matches), None)
 
 
 class _Tensor(NamedTuple):
@@ -167,12 +167,12 @@ class _Tensor(NamedTuple):
 
 def _tensors(call: Call) -> list[_Tensor]:
     """Return the inputs that are tensors of a known dtype."""
-    found = [
+    tensors = [
         _tensor(call, at)
         for at, kind in enumerate(call.types or ())
         if kind in ALL_SIZES
     ]
-    return [one for one in found if one is not None]
+    return [one for one in tensors if one is not None]
 
 
 def _tensor(call: Call, at: int) -> _Tensor | None:
@@ -191,15 +191,15 @@ def _tensor(call: Call, at: int) -> _Tensor | None:
 
 
 def _need(call: Call, at: int) -> _Tensor:
-    found = _tensor(call, at)
-    if found is None:
+    tensor = _tensor(call, at)
+    if tensor is None:
         raise ValueError(at)
-    return found
+    return tensor
 
 
 def _all(call: Call) -> float | None:
-    found = [one.bytes for one in _tensors(call)]
-    return sum(found) if found else None
+    sizes = [one.bytes for one in _tensors(call)]
+    return sum(sizes) if sizes else None
 
 
 def _elementwise(call: Call) -> float | None:

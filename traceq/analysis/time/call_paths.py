@@ -86,9 +86,9 @@ def by_paths(code: pl.Series, parent: pl.Series) -> Alike:
     Paths are the same whose inner halves are, and whose outer halves are: with every
     round they are twice as long, so the rounds are few.
     """
-    found, up = counted(code), parent
+    ids, up = counted(code), parent
     nothing = len(parent) - 1
     while up.min() != nothing:
-        found = alike(found.number, found.number[up])
+        ids = alike(ids.number, ids.number[up])
         up = up[up]
-    return found
+    return ids

@@ -62,11 +62,11 @@ def device_syncs(trace: Trace) -> pl.DataFrame:
             copies=nothing,
             gap=pl.lit(0, pl.Int64),
         )
-    found = pl.concat(
+    syncs = pl.concat(
         [_by_op(trace, calls), _outside_ops(trace, calls)], how="diagonal"
     )
-    found = found.filter(~serves_collective(trace, found))
-    return _with_gap(trace, found.sort("ts", "id"))
+    syncs = syncs.filter(~serves_collective(trace, syncs))
+    return _with_gap(trace, syncs.sort("ts", "id"))
 
 
 def waits_long() -> pl.Expr:
@@ -78,14 +78,14 @@ def waits_long() -> pl.Expr:
 
 def syncs_in_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the syncs of the steps that operators make."""
-    found = device_syncs(trace).filter(pl.col("op").is_not_null())
-    return in_steps(found, trace, steady)
+    syncs = device_syncs(trace).filter(pl.col("op").is_not_null())
+    return in_steps(syncs, trace, steady)
 
 
 def syncs_outside_ops(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the syncs of the steps that the program makes itself, outside of ops."""
-    found = device_syncs(trace).filter(pl.col("op").is_null())
-    return in_steps(found, trace, steady)
+    syncs = device_syncs(trace).filter(pl.col("op").is_null())
+    return in_steps(syncs, trace, steady)
 
 
 @cached_per_trace
@@ -121,8 +121,8 @@ def _by_op(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
             end=END.max(),
         )
     )
-    found = by_op.filter(~_explained(trace, by_op["op"]))
-    return found.join(
+    syncing = by_op.filter(~_explained(trace, by_op["op"]))
+    return syncing.join(
         _directions(trace), on="op", how="left", maintain_order="left"
     ).filter((pl.col("wait") >= COPY_SYNC_NS) | pl.col("copies").ne_missing(TO_GPU))
 
@@ -210,11 +210,11 @@ def _calls_at(frames: pl.DataFrame, syncs: pl.DataFrame, pattern: str) -> pl.Ser
     chosen &= reduce(or_, (frames["thread"] == thread for thread in threads))
     calls = frames[["id", "thread", "ts"]].filter(chosen)
     moments = syncs[["thread", "ts", "end"]].with_row_index("row")
-    found = asof(moments, calls, "ts", "ts", by="thread").drop_nulls("id")
-    name, start, length = frames[["name", "ts", "dur"]][found["id"]]
-    around = start + length >= found["end"]
+    last = asof(moments, calls, "ts", "ts", by="thread").drop_nulls("id")
+    name, start, length = frames[["name", "ts", "dur"]][last["id"]]
+    around = start + length >= last["end"]
     name = name.filter(around).cast(pl.String)
-    return nothing.scatter(found["row"].filter(around), name)
+    return nothing.scatter(last["row"].filter(around), name)
 
 
 def _explained(trace: Trace, ops: pl.Series) -> pl.Series:
@@ -228,11 +228,11 @@ def _explained(trace: Trace, ops: pl.Series) -> pl.Series:
     return captured | trace.ops["compiling"][ops] | ops.is_in(others.implode())
 
 
-def _with_gap(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def _with_gap(trace: Trace, syncs: pl.DataFrame) -> pl.DataFrame:
     """Add how long the GPU idles from a sync on; a gap belongs to its first sync."""
     gaps = idle_gaps(trace)
-    row = gap_at(gaps, found["end"])
+    row = gap_at(gaps, syncs["end"])
     first = row.is_first_distinct() & row.is_not_null()
-    since, start = found["ts"], gaps["start"][row]
+    since, start = syncs["ts"], gaps["start"][row]
     idle = gaps["end"][row] - since.zip_with(since > start, start)
-    return found.with_columns(gap=idle.zip_with(first, pl.Series([0])))
+    return syncs.with_columns(gap=idle.zip_with(first, pl.Series([0])))

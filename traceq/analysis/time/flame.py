@@ -47,13 +47,13 @@ def gpu_flame(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     where it is known, and the kernel.
     """
     kernels = by_part(trace, steady.kernels)
-    found = kernels.with_columns(
+    rows = kernels.with_columns(
         op=trace.ops["name"][kernels["op"]],
         leaf=pl.col("name"),
         cause=gpu_causes(trace, kernels["id"]),
     )
     return _paths(
-        found,
+        rows,
         time=pl.col("time").sum() / steady.count,
         calls=pl.len() / steady.count,
     )
@@ -67,7 +67,7 @@ def host_flame(trace: Trace, segments: pl.DataFrame, steps: int) -> pl.DataFrame
     """
     around = pl.col("phase").forward_fill().over("step")
     same = around == pl.col("phase").backward_fill().over("step")
-    found = segments.with_columns(
+    rows = segments.with_columns(
         phase=pl.coalesce(
             pl.col("kind").replace_strict(
                 _PHASES, default=None, return_dtype=trace.ops.schema["phase"]
@@ -84,7 +84,7 @@ def host_flame(trace: Trace, segments: pl.DataFrame, steps: int) -> pl.DataFrame
         # What is between two ops of a phase is of that phase, too.
     ).with_columns(phase=pl.coalesce("phase", pl.when(same).then(around)))
     return _paths(
-        found,
+        rows,
         time=(pl.col("end") - pl.col("start")).sum() / steps,
         idle=pl.col("idle").sum() / steps,
         calls=pl.col("call").sum() / steps,

@@ -119,13 +119,13 @@ class Described:
     built-in or not."""
     host: HostSegments
     contexts: Contexts
-    """What the rows of the tree have in common, and of these contexts:"""
+    """The contexts of the rows: rows with the same call path share one."""
     functions: pl.Series
-    """which are Python functions that are in a file,"""
+    """For each context, whether it is a Python function that is in a file."""
     hooks: pl.Series
-    """which are calls of hooks,"""
+    """For each context, whether it is the call of a hook."""
     of_hook: pl.Series
-    """and which are what a hook does."""
+    """For each context, whether it is the work of a hook."""
 
     @cached_property
     def caller(self) -> pl.Series:
@@ -134,10 +134,10 @@ class Described:
             of_context[self.contexts.number]
             for of_context in (self.functions, self.hooks, self.of_hook)
         )
-        found = self.host.nearest(functions)
+        caller = self.host.nearest(functions)
         if of_hook.any():
-            found = self.host.nearest(hooks).zip_with(of_hook, found)
-        return only(found, found < self.host.nothing)
+            caller = self.host.nearest(hooks).zip_with(of_hook, caller)
+        return only(caller, caller < self.host.nothing)
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,11 @@ class _Places:
     """
 
     inside: pl.Series
-    """For each row of the tree the one of these that it is in."""
+    """For each context, the one of these that it is in."""
     functions: pl.Series
-    """Which rows of the tree are functions that are in a file."""
+    """For each context, whether it is a function that is in a file."""
     hooks: pl.Series
-    """Which rows of the tree are calls of hooks."""
+    """For each context, whether it is the call of a hook."""
     table: pl.DataFrame
     """Of each of these ``row`` (of the tree) and ``frame`` (of that table); which of
     these is the function, ``caller``, the ``user`` function around it, what that calls,
@@ -165,7 +165,7 @@ class _Places:
 
 
 def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
-    """Return what each row of the host's tree is.
+    """Return a description of each row of the host's tree.
 
     ``waits`` are the runtime calls that waited for the GPU.
     """
@@ -186,16 +186,16 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
     itself = itself.zip_with(frame.is_not_null(), called)
     around = trace.ops.select(pl.col("name", "compiling", "module", *PLACE).gather(op))
     # One context of each thing tells what it is.
-    thing, told = alike(
+    thing, first = alike(
         contexts.tree["part"],
         itself,
         alike(*around).number,
         _signs(trace, places)[inside],
     )
-    facts = _facts(trace, places, inside[told], frame[told], op[told]).with_columns(
-        calls.select(pl.all().gather(told)),
-        is_op=contexts.rows_of("ops")[told].is_not_null(),
-        inner_region=contexts.rows_of("annotations")[told].is_not_null(),
+    facts = _facts(trace, places, inside[first], frame[first], op[first]).with_columns(
+        calls.select(pl.all().gather(first)),
+        is_op=contexts.rows_of("ops")[first].is_not_null(),
+        inner_region=contexts.rows_of("annotations")[first].is_not_null(),
     )
     things = _things(facts, keeps_libraries=_keeps_libraries(trace))
     return Described(
@@ -215,11 +215,11 @@ def _with_waits(trace: Trace, host: HostSegments, waits: pl.Series) -> Contexts:
     They are ``waited`` and ``blocking``.
     """
     rows = rows_where(host.are("runtime"))
-    found = pl.DataFrame({"first": rows, "row": host.tree["row"][rows]}).with_columns(
+    calls = pl.DataFrame({"first": rows, "row": host.tree["row"][rows]}).with_columns(
         waited=pl.col("row").is_in(waits.implode()),
         blocking=pl.col("row").is_in(_blocking_copies(trace).implode()),
     )
-    return host.contexts.apart(found.filter(pl.col("waited") | pl.col("blocking")))
+    return host.contexts.apart(calls.filter(pl.col("waited") | pl.col("blocking")))
 
 
 def _signs(trace: Trace, places: _Places) -> pl.Series:
@@ -235,7 +235,7 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
 
 
 def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
-    """Return what things are, by what is known of them."""
+    """Return the distinct things of the facts: kind, name and place."""
     python = facts.select(name=pl.coalesce("source", "called"))
     texts = facts.with_columns(
         pl.col(pl.Categorical, pl.Enum).cast(pl.String),
@@ -275,7 +275,7 @@ def _runs_compiled(facts: pl.DataFrame) -> bool:
 
 
 def _of_python(names: pl.Series) -> pl.DataFrame:
-    """Return what the files of Python, or names of what is in none, tell of it."""
+    """Return the kinds of Python calls, by their files or, without one, their names."""
     name = pl.col("name")
     kinds = [(name.str.contains(one), pl.lit(kind)) for kind, one in _KIND_OF_LIBRARY]
     return pl.DataFrame({"name": names}).select(
@@ -292,7 +292,7 @@ def _facts(
     frame: pl.Series,
     op: pl.Series,
 ) -> pl.DataFrame:
-    """Return what there is to know of rows of the tree."""
+    """Return the facts about rows of the tree."""
     frames, ops, table = trace.frames, trace.ops, places.table
     python, user, hook = (places.of(one, inside) for one in ("caller", "user", "hook"))
     modules = ops["module"][op], table["module"][inside]
@@ -321,7 +321,7 @@ def _facts(
 
 @dataclass(frozen=True)
 class _Names:
-    """What the names of Python calls tell; each distinct one is looked at once."""
+    """Facts from the names of Python calls; each distinct name is parsed once."""
 
     facts: pl.DataFrame
     """Of each name ``file``, ``function``, ``own`` (whether it is the user's), whether
@@ -336,10 +336,10 @@ class _Names:
 
 
 def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
-    """Return what the names of rows tell that are these frames, if any."""
+    """Return the facts about rows from the names of their frames, if they have any."""
     of_rows, first = alike(frames["name"][frame])
     name, file = text("name"), text("file")
-    told = {
+    flags = {
         "in_file": file.is_not_null(),
         "own": pl.col("own"),
         "module": name.str.contains(MODULE),
@@ -354,7 +354,7 @@ def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
         "file",
         "function",
         path=name.str.extract(MODULE),
-        **{fact: known(one) for fact, one in told.items()},
+        **{fact: known(one) for fact, one in flags.items()},
     )
     return _Names(facts, of_rows)
 
@@ -425,9 +425,9 @@ def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
     function = names["own"] & ~names["forward"]
     # What a module's call calls itself, not counting its machinery. Few functions are
     # the user's, and fewer are hooks: most traces have none.
-    mine = row_numbers(len(called)).filter(called & function)
-    by = _first_up(contexts.tree["parent"], module | called, mine)
-    hooks = pl.DataFrame({"row": mine, "by": by}).filter(known(module[by]))
+    candidates = row_numbers(len(called)).filter(called & function)
+    by = _first_up(contexts.tree["parent"], module | called, candidates)
+    hooks = pl.DataFrame({"row": candidates, "by": by}).filter(known(module[by]))
     nowhere = pl.Series([False]).new_from_index(0, len(called))
     if not hooks.height:
         return nowhere
@@ -435,18 +435,18 @@ def _hooks(contexts: Contexts, names: _Names, module: pl.Series) -> pl.Series:
     forwards = around.filter(called & ~function & known(module[around])).unique()
     hooks = hooks.hstack(names.facts[["file", "function"]][names.of_rows[hooks["row"]]])
     beside = hooks.filter(pl.col("by").is_in(forwards.implode()))
-    found = hooks.join(beside, on=["file", "function"], how="semi")
-    return nowhere.scatter(found["row"], values=True)
+    matched = hooks.join(beside, on=["file", "function"], how="semi")
+    return nowhere.scatter(matched["row"], values=True)
 
 
 def _first_up(parent: pl.Series, marked: pl.Series, rows: pl.Series) -> pl.Series:
     """Return for these rows the nearest marked one around each, not itself."""
-    found = parent[rows]
-    looking = rows_where(known(~marked[found]))
+    above = parent[rows]
+    looking = rows_where(known(~marked[above]))
     while len(looking):
-        found = found.scatter(looking, parent[found[looking]])
-        looking = looking.filter(known(~marked[found[looking]]))
-    return found
+        above = above.scatter(looking, parent[above[looking]])
+        looking = looking.filter(known(~marked[above[looking]]))
+    return above
 
 
 def _plain(values: pl.Series) -> pl.Series:

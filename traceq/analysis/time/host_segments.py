@@ -51,10 +51,10 @@ class HostSegments:
     segments: pl.DataFrame
     """``start``, ``end`` and ``at``, the row of ``tree`` that it belongs to."""
     tree: pl.DataFrame
-    """What the threads did, in pre-order: ``part`` (the index in PARTS), ``row`` (of
-    that table) and ``parent``, the row of this frame around it. The last row is
-    nothing: it is around all others, and what is open where nothing is. So no row is
-    none, and looking rows up takes a fraction of the time."""
+    """The activity of the threads, in pre-order: ``part`` (the index in PARTS), ``row``
+    (of that table) and ``parent``, the row of this frame around it. The last row is a
+    sentinel: it is around all others, and open where no activity is. So ``parent`` is
+    never null, and lookups take a fraction of the time."""
     windows: pl.DataFrame
     """The steps, or all of the recording: ``step``, ``start`` and ``end``. They are in
     order and do not overlap."""
@@ -67,7 +67,7 @@ class HostSegments:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps, at least 1."""
         return max(1, self.windows.height)
 
     @property
@@ -105,22 +105,22 @@ def host_segments(trace: Trace) -> HostSegments:
     threads = _threads(trace)
     tree = _tree(trace, threads)
     # One after the other: both at once would be the most memory that lint needs.
-    found = contexts(tree)
+    call_contexts = contexts(tree)
     tree = tree[["ts", "end", "part", "row", "thread", "parent"]]
     segments = _opened(tree, len(threads), windows)
     # Rows are by thread: nobody needs to keep it for each.
     first = tree["thread"].search_sorted(row_numbers(len(threads) + 1))
-    kept = tree[["part", "row", "parent"]]
-    return HostSegments(segments, kept, windows, threads, first, found)
+    columns = tree[["part", "row", "parent"]]
+    return HostSegments(segments, columns, windows, threads, first, call_contexts)
 
 
 def _windows(trace: Trace) -> pl.DataFrame:
     steps = trace.steps.filter("averaged")
     if steps.height:
-        found = steps.select("step", start="ts", end=END).sort("start")
+        windows = steps.select("step", start="ts", end=END).sort("start")
         # Where steps overlap, an instant is of the one that began last.
         until = pl.min_horizontal("end", pl.col("start").shift(-1))
-        return found.with_columns(end=until)
+        return windows.with_columns(end=until)
     ends = [table.select(END.max()).item() for table in (trace.ops, trace.runtime)]
     end = max((one for one in ends if one is not None), default=0)
     return pl.DataFrame(
@@ -201,7 +201,7 @@ def _numbers(part: str, table: pl.DataFrame) -> pl.Series:
 
 
 def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return what is open in the steps, as segments."""
+    """Return the innermost open event over the steps, as segments."""
     edges = pl.concat([windows["start"], windows["end"]]).unique().sort()
     begin = windows.filter(pl.col("end") > pl.col("start"))["start"]
     inside = edges.is_in(begin.implode()).cast(INDEX)
@@ -209,7 +209,7 @@ def _opened(tree: pl.DataFrame, threads: int, windows: pl.DataFrame) -> pl.DataF
 
 
 def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFrame:
-    """Return what is open, one segment after the other: ``start``, ``end``, ``at``.
+    """Return the innermost open event, segment by segment: ``start``, ``end``, ``at``.
 
     ``rows`` are in pre-order, ``edges`` in order. A segment ends where something else
     counts, and at edges; none begins at an edge that is not ``inside``, or after it.
@@ -220,16 +220,16 @@ def opened(rows: pl.DataFrame, edges: pl.DataFrame, threads: int) -> pl.DataFram
     lasting = pl.DataFrame([time, at], ["start", "at"]).filter(time.shift(-1) > time)
     begins = lasting["at"].ne_missing(lasting["at"].shift(1))
     begins |= lasting["start"].is_in(edges["time"].implode())
-    found = lasting.filter(begins)
-    last = edges["time"].search_sorted(found["start"], side="right").cast(pl.Int64) - 1
+    starts = lasting.filter(begins)
+    last = edges["time"].search_sorted(starts["start"], side="right").cast(pl.Int64) - 1
     inside = (edges["inside"] > 0)[only(last, last >= 0).cast(INDEX)]
-    return found.select(
+    return starts.select(
         "start", pl.col("start").shift(-1, fill_value=time.max()).alias("end"), "at"
     ).filter(known(inside))
 
 
 def _moments(rows: pl.DataFrame, edges: pl.Series, threads: int) -> pl.DataFrame:
-    """Return what is open from each moment on: ``time``, ``at`` and ``rank``.
+    """Return the event that is open from each moment on: ``time``, ``at`` and ``rank``.
 
     The moments are those at which anything begins or ends, and the edges, which are of
     a thread behind all others, which never does anything.
@@ -287,27 +287,27 @@ def _counting(runs: pl.DataFrame, threads: int) -> pl.Series:
     many threads.
     """
     run = pl.int_range(pl.len())
-    found = runs.select(
+    pairs = runs.select(
         pl.col("rank").cast(pl.Int64),
         run=run,
         counts=pl.when("busy").then(run).otherwise(-1),
     )
     for _ in range(threads.bit_length()):
-        found = _in_pairs(found)
+        pairs = _in_pairs(pairs)
     counts = pl.when(pl.col("counts") >= 0).then("counts").cast(INDEX)
-    return found.sort("run").select(counts).to_series()
+    return pairs.sort("run").select(counts).to_series()
 
 
-def _in_pairs(found: pl.DataFrame) -> pl.DataFrame:
+def _in_pairs(runs: pl.DataFrame) -> pl.DataFrame:
     """Make one of each two neighbours; the second counts while the first is idle."""
     pair, is_first = pl.col("rank") // 2, pl.col("rank") % 2 == 0
     begins = pair != pair.shift(1, fill_value=-1)
     first, second = (
-        pl.when(mine).then("counts").when(begins).then(-1).forward_fill()
-        for mine in (is_first, ~is_first)
+        pl.when(own).then("counts").when(begins).then(-1).forward_fill()
+        for own in (is_first, ~is_first)
     )
     # By one number, which is much faster to sort by than two.
     order = pair * pl.len() + pl.col("run")
-    return found.sort(order).select(
+    return runs.sort(order).select(
         "run", rank=pair, counts=pl.when(first >= 0).then(first).otherwise(second)
     )

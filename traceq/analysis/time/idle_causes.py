@@ -46,7 +46,7 @@ CAUSES = (
     OPERATORS,
     PYTHON,
 )
-"""What the host may do; of several at once the first in this list counts."""
+"""Host activities; where several overlap, the first in this list counts."""
 UNKNOWN = "unknown"
 
 _WINDOW = "window"
@@ -87,12 +87,14 @@ def idle_stretches(trace: Trace, start: int, end: int) -> pl.DataFrame:
     if not trace.kernels.height:
         return window.clear().with_columns(cause=pl.lit(UNKNOWN))
     done = host_activities(trace).filter(pl.col("start") < end, pl.col("end") > start)
-    found = _stretches(done, idle_in(trace, window))
+    stretches = _stretches(done, idle_in(trace, window))
     begins = (pl.col("cause") != pl.col("cause").shift(1)) | (
         pl.col("start") != pl.col("end").shift(1)
     )
     return (
-        found.group_by(run=begins.fill_null(value=True).cum_sum(), maintain_order=True)
+        stretches.group_by(
+            run=begins.fill_null(value=True).cum_sum(), maintain_order=True
+        )
         .agg(pl.col("start").first(), pl.col("end").last(), pl.col("cause").first())
         .select("start", "end", "cause")
     )
@@ -100,7 +102,7 @@ def idle_stretches(trace: Trace, start: int, end: int) -> pl.DataFrame:
 
 def _stretches(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the windows cut by what the host did: ``start``, ``end``, ``cause``."""
-    found = [cause for cause in CAUSES if (activities["cause"] == cause).any()]
+    causes = [cause for cause in CAUSES if (activities["cause"] == cause).any()]
     intervals = pl.concat(
         [
             windows.select("start", "end", cause=pl.lit(_WINDOW)),
@@ -121,12 +123,12 @@ def _stretches(activities: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
             .otherwise(0)
             .cum_sum()
             .alias(cause)
-            for cause in (_WINDOW, *found)
+            for cause in (_WINDOW, *causes)
         ),
         length=pl.col("time").shift(-1) - pl.col("time"),
     )
     cause = pl.coalesce(
-        *(pl.when(pl.col(cause) > 0).then(pl.lit(cause)) for cause in found),
+        *(pl.when(pl.col(cause) > 0).then(pl.lit(cause)) for cause in causes),
         pl.lit(UNKNOWN),
     )
     return stretches.filter(pl.col(_WINDOW) > 0, pl.col("length") > 0).select(
@@ -145,7 +147,7 @@ def causes_of(trace: Trace, gaps: pl.DataFrame) -> pl.Series:
 
 
 def _times(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return how long each cause went on in each of the windows, a column for each."""
+    """Return the time of each cause in each window, a column per cause."""
     so_far = nothing = constant(0, windows.height, pl.Int64)
     times = dict.fromkeys((*CAUSES, UNKNOWN), nothing)
     for cause, cover in _covers(trace).items():
@@ -171,23 +173,23 @@ def _covers(trace: Trace) -> dict[str, Cover]:
 
 @cached_per_trace
 def host_activities(trace: Trace) -> pl.DataFrame:
-    """Return what the host did when: ``cause``, one of CAUSES, ``start``, ``end``.
+    """Return the host's activities: ``cause``, one of CAUSES, ``start``, ``end``.
 
     Several may go on at once, on one thread or on several.
     """
-    found = [
+    activities = [
         spans.with_columns(cause=pl.lit(cause))
         for cause, spans in _activities(trace).items()
     ]
-    return pl.concat(found or [pl.DataFrame(schema=_ACTIVITY)])
+    return pl.concat(activities or [pl.DataFrame(schema=_ACTIVITY)])
 
 
 @cached_per_trace
 def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return when the host did each of CAUSES that it did: ``start`` and ``end``."""
+    """Return the spans of each cause that occurs: ``start`` and ``end``."""
     ops, runtime, frames = trace.host_ops, trace.runtime, trace.frames
     blocking = blocking_calls(trace)
-    found = {
+    by_cause = {
         COMPILING: (_when(ops, ops["compiling"]),),
         LOADING: (_data_regions(trace),),
         CAPTURING: (
@@ -205,7 +207,7 @@ def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
     }
     some = {
         cause: [table for table in tables if table.height]
-        for cause, tables in found.items()
+        for cause, tables in by_cause.items()
     }
     return {
         cause: pl.concat([merged(table) for table in tables])
@@ -215,7 +217,7 @@ def _activities(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
-    """Return when the chosen rows were: a filter of all columns takes far longer."""
+    """Return the spans of the chosen rows: a filter of all columns takes far longer."""
     start, length = table["ts"].filter(chosen), table["dur"].filter(chosen)
     return pl.DataFrame({"start": start, "end": start + length})
 
@@ -223,8 +225,8 @@ def _when(table: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
 def host_spans(trace: Trace, causes: Iterable[str]) -> pl.DataFrame:
     """Return the spans in which the host did any of some causes: ``start``, ``end``."""
     wanted, activities = set(causes), _activities(trace)
-    found = [spans for cause, spans in activities.items() if cause in wanted]
-    return pl.concat(found or [pl.DataFrame(schema=_SPANS)])
+    chosen = [spans for cause, spans in activities.items() if cause in wanted]
+    return pl.concat(chosen or [pl.DataFrame(schema=_SPANS)])
 
 
 def _data_regions(trace: Trace) -> pl.DataFrame:

@@ -25,10 +25,10 @@ class KernelLengths:
     all of a step. Each bin is a quarter of a decade; empty ones between others are
     there."""
     kernels: float
-    """How many kernels a step has."""
+    """Kernels per step."""
     launch_ns: float | None
-    """What a launch takes the host as recorded, at the median; none where the trace
-    has none."""
+    """Median duration of a launch on the host, as recorded; none where the trace has no
+    launches."""
     shorter: float
     """The share of kernels that run for less than that."""
 

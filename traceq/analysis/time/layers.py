@@ -50,24 +50,24 @@ def _layers(modules: pl.Series) -> pl.DataFrame:
     paths = pl.DataFrame({"module": modules}).with_columns(
         names=pl.col("module").str.split("/").list.head(_DEEPEST)
     )
-    found = paths.with_columns(layer=pl.lit(None, pl.String))
+    layered = paths.with_columns(layer=pl.lit(None, pl.String))
     for depth in range(1, _DEEPEST + 1):
         upper, outer = (
             pl.col("names").list.head(size).list.join("/")
             for size in (depth, depth - 1)
         )
-        level = found.with_columns(
+        level = layered.with_columns(
             path=pl.when(pl.col("names").list.len() >= depth).then(upper),
             outer=outer,
         ).with_columns(kind=layer_names(pl.col("path")))
         several = (
             pl.col("path").drop_nulls().n_unique().over("outer", "kind") > 1
         ) & pl.col("path").is_not_null()
-        found = level.with_columns(
+        layered = level.with_columns(
             layer=pl.coalesce("layer", pl.when(several).then("path"))
         ).drop("path", "outer", "kind")
     # What has no like beside it is shown by the model's own parts.
-    return found.select(
+    return layered.select(
         "module",
         layer=pl.coalesce("layer", pl.col("names").list.head(2).list.join("/")),
     )

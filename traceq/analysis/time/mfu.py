@@ -38,7 +38,7 @@ class Compute:
     """Model FLOP utilisation: the share of the step that the operations would take
     at the peak of the dtype they were done in."""
     unknown: str = ""
-    """Why there is no figure, if there is none."""
+    """Reason why there is no figure, if there is none."""
 
     def faster(self, factor: float) -> Compute:
         """Return the same operations in steps that are faster by a factor."""
@@ -80,14 +80,14 @@ def _with_dtypes(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _covered_time(trace: Trace, timed: pl.DataFrame, counted: pl.DataFrame) -> int:
-    """Return how long the kernels ran that counted ops, or ops inside, launched."""
-    known = counted.select("op").unique()
+    """Return the time of the kernels that counted ops, or ops inside them, launched."""
+    counted_ops = counted.select("op").unique()
     covered = 0
     rest = timed.select("op", "dur")
     while rest.height:
-        covered += int(rest.join(known, on="op", how="semi")["dur"].sum())
+        covered += int(rest.join(counted_ops, on="op", how="semi")["dur"].sum())
         rest = (
-            rest.join(known, on="op", how="anti")
+            rest.join(counted_ops, on="op", how="anti")
             .join(trace.ops.select("parent", op="id"), on="op", how="inner")
             .select("dur", op="parent")
             .drop_nulls("op")
@@ -108,13 +108,13 @@ def _rate(trace: Trace, steady: SteadySteps, counted: pl.DataFrame) -> Compute:
     dtype = by_dtype["dtype"][0]
     peak = used_gpu(trace).peak
     rates = peak.flops if peak else {}
-    found = Compute(
+    rate = Compute(
         flops=flops / steady.count,
         rate=flops / seconds,
         dtype=dtype,
         peak=rates.get(dtype),
     )
     if not set(by_dtype["dtype"]) <= rates.keys():
-        return found
+        return rate
     at_peak = sum(count / rates[name] for name, count in by_dtype.iter_rows())
-    return Compute(**{**vars(found), "utilisation": at_peak / seconds})
+    return Compute(**{**vars(rate), "utilisation": at_peak / seconds})

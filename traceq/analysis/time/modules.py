@@ -39,7 +39,7 @@ def by_module(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """
     alone = pl.col("communicates") & (pl.col("module") == UNKNOWN)
     name = pl.when(alone).then(pl.lit(COLLECTIVES)).otherwise("module")
-    found = (
+    modules = (
         module_parts(trace, steady)
         .with_columns(module=name)
         .group_by("module", "inside")
@@ -47,7 +47,7 @@ def by_module(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .filter((pl.col("ns") > 0) | (pl.col("kernels") > 0))
         .sort("ns", "module", descending=[True, False])
     )
-    return found if found["inside"].any() else found.clear()
+    return modules if modules["inside"].any() else modules.clear()
 
 
 def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
@@ -71,7 +71,7 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         communicates=text("kind") == "communication",
         counted=are_in_steps(trace.kernels, trace, steady),
     )
-    found = kernels.join(times, left_on="id", right_on="kernel", how="left").filter(
+    timed = kernels.join(times, left_on="id", right_on="kernel", how="left").filter(
         pl.col("counted") | (pl.col("gpu_ns") > 0)
     )
     parts = trace.fused.drop_nulls("op").select(
@@ -79,7 +79,7 @@ def module_parts(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         "share",
         part=layer_names(pl.col("module")),
     )
-    split = found.join(parts, on="op", how="left", maintain_order="left").with_columns(
+    split = timed.join(parts, on="op", how="left", maintain_order="left").with_columns(
         share=pl.col("share").fill_null(1.0)
     )
     whole = pl.col("share").sum().over("id")

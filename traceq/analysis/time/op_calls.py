@@ -70,16 +70,16 @@ def op_calls(trace: Trace) -> pl.DataFrame:
             "planned": named_like(trace.ops, PLANNED),
         }
     )
-    found = rows_where(own > 0)
-    calls = every[found]
-    calls = calls.hstack([_usual(trace, calls, found).alias("usual")])
+    op_rows = rows_where(own > 0)
+    calls = every[op_rows]
+    calls = calls.hstack([_usual(trace, calls, op_rows).alias("usual")])
     excess = calls["own"] - calls["usual"]
     far = calls["own"] > (EXCESS_FACTOR * calls["usual"]).clip(lower_bound=EXCESS_NS)
     excess = excess.zip_with(far, pl.Series([0]))
     planned = calls["planned"] | _seen_planned(calls, excess > 0)
     return calls[["own", "usual", "idle", "new", "loads"]].hstack(
         [
-            found.alias("op"),
+            op_rows.alias("op"),
             calls["name"].cast(pl.String),
             excess.alias("excess"),
             planned.alias("planned"),
@@ -93,8 +93,8 @@ def _marked(chosen: pl.Series, ops: int) -> pl.Series:
     return nobody.scatter(chosen, values=True) if len(chosen) else nobody
 
 
-def _usual(trace: Trace, calls: pl.DataFrame, found: pl.Series) -> pl.Series:
-    """Return what is usual of each call; ``found`` are their ops."""
+def _usual(trace: Trace, calls: pl.DataFrame, op_rows: pl.Series) -> pl.Series:
+    """Return the usual cost of each call; ``op_rows`` are the ops of the calls."""
     again = pl.col("own").filter(~pl.col("new")).median().over("name")
     assumed = pl.when("planned").then(pl.lit(USUAL_PLANNED_OP_NS))
     usual = calls.select(usual=pl.coalesce(again, assumed, "own").cast(pl.Int64))
@@ -103,14 +103,14 @@ def _usual(trace: Trace, calls: pl.DataFrame, found: pl.Series) -> pl.Series:
     if not len(long):
         return usual["usual"]
     rows = rows_where(calls["name"].is_in(long.implode()))
-    asked = calls[rows]
-    same = alike(*(asked[one] for one in _SAME)).number
-    asked = asked.hstack(
-        [usual["usual"][rows], same.alias("same"), on_host(trace, found[rows])]
+    slow_calls = calls[rows]
+    same = alike(*(slow_calls[one] for one in _SAME)).number
+    slow_calls = slow_calls.hstack(
+        [usual["usual"][rows], same.alias("same"), on_host(trace, op_rows[rows])]
     )
     usual_of = pl.coalesce(_unsized(), _of_the_same(), _alone(), "usual")
-    told = asked.select(usual_of.cast(pl.Int64)).to_series()
-    return usual["usual"].scatter(rows, told)
+    expected = slow_calls.select(usual_of.cast(pl.Int64)).to_series()
+    return usual["usual"].scatter(rows, expected)
 
 
 def on_host(trace: Trace, ops: pl.Series) -> pl.Series:
@@ -126,7 +126,7 @@ def _unsized() -> pl.Expr:
 
 
 def _of_the_same() -> pl.Expr:
-    """Return what the calls take that do the same as one; none if there is no other.
+    """Return the median cost of calls that do the same; none if there is no other.
 
     A plan takes as long on all new inputs, and without it the size matters little: all
     calls of the operator say better what is usual than few on the same inputs.
@@ -156,8 +156,8 @@ def _on_new_inputs(trace: Trace) -> pl.Series:
         ops[["name", "step"]].group_by("name").agg(begun=step.min(), ended=step.max())
     )
     # Few are the first: only of these it is asked what later steps bring.
-    given = ops.filter(ops["inputs"].is_not_null())
-    first = given[_first_in_time(given)].join(steps, on="name")
+    with_inputs = ops.filter(ops["inputs"].is_not_null())
+    first = with_inputs[_first_in_time(with_inputs)].join(steps, on="name")
     brings_new = first.filter(step > pl.col("begun"))["name"].unique()
     has_later = known(pl.col("ended") > pl.col("begun"))
     return first.filter(name.is_in(brings_new.implode()) | ~has_later)["id"]
@@ -190,10 +190,10 @@ def _lazily_loaded(trace: Trace, segments: pl.DataFrame) -> pl.Series:
 
 def _seen_planned(calls: pl.DataFrame, slow: pl.Series) -> pl.Series:
     """Return which calls are of ops that are slow on new shapes, and on these alone."""
-    mine = calls["name"].filter(slow & calls["new"])
-    if len(mine) < SEEN_PLANNED_CALLS:
+    slow_names = calls["name"].filter(slow & calls["new"])
+    if len(slow_names) < SEEN_PLANNED_CALLS:
         return constant(value=False, count=calls.height, dtype=pl.Boolean)
-    rows = rows_where(calls["name"].is_in(mine.unique().implode()))
+    rows = rows_where(calls["name"].is_in(slow_names.unique().implode()))
     new, slow_new = pl.col("new"), pl.col("slow") & pl.col("new")
     seen = (
         (slow_new.sum() >= SEEN_PLANNED_CALLS)
@@ -201,14 +201,14 @@ def _seen_planned(calls: pl.DataFrame, slow: pl.Series) -> pl.Series:
         & (slow_new.sum() > new.sum() / 2)
         & ((pl.col("slow") & ~new).sum() < (~new).sum() / 10)
     )
-    asked = calls[["name", "step", "new"]][rows].hstack([slow[rows].alias("slow")])
-    planned = asked.select(seen.over("name")).to_series()
+    candidates = calls[["name", "step", "new"]][rows].hstack([slow[rows].alias("slow")])
+    planned = candidates.select(seen.over("name")).to_series()
     return _marked(rows.filter(planned), calls.height)
 
 
 @cached_per_trace
 def own_segments(trace: Trace) -> pl.DataFrame:
-    """Return when the host was at ops themselves: ``start``, ``end``, ``idle``, ``op``.
+    """Return the host's time in ops themselves: ``start``, ``end``, ``idle``, ``op``.
 
     What an op asks of the runtime before it launches is its own time: ``own``, without
     what the profiler held it up. ``loads`` is whether code of a kernel was loaded then.
@@ -219,13 +219,13 @@ def own_segments(trace: Trace) -> pl.DataFrame:
     asks = known((trace.runtime["call"] == "other")[call]) & contexts.op.is_not_null()
     own = contexts.rows_of("ops").is_not_null() | asks
     loads = known(named_like(trace.runtime, _LOADS)[call])
-    mine = segments.filter(host.in_contexts(own))
-    length = mine["end"] - mine["start"]
-    return mine.select(
+    at_ops = segments.filter(host.in_contexts(own))
+    length = at_ops["end"] - at_ops["start"]
+    return at_ops.select(
         "start",
         "end",
-        own=length - overlap(mine, recorder_stalls(trace)),
-        idle=overlap(mine, idle_gaps(trace)),
-        op=host.op[mine["at"]],
-        loads=loads[contexts.number[mine["at"]]] | _lazily_loaded(trace, mine),
+        own=length - overlap(at_ops, recorder_stalls(trace)),
+        idle=overlap(at_ops, idle_gaps(trace)),
+        op=host.op[at_ops["at"]],
+        loads=loads[contexts.number[at_ops["at"]]] | _lazily_loaded(trace, at_ops),
     )

@@ -40,18 +40,18 @@ class PhaseTime:
     busy_ns: float
     """The part in which the GPU, or without one the host, did its work."""
     warmup_ns: float | None
-    """What it takes in a step of the warm-up, on average; none without one."""
+    """Mean duration in warm-up steps; none without a warm-up."""
 
 
 def by_phase(trace: Trace) -> tuple[PhaseTime, ...]:
     """Return the phases that steps have, in order, and then the step itself."""
     times = phase_times(trace)
-    found = [
+    phases = [
         _mean(times, phase, pl.col("phase") == phase)
         for phase in PHASES
         if times.filter("averaged", pl.col("phase") == phase).height
     ]
-    return (*found, _mean(times, STEP, pl.lit(value=True)))
+    return (*phases, _mean(times, STEP, pl.lit(value=True)))
 
 
 def _mean(times: pl.DataFrame, name: str, chosen: pl.Expr) -> PhaseTime:
@@ -97,7 +97,7 @@ def phase_times(trace: Trace) -> pl.DataFrame:
 
 
 def _work(trace: Trace) -> pl.DataFrame:
-    """Return what counts as work, with its phase."""
+    """Return the events that count as work, with their phase."""
     if trace.facts.gpu:
         work = busiest_device(trace.kernels)
     else:
@@ -107,7 +107,7 @@ def _work(trace: Trace) -> pl.DataFrame:
 
 
 def _busy(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return how long the work of each phase ran in each step, each instant once."""
+    """Return the busy time of each phase in each step; each instant counts once."""
     own = disjoint(spans(work).with_columns(work["phase"]))
     return pl.concat(
         steps.select(
@@ -121,7 +121,7 @@ def _busy(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _idle(trace: Trace, work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return how long no work ran in each step, by the phase that it waited for."""
+    """Return the idle time of each step, by the phase that it waited for."""
     # Each lies in one step: they are cut where steps begin and end.
     gaps = gaps_in(work, steps).sort("start")
     loading = overlap(gaps, host_spans(trace, [LOADING]))

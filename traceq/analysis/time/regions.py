@@ -64,7 +64,7 @@ def regions(trace: Trace, by: str = REGION) -> Regions:
     later = _of_calls(calls, work, "forward_thread", "forward_ts").join(
         inside, on=["call", "kernel"], how="anti"
     )
-    known = pl.concat(
+    call_work = pl.concat(
         [
             inside.with_columns(later=pl.lit(value=False)),
             later.with_columns(later=pl.lit(value=True)),
@@ -77,12 +77,12 @@ def regions(trace: Trace, by: str = REGION) -> Regions:
         .filter("steady")
         .select("call", "path", "ts", "idle", host="dur")
     )
-    for more in (_totals(known), _memory(trace, calls)):
+    for more in (_totals(call_work), _memory(trace, calls)):
         counted = counted.join(more, on="call", how="left", maintain_order="left")
     placed = work.join(inside, on="kernel", how="semi")["dur"].sum()
     return Regions(
         counted.with_columns(pl.col(_FIGURES).fill_null(0)),
-        known.select("call", "op", "dur", "later"),
+        call_work.select("call", "op", "dur", "later"),
         steady.count,
         int(steady.kernels["dur"].sum()),
         int(placed),
@@ -93,8 +93,8 @@ def _calls(trace: Trace, by: str) -> pl.DataFrame:
     """Return the calls in pre-order, with their paths and the rows around them."""
     if by == REGION:
         marks = text("name").str.contains(STEP)
-        found = trace.annotations.filter(~pl.col("on_gpu"), ~marks)
-        named = found.select("thread", "ts", "dur", name=text("name"))
+        marked = trace.annotations.filter(~pl.col("on_gpu"), ~marks)
+        named = marked.select("thread", "ts", "dur", name=text("name"))
     else:
         module = text("name").str.extract(MODULE)
         named = trace.frames.select("thread", "ts", "dur", name=module)
@@ -156,7 +156,7 @@ def _work(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inside(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """Return which calls launched which work.
+    """Return the pairs of calls and the work that they launched.
 
     Autograd launches from a thread of its own while the program waits in backward():
     that work is also of the regions that the program's thread is in at that moment.
@@ -179,20 +179,20 @@ def _of_calls(
     moments = work.select("kernel", thread=thread, ts=ts).drop_nulls()
     around = innermost(calls.select("call", "thread", "ts", "dur"), moments)["call"]
     pairs = moments.select("kernel").with_columns(around).drop_nulls()
-    found = [pairs]
+    levels = [pairs]
     for _ in range(DEEPEST):
         above = calls["parent"].gather(pairs["call"])
         pairs = pairs.with_columns(above.alias("call")).drop_nulls()
         if not pairs.height:
             break
-        found.append(pairs)
+        levels.append(pairs)
     steady = calls.filter("steady").select("call")
-    return pl.concat(found).join(steady, on="call", how="semi")
+    return pl.concat(levels).join(steady, on="call", how="semi")
 
 
-def _totals(known: pl.DataFrame) -> pl.DataFrame:
+def _totals(call_work: pl.DataFrame) -> pl.DataFrame:
     later = pl.col("later")
-    return known.group_by("call").agg(
+    return call_work.group_by("call").agg(
         gpu=pl.col("dur").filter(~later).sum(),
         backward=pl.col("dur").filter(later).sum(),
         kernels=(~later).sum(),
@@ -202,7 +202,7 @@ def _totals(known: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what each call allocated on the GPU and did not free itself."""
+    """Return the GPU memory that each call allocated and did not free itself."""
     events = trace.memory.filter(pl.col("device_type") == _GPU_MEMORY).select(
         "thread", "ts", "bytes", kernel="id"
     )
@@ -214,7 +214,7 @@ def _memory(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def by_path(found: Regions, *, instances: bool = True) -> pl.DataFrame:
+def by_path(costs: Regions, *, instances: bool = True) -> pl.DataFrame:
     """Return a row for each path, the most GPU time first.
 
     It has ``path``, ``calls``, the totals of all figures, and for ``host`` and for
@@ -223,7 +223,7 @@ def by_path(found: Regions, *, instances: bool = True) -> pl.DataFrame:
     out of paths, so that all layers are one row.
     """
     path = text("path") if instances else layer_names(pl.col("path"))
-    calls = found.calls.with_columns(
+    calls = costs.calls.with_columns(
         path=path, gpu_all=pl.col("gpu") + pl.col("backward")
     )
     spread = {
@@ -242,7 +242,7 @@ def by_path(found: Regions, *, instances: bool = True) -> pl.DataFrame:
     )
 
 
-def calls_named(found: Regions, name: str) -> pl.DataFrame:
+def calls_named(costs: Regions, name: str) -> pl.DataFrame:
     """Return the calls of a region, by its path, or by the last part of it.
 
     The numbers of modules may be left out.
@@ -250,19 +250,19 @@ def calls_named(found: Regions, name: str) -> pl.DataFrame:
     path = text("path")
     plain = layer_names(pl.col("path"))
     ends = [one.str.ends_with(f"/{name}") | (one == name) for one in (path, plain)]
-    exact = found.calls.filter((path == name) | (plain == name))
-    return exact if exact.height else found.calls.filter(ends[0] | ends[1])
+    exact = costs.calls.filter((path == name) | (plain == name))
+    return exact if exact.height else costs.calls.filter(ends[0] | ends[1])
 
 
-def ops_of(found: Regions, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what the GPU did for calls, by op: ``op``, ``ns`` and ``kernels`` a call.
+def ops_of(costs: Regions, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the GPU work of calls, by op: ``op``, ``ns`` and ``kernels`` per call.
 
     The backward is in it; of a call inside another of them, its work counts once for
     each.
     """
     count = max(1, calls.height)
     return (
-        found.work.join(calls.select("call"), on="call", how="semi")
+        costs.work.join(calls.select("call"), on="call", how="semi")
         .group_by("op")
         .agg(ns=pl.col("dur").sum() / count, kernels=pl.len() / count)
         .sort("ns", "op", descending=[True, False])

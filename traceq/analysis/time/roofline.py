@@ -120,18 +120,18 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     counted = pl.concat([moved["op"], flops["op"].filter(known(flops["flops"] > 0))])
     root = inside(trace, counted)[placed["op"]].alias("root")
     judged = placed.hstack([root]).filter(root.is_not_null())
-    found = (
+    costed = (
         judged.group_by(op="root")
         .agg(kernels=pl.col("id"), gpu=pl.col("dur").sum(), longest=pl.col("dur").max())
         .sort("op")
     )
-    op, ops = found["op"], trace.ops
-    longest = constant(0, ops.height, pl.Int64).scatter(op, found["longest"])
+    op, ops = costed["op"], trace.ops
+    longest = constant(0, ops.height, pl.Int64).scatter(op, costed["longest"])
     main = judged.filter(judged["dur"] == longest[judged["root"]])
     typed = judged.filter(judged["dtype"].is_not_null())
     dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]]
     of_flops = _first_rows(ops, flops["op"])[op]
-    return found.drop("longest").with_columns(
+    return costed.drop("longest").with_columns(
         main["kernel"][_first_rows(ops, main["root"])[op]],
         dtype.alias("kernel_dtype"),
         constant(None, ops.height, pl.Float64)
@@ -183,7 +183,7 @@ def _bytes(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradient_bytes(trace: Trace) -> float:
-    """Return how large all gradients of a step are: of the step with the fewest.
+    """Return the size of all gradients of a step: of the step with the fewest.
 
     Where a step adds up the gradients of several passes, that is too much.
     """

@@ -52,7 +52,7 @@ ACTIVITIES = (
     *(SYNCING, SAMPLING, DETOKENISING, SCHEDULING, PREPARING, LAUNCHING, GRAPHS),
     *(OPERATORS, PYTHON, NO_STACKS),
 )
-"""What the host may do between two iterations."""
+"""Host activities between two iterations."""
 
 # Activities by the name of the innermost enclosing function that matches; of an engine,
 # of transformers, or the user's. Heuristic patterns.
@@ -94,9 +94,9 @@ class Serving:
     bytes per second, and its share ``of_peak``; ``known_by``; ``only_first``, whether
     the first iteration of the trace is all there is."""
     between: pl.DataFrame
-    """What the host does before decode iterations while the GPU idles: ``activity``,
-    ``time`` of an iteration on average, the ``name`` that takes most of it, and
-    whether that is a function (``by_function``)."""
+    """Host activity before decode iterations while the GPU idles: ``activity``, mean
+    ``time`` per iteration, the ``name`` that takes most of it, and whether that is a
+    function (``by_function``)."""
     peak: float | None
     """Bytes per second that the GPU's memory can move."""
 
@@ -104,35 +104,37 @@ class Serving:
 @cached_per_trace
 def serving(trace: Trace) -> Serving | None:
     """Return the cost of a token; None if the trace is not of serving."""
-    found = iterations(trace)
-    if not found["phase"].is_not_null().any():
+    iteration_rows = iterations(trace)
+    if not iteration_rows["phase"].is_not_null().any():
         return None
-    gaps = gaps_before(trace, found)
-    found = found.join(
+    gaps = gaps_before(trace, iteration_rows)
+    iteration_rows = iteration_rows.join(
         gaps.select("step", gap=pl.col("end") - pl.col("start")),
         on="step",
         how="left",
         maintain_order="left",
-    ).join(_bytes(trace, found), on="step", how="left", maintain_order="left")
+    ).join(_bytes(trace, iteration_rows), on="step", how="left", maintain_order="left")
     # What the GPU idles between the decodes of one step is not looked at.
-    found = found.with_columns(gap=pl.when(times_of() == 1).then("gap"))
+    iteration_rows = iteration_rows.with_columns(
+        gap=pl.when(times_of() == 1).then("gap")
+    )
     peak = used_gpu(trace).peak
     bandwidth = peak.bandwidth if peak else None
     return Serving(
-        found,
-        _phases(found, bandwidth),
-        _between(trace, found, gaps),
+        iteration_rows,
+        _phases(iteration_rows, bandwidth),
+        _between(trace, iteration_rows, gaps),
         bandwidth,
     )
 
 
 def times_of() -> pl.Expr:
-    """Return how many iterations a step is: several where it decodes several times."""
+    """Return the number of iterations in a step: its decodes, where it has several."""
     decodes = (pl.col("phase") == DECODE) & (pl.col("decodes") > 1)
     return pl.when(decodes).then("decodes").otherwise(1)
 
 
-def gaps_before(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def gaps_before(trace: Trace, iteration_rows: pl.DataFrame) -> pl.DataFrame:
     """Return the GPU's idle gap before each iteration: ``step``, ``start``, ``end``.
 
     That is from the end of all earlier work to the start of its own; of the first
@@ -146,7 +148,7 @@ def gaps_before(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     )
     done = pl.col("last").cum_max().shift(1)
     return (
-        found.select("step")
+        iteration_rows.select("step")
         .join(work, on="step", how="inner", maintain_order="left")
         .with_columns(start=done)
         .drop_nulls("start")
@@ -154,9 +156,9 @@ def gaps_before(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _phases(found: pl.DataFrame, peak: float | None) -> pl.DataFrame:
+def _phases(iteration_rows: pl.DataFrame, peak: float | None) -> pl.DataFrame:
     alone = ~(~pl.col("first")).any().over("phase")
-    rows = found.drop_nulls("phase").filter(~pl.col("first") | alone)
+    rows = iteration_rows.drop_nulls("phase").filter(~pl.col("first") | alone)
     tokens, time = pl.col("tokens").sum(), pl.col("time").sum()
     each = pl.col("time") // pl.col("times")
     all_told = pl.col("tokens").is_not_null().all()
@@ -193,12 +195,12 @@ def _phases(found: pl.DataFrame, peak: float | None) -> pl.DataFrame:
     )
 
 
-def _bytes(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
+def _bytes(trace: Trace, iteration_rows: pl.DataFrame) -> pl.DataFrame:
     """Return the weights and the KV cache that each iteration reads at least.
 
     Of a cache that is longer than the context only the context has to be read.
     """
-    if not found["phase"].is_in([DECODE]).any() or not trace.facts.gpu:
+    if not iteration_rows["phase"].is_in([DECODE]).any() or not trace.facts.gpu:
         return pl.DataFrame(schema={"step": pl.Int64, "bytes": pl.Float64})
     attends = text("name").is_in(list(FUSED_ARGUMENTS))
     judged = roofline(trace).ops.filter(text("name").is_in(list(MATMULS)) | attends)
@@ -213,7 +215,11 @@ def _bytes(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     share = pl.when(filled < 1).then(filled).otherwise(1.0)
     return (
         judged.select("bytes", "gpu", step=step, attends=attends)
-        .join(found.select("step", share=share.fill_null(1.0)), on="step", how="inner")
+        .join(
+            iteration_rows.select("step", share=share.fill_null(1.0)),
+            on="step",
+            how="inner",
+        )
         .group_by("step")
         .agg(
             bytes=(
@@ -229,13 +235,15 @@ def _bytes(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _between(trace: Trace, found: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return what the host does in the gaps before decode iterations."""
-    decodes = found.filter(pl.col("phase") == DECODE).select("step")
-    told = host_in_gaps(trace, gaps.join(decodes, on="step", how="semi"))
-    steps = max(1, told["step"].n_unique())
+def _between(
+    trace: Trace, iteration_rows: pl.DataFrame, gaps: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the host's activity in the gaps before decode iterations."""
+    decodes = iteration_rows.filter(pl.col("phase") == DECODE).select("step")
+    pieces = host_in_gaps(trace, gaps.join(decodes, on="step", how="semi"))
+    steps = max(1, pieces["step"].n_unique())
     named = (
-        told.group_by("activity", "name", "by_function")
+        pieces.group_by("activity", "name", "by_function")
         .agg(pl.col("time").sum())
         .sort("time", "name", descending=[True, False])
     )
@@ -249,7 +257,7 @@ def _between(trace: Trace, found: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFr
 
 @cached_per_trace
 def host_in_gaps(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return what the host did in gaps, which do not overlap, piece by piece.
+    """Return the host's activity in gaps, which do not overlap, piece by piece.
 
     ``start``, ``end``, ``step`` (the iteration behind the gap), ``time`` inside of the
     gap, ``activity``, ``name`` (of the function or the op) and ``by_function``.
@@ -285,8 +293,8 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
     rows = of_thing.select(pl.all().gather(thing)).with_columns(contexts.op.alias("op"))
     function = trace.frames["function"].gather(contexts.rows_of("frames"))
     function = function.cast(pl.String)
-    told = _of_names(function, _FUNCTIONS)
-    around = contexts.nearest(told.is_not_null())
+    by_name = _of_names(function, _FUNCTIONS)
+    around = contexts.nearest(by_name.is_not_null())
     op_name = trace.ops["name"].gather(rows["op"]).cast(pl.String)
     kind = pl.col("kind")
     by_kind = (
@@ -306,7 +314,7 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
         .otherwise(pl.lit(nothing))
     )
     of_contexts = rows.with_columns(
-        by_frame=told.gather(around),
+        by_frame=by_name.gather(around),
         frame_name=function.gather(around),
         by_op=_of_names(op_name, _OPS),
         op_name=op_name,
@@ -333,16 +341,16 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
 
 
 def _of_names(names: pl.Series, patterns: dict[str, str]) -> pl.Series:
-    """Return what each name tells; each distinct one is looked at once."""
+    """Return the activity of each name; each distinct name is matched once."""
     distinct = names.unique().drop_nulls().to_frame("name")
-    told = distinct.with_columns(
+    activities = distinct.with_columns(
         told=pl.coalesce(
             pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(activity))
             for activity, pattern in patterns.items()
         )
     ).drop_nulls("told")
     return names.to_frame("name").join(
-        told, on="name", how="left", maintain_order="left"
+        activities, on="name", how="left", maintain_order="left"
     )["told"]
 
 
@@ -363,7 +371,7 @@ class TokenGaps:
     share: float
     """Their share of these iterations' time."""
     work: pl.DataFrame
-    """What of the host's work is in them: pieces as ``host_in_gaps`` returns."""
+    """Host work in these gaps: pieces as ``host_in_gaps`` returns them."""
     work_share: float
     """Its share of these iterations' time."""
     syncs: pl.DataFrame
@@ -373,29 +381,29 @@ class TokenGaps:
 
     @property
     def by_work(self) -> bool:
-        """Whether the host works in the gaps, so that a sync alone is not why."""
+        """True if the host works in the gaps, so that a sync alone is not the cause."""
         return self.share >= LEAST_GAP and self.work_share >= LEAST_GAP
 
     @property
     def by_sync(self) -> bool:
-        """Whether the gaps are there because the host waits for each token."""
+        """True if the gaps are there because the host waits for each token."""
         return self.share >= LEAST_GAP and not self.by_work and self.syncs.height > 0
 
 
 @cached_per_trace
 def token_gaps(trace: Trace) -> TokenGaps | None:
-    """Return why the GPU idles between steady decode iterations, if there are any."""
-    found = iterations(trace)
-    if not found.height:
+    """Return the idle time between steady decode iterations and its cause, if any."""
+    iteration_rows = iterations(trace)
+    if not iteration_rows.height:
         return None
     steady = trace.steps.filter("averaged").select("step")
-    decodes = found.filter(pl.col("phase") == DECODE).join(
+    decodes = iteration_rows.filter(pl.col("phase") == DECODE).join(
         steady, on="step", how="semi"
     )
     if not decodes.height or not trace.facts.gpu:
         return None
     whole = max(1, int(decodes["time"].sum()))
-    gaps = gaps_before(trace, found).join(decodes, on="step", how="semi")
+    gaps = gaps_before(trace, iteration_rows).join(decodes, on="step", how="semi")
     gaps = gaps.filter(pl.col("end") > pl.col("start"), ~_captures_in(trace, gaps))
     pieces = host_in_gaps(trace, gaps)
     work = pieces.filter(~pl.col("activity").is_in(_NO_WORK))
@@ -412,13 +420,13 @@ def token_gaps(trace: Trace) -> TokenGaps | None:
 def _token_syncs(trace: Trace, gaps: pl.DataFrame, count: int) -> pl.DataFrame:
     """Return the waits during which the gaps begin."""
     syncs = device_syncs(trace).sort("end")
-    found = gaps.sort("start").join_asof(
+    nearest_sync = gaps.sort("start").join_asof(
         syncs.select("id", "ts", at="end"),
         left_on="start",
         right_on="at",
         strategy="forward",
     )
-    inside = found.filter(
+    inside = nearest_sync.filter(
         pl.col("ts") <= pl.col("start"), pl.col("at") <= pl.col("end")
     )
     if inside.height < _MOST_GAPS * count:
@@ -445,15 +453,15 @@ def token_syncs(trace: Trace) -> pl.Series:
 
     They are the ids of ``device_syncs``; findings on serving report them.
     """
-    found = token_gaps(trace)
-    if found is None or not (found.by_work or found.by_sync):
+    gaps = token_gaps(trace)
+    if gaps is None or not (gaps.by_work or gaps.by_sync):
         return pl.Series(dtype=pl.UInt32)
-    return found.syncs["id"]
+    return gaps.syncs["id"]
 
 
 def token_work(trace: Trace) -> pl.Series:
-    """Return when the pieces of the host's work begin that findings on gaps report."""
-    found = token_gaps(trace)
-    if found is None or not found.by_work:
+    """Return the starts of the host work that findings on token gaps report."""
+    gaps = token_gaps(trace)
+    if gaps is None or not gaps.by_work:
         return pl.Series(dtype=pl.Int64)
-    return found.work["start"]
+    return gaps.work["start"]

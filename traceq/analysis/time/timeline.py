@@ -56,11 +56,11 @@ class Timeline:
     (more than 1 for a run), ``busy`` (the time of all in it), and of the longest one
     the ``table`` and ``row``."""
     gaps: pl.DataFrame
-    """When the GPU idles: ``start``, ``end`` and ``cause``, of idle_causes."""
+    """Idle gaps of the GPU: ``start``, ``end`` and ``cause``, of idle_causes."""
     shortest: int
     """Slices that take less than this many nanoseconds became runs; 0 if none did."""
     left_out: int
-    """How many lanes with less to do are not shown."""
+    """Number of less busy lanes that are not shown."""
 
 
 def typical_step(trace: Trace) -> int | None:
@@ -171,7 +171,7 @@ def _name(trace: Trace) -> pl.Expr:
 
 
 def _on_host(trace: Trace, inside: pl.Expr) -> pl.DataFrame:
-    """Return what the host's threads did: events with their depth, in pre-order.
+    """Return the events of the host's threads with their depth, in pre-order.
 
     Of Python that is the user's own functions, and modules.
     """
@@ -208,7 +208,7 @@ def _merged(
         while _count(events, start, shortest) > most and shortest < end - start:
             shortest *= 2
     length = pl.col("end") - pl.col("start")
-    found = (
+    merged = (
         events.with_columns(bin=_bins(start, shortest))
         .group_by("lane", "depth", "bin", maintain_order=True)
         .agg(
@@ -220,11 +220,11 @@ def _merged(
         )
         .sort("lane", "depth", "start", maintain_order=True)
     )
-    return found.drop("bin"), shortest
+    return merged.drop("bin"), shortest
 
 
 def _bins(start: int, shortest: int) -> pl.Expr:
-    """Return what becomes one run: short slices by when they begin, others alone."""
+    """Return the bin of each slice: short ones by their start, others alone."""
     short = pl.col("end") - pl.col("start") < shortest
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
     return (
@@ -235,7 +235,7 @@ def _bins(start: int, shortest: int) -> pl.Expr:
 
 
 def _count(events: pl.DataFrame, start: int, shortest: int) -> int:
-    """Return how many slices there are if those that are shorter become runs."""
+    """Return the number of slices if the shorter ones become runs."""
     return events.select("lane", "depth", bin=_bins(start, shortest)).n_unique()
 
 
@@ -248,12 +248,12 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
     """
     numbered = slices.with_row_index("at")
     ops = trace.ops.select(op_row="id", op=text("name"), inputs="inputs")
-    found = []
+    parts = []
     for name in TABLES:
-        mine = numbered.filter(pl.col("table") == name)
-        if not mine.height:
+        rows = numbered.filter(pl.col("table") == name)
+        if not rows.height:
             continue
-        table = trace.table(name)[mine["row"]]
+        table = trace.table(name)[rows["row"]]
         columns = {"name": table["name"].cast(pl.String)}
         columns |= {
             column: table[column].cast(pl.String)
@@ -263,7 +263,7 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
             if column in table.columns
         }
         if name == KERNELS:
-            columns["cause"] = gpu_causes(trace, mine["row"])
+            columns["cause"] = gpu_causes(trace, rows["row"])
         if name == CALLS:
             columns["call"] = table["call"].cast(pl.String)
         if name == OPS:
@@ -271,10 +271,10 @@ def described(trace: Trace, slices: pl.DataFrame) -> pl.DataFrame:
             columns["compiling"] = table["compiling"]
         elif "op" in table.columns:
             columns["op_row"] = table["op"]
-        found.append(pl.DataFrame({"at": mine["at"], **columns}))
-    if not found:
+        parts.append(pl.DataFrame({"at": rows["at"], **columns}))
+    if not parts:
         return slices
-    told = pl.concat(found, how="diagonal_relaxed")
-    if "op_row" in told.columns:
-        told = told.join(ops, on="op_row", how="left", maintain_order="left")
-    return numbered.join(told, on="at", how="left", maintain_order="left").drop("at")
+    facts = pl.concat(parts, how="diagonal_relaxed")
+    if "op_row" in facts.columns:
+        facts = facts.join(ops, on="op_row", how="left", maintain_order="left")
+    return numbered.join(facts, on="at", how="left", maintain_order="left").drop("at")

@@ -34,9 +34,9 @@ class Tokens:
 
 
 def tokens_of(trace: Trace) -> Tokens | None:
-    """Return what a step computes; none without shapes, and where nothing tells."""
-    if found := tokens_per_step(trace):
-        return Tokens(found, EMBEDDING)
+    """Return the tokens of a step; none without shapes or where they are unknown."""
+    if tokens := tokens_per_step(trace):
+        return Tokens(tokens, EMBEDDING)
     targets = int(_second_inputs(trace, _LOSS)["rows"].sum())
     each = targets / steady_steps(trace).count
     return Tokens(each, "cross-entropy") if targets else None
@@ -49,13 +49,13 @@ def tokens_per_step(trace: Trace) -> float | None:
     without shapes, and where nothing is looked up: then nobody says what a token is.
     """
     entries = pl.col("table").list.eval(pl.element().product()).list.first()
-    found = (
+    lookups = (
         _second_inputs(trace, _LOOKUP)
         .group_by("table")
         .agg(pl.col("rows").sum())
         .sort(entries, "rows")
     )
-    rows = found["rows"].last() if found.height else None
+    rows = lookups["rows"].last() if lookups.height else None
     return rows / steady_steps(trace).count if isinstance(rows, int) and rows else None
 
 

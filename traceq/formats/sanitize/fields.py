@@ -162,7 +162,7 @@ _HEADER_TEXTS = {
 
 
 def header_value(key: str, value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return what the header, or an object in it, may say under a key; or None."""
+    """Return an allowed value of the header, or of an object in it; or None."""
     if isinstance(value, str):
         return value if _HEADER_TEXTS.get(key, _VERSION).fullmatch(value) else None
     return value if _is_number(value) else None
@@ -179,7 +179,7 @@ def gpu_name(name: str) -> str:
 
 @dataclass
 class Fields:
-    """How to write the fields of one trace's events."""
+    """Writer of the fields of one trace's events."""
 
     paths: Paths
     regions: Regions
@@ -210,7 +210,7 @@ class Fields:
         return self.regions.name(name)
 
     def outer(self, key: str, value: str) -> str | None:
-        """Return what an event says in words outside of name and arguments."""
+        """Return the sanitized text of a field that is neither name nor arguments."""
         if key == "cat":
             return value if value in _CATEGORIES else "other"
         if key in ("pid", "tid"):

@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What stands between the commas."""
+        """The text between the commas."""
         return self.before + self.written + self.after
 
 

@@ -36,7 +36,7 @@ _SHORTEST_NAME = 3
 
 
 class Paths:
-    """How to write the paths of one recording.
+    """Writer of the paths of one recording.
 
     A path in a library begins with the library. One in the user's own code is
     relative to the folder that holds all of it; where that would be everybody's

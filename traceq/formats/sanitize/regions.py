@@ -62,7 +62,7 @@ _SHORTEST_TEXT = 4
 
 
 class Regions:
-    """How to write the texts of one recording's regions.
+    """Writer of the texts of one recording's regions.
 
     A text that torch writes, or that is made of everybody's words, stays. Any other
     is ``region-3``, with the phase that its text names; equal texts are one region.
@@ -81,7 +81,7 @@ class Regions:
         self._last = max(map(int, numbers), default=0)
 
     def name(self, text: str) -> str:
-        """Return how a region is called."""
+        """Return the sanitized name of a region."""
         if text not in self._names:
             self._names[text] = self._new(text)
         return self._names[text]

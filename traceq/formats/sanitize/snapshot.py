@@ -97,7 +97,7 @@ class _Cleaner:
         self._stacks: dict[tuple[int, ...], list[dict[str, Any]]] = {}
 
     def top(self, content: Any) -> Any:  # noqa: ANN401 - it is checked on the way
-        """Return what the whole file holds."""
+        """Return the sanitized content of the whole file."""
         if isinstance(content, list):
             return [self._segment(segment) for segment in content]
         made: dict[str, Any] = {}
@@ -162,7 +162,7 @@ class _Cleaner:
         return {self._text(key): made[key] for key in found if key in made}
 
     def _known(self, found: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
-        """Return what is on a list, in the order of the file."""
+        """Return the entries with one of these keys, in the order of the file."""
         return {
             self._text(key): self._value(key, found[key])
             for key in found

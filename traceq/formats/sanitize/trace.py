@@ -211,7 +211,7 @@ def _source_files(texts: Iterable[str]) -> set[str]:
 def _parts(
     path: Path, progress: Callable[[int, int], None] | None
 ) -> tuple[str, list[str], str, str]:
-    """Return what is before the events, their texts, what is between and after."""
+    """Return the text before the events, their texts, the text between and after."""
     source, cut = Source(path, progress), Cut()
     blocks: list[bytes] = []
 
@@ -243,7 +243,7 @@ def _inside(head: str) -> str:
 
 
 def _head(head: str, header: list[Member]) -> str:
-    """Return what stands before the events, less what is not known to be harmless."""
+    """Return the text before the events, with known harmless members only."""
     if not header:
         return head
     start = head.index("{")
@@ -253,7 +253,7 @@ def _head(head: str, header: list[Member]) -> str:
 
 
 def _header_value(one: Member) -> str | None:
-    """Return what is written under a key of the header, None if that must go."""
+    """Return the text to write for a member of the header, None to remove it."""
     if one.key == "traceEvents":
         return one.written
     if one.key not in _HEADER:
@@ -283,7 +283,7 @@ def _written(one: Member, clean: Any) -> str | None:  # noqa: ANN401 - JSON
 
 
 def _foot(foot: str) -> str:
-    """Return what stands after the events, less what is not known to be harmless."""
+    """Return the text after the events, with known harmless members only."""
     events, bracket, rest = foot.partition("]")
     rest = rest.rstrip()
     found = members(rest.removesuffix("}").lstrip().removeprefix(","))
@@ -333,7 +333,7 @@ def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
 
 
 def _event_value(one: Member, name: str, clean: str, fields: Fields) -> str | None:
-    """Return what is written under a key of an event, None if that must go."""
+    """Return the text to write for a member of an event, None to remove it."""
     if one.key not in _EVENT:
         return None
     if one.key == "args":

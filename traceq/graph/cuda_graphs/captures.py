@@ -50,9 +50,11 @@ def mapped(tables: Frames, others: Sequence[Frames] = ()) -> dict[str, pl.DataFr
     ).with_columns(window=pl.int_range(pl.len(), dtype=INDEX))
     names = kernels["name"].unique()
     calls = pl.concat(
-        _with_own_replays(one, found, windows) if at else found
+        _with_own_replays(one, captured_calls, windows) if at else captured_calls
         for at, one in enumerate(recorded)
-        for found in [_calls(one, windows.filter(pl.col("recorded") == at), names)]
+        for captured_calls in [
+            _calls(one, windows.filter(pl.col("recorded") == at), names)
+        ]
     )
     pairs = matched(kernels, calls, windows)
     launching = calls.select("window", "thread", capturing=True).unique()
@@ -202,7 +204,7 @@ def _in_window(events: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
         windows[side].sort().search_sorted(own["ts"], side="right").cast(pl.Int64)
         for side in ("start", "end")
     )
-    mine = pl.when(own["ts"] < own["end"]).then(own["window"])
+    own_window = pl.when(own["ts"] < own["end"]).then(own["window"])
     alone = (open_one["ts"] < open_one["end"]) & (begun - ended == 1)
     other = pl.when(alone).then(open_one["window"])
-    return own.with_columns(window=pl.coalesce(mine, other)).sort("row")["window"]
+    return own.with_columns(window=pl.coalesce(own_window, other)).sort("row")["window"]

@@ -96,11 +96,11 @@ def matched(
     graphs = kernels.join(calls, on="count", how="semi").partition_by(
         "count", "graph", as_dict=True, maintain_order=True
     )
-    found = [
+    pairs = [
         _of_graph(replays, _latest(sizes[count,]), windows)
         for (count, _), replays in islice(graphs.items(), _MOST_GRAPHS)
     ]
-    return pl.concat([pl.DataFrame(schema=_PAIRS), *found])
+    return pl.concat([pl.DataFrame(schema=_PAIRS), *pairs])
 
 
 def _latest(calls: pl.DataFrame) -> pl.DataFrame:
@@ -141,7 +141,7 @@ def _of_graph(
 
 
 def _by_launch(kernels: pl.DataFrame, fitting: pl.DataFrame) -> pl.DataFrame:
-    """Return which of the fitting captures each replay is of, of how many.
+    """Return the fitting capture of each replay, and the number of candidates.
 
     Where a step replays several graphs alike, they are captured in the same order;
     of captures again the latest ones count, and none of after the replay.

@@ -75,32 +75,34 @@ def _bounded(captured: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     if replays["len"].sum() <= _MOST_COPIES:
         return captured
     key, count = ["window", "id"], 0
-    kept = pairs.select("window", id="op").unique()
-    while kept.height > count:
-        count = kept.height
-        around = captured.join(kept, on=key).select("window", id="parent").drop_nulls()
-        kept = pl.concat([kept, around]).unique()
-    return captured.join(kept, on=key, how="semi")
+    needed = pairs.select("window", id="op").unique()
+    while needed.height > count:
+        count = needed.height
+        around = (
+            captured.join(needed, on=key).select("window", id="parent").drop_nulls()
+        )
+        needed = pl.concat([needed, around]).unique()
+    return captured.join(needed, on=key, how="semi")
 
 
 def _with_threads(
     threads: pl.DataFrame, recorded: Sequence[Frames], captured: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the threads with new ones, and which one stands for which."""
-    found = captured.select("recorded", "thread").unique().sort(pl.all())
+    new_threads = captured.select("recorded", "thread").unique().sort(pl.all())
     old = pl.concat(
         one["threads"].select("pid", "tid", recorded=pl.lit(at), thread="id")
         for at, one in enumerate(recorded)
     )
-    found = found.join(
+    new_threads = new_threads.join(
         old, on=["recorded", "thread"], how="left", maintain_order="left"
     ).with_columns(
         new_thread=threads.height + pl.int_range(pl.len(), dtype=INDEX),
         name=pl.lit(_THREAD_NAME),
     )
-    rows = found.select("pid", "tid", "name", id="new_thread")
+    rows = new_threads.select("pid", "tid", "name", id="new_thread")
     grown = pl.concat([threads, schema.TABLES["threads"].shaped(rows)])
-    return grown, found.select("recorded", "thread", "new_thread")
+    return grown, new_threads.select("recorded", "thread", "new_thread")
 
 
 def _with_inputs(recorded: Sequence[Frames]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -172,7 +174,7 @@ def _modules(rows: pl.DataFrame) -> pl.Series:
     is its first, whichever block of the model it is.
     """
     pair = ["launch_module", "module"]
-    known = (
+    numbers = (
         rows.select(pair)
         .unique()
         .with_columns(launched=text("launch_module"), captured=text("module"))
@@ -188,8 +190,8 @@ def _modules(rows: pl.DataFrame) -> pl.Series:
         .then("launched")
         .otherwise(pl.coalesce("captured", "launched"))
     )
-    known = known.select(*pair, new=new.cast(schema.TEXT))
-    return rows.join(known, on=pair, maintain_order="left", nulls_equal=True)["new"]
+    numbers = numbers.select(*pair, new=new.cast(schema.TEXT))
+    return rows.join(numbers, on=pair, maintain_order="left", nulls_equal=True)["new"]
 
 
 def _as_ops(copies: pl.DataFrame, first: int) -> pl.DataFrame:
@@ -227,7 +229,7 @@ def _as_ops(copies: pl.DataFrame, first: int) -> pl.DataFrame:
 
 
 def _with_fused(recorded: Sequence[Frames], copies: pl.DataFrame) -> pl.DataFrame:
-    """Return what generated kernels compute, also those of the copies."""
+    """Return the content of generated kernels, those of the copies included."""
     ids = copies.select("recorded", "copy", op="id").sort("copy")
     captured = pl.concat(
         one["fused"].with_columns(recorded=pl.lit(at))
@@ -255,22 +257,22 @@ def _with_ops(
         one["runtime"].select(*places.COLUMNS, recorded=pl.lit(at), call="id")
         for at, one in enumerate(recorded)
     )
-    found = kernels.select(kernel="id").join(
+    replayed = kernels.select(kernel="id").join(
         mapped.select("kernel", "copy", "certain", "recorded", "call"),
         on="kernel",
         how="left",
         maintain_order="left",
     )
-    called = found.join(
+    called = replayed.join(
         calls, on=["recorded", "call"], how="left", maintain_order="left"
     )
-    place = places.first_known(places.gathered(ops, found["copy"]), called, kernels)
-    op = found["copy"].fill_null(kernels["op"])
+    place = places.first_known(places.gathered(ops, replayed["copy"]), called, kernels)
+    op = replayed["copy"].fill_null(kernels["op"])
     grown = kernels.with_columns(
         op=op,
-        certain=found["certain"],
-        phase=pl.coalesce(ops["phase"][found["copy"]], "phase"),
+        certain=replayed["certain"],
+        phase=pl.coalesce(ops["phase"][replayed["copy"]], "phase"),
         **places.columns(place),
     )
-    kind = pl.when(found["copy"].is_not_null()).then(kind_in_context(ops, op))
+    kind = pl.when(replayed["copy"].is_not_null()).then(kind_in_context(ops, op))
     return grown.with_columns(kind=kind.otherwise("kind"))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.model.owners import Owners
 
 CALL = ("code", "call", "prefix")
-"""Which call of which code, and the modules around it."""
+"""Columns that identify a call of generated code, with the modules around it."""
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _COUNTED = r"^nn\.Module: (.+)_(\d+)$"
 _TEMPLATE = "triton_tem_"
@@ -93,13 +93,13 @@ def _of_code(
     for at, (call, nodes) in enumerate(
         zip(origins.code.calls, origins.of_call, strict=True)
     ):
-        found = [part for name in nodes if (part := origins.part(name, call))]
+        parts = [part for name in nodes if (part := origins.part(name, call))]
         of = (code, at, prefix, call.name, call.kind, graph)
-        for part, moved, share in _shares(call, found):
+        for part, moved, share in _shares(call, parts):
             path = instances.path(prefix, part.origin.modules)
             place = places.of(part.origin.frames)
             yield (*of, part.name, part.target, path, *place, moved, share)
-        if not found:
+        if not parts:
             yield from ((*of, *row) for row in _only_named(call, prefix))
 
 

@@ -38,9 +38,9 @@ def with_compiled(
     runs = _runs(tables, compiled)
     calls = _calls(ops, runs, compiled)
     parts = parts_of(compiled, owners, runs, tables["frames"])
-    found = calls.join(largest(parts), on=CALL, how="left", nulls_equal=True)
-    root = nearest(ops["parent"], ops["id"].is_in(found["op"].implode()))
-    place = root.to_frame("op").join(found, on="op", how="left", maintain_order="left")
+    placed = calls.join(largest(parts), on=CALL, how="left", nulls_equal=True)
+    root = nearest(ops["parent"], ops["id"].is_in(placed["op"].implode()))
+    place = root.to_frame("op").join(placed, on="op", how="left", maintain_order="left")
     ops = _placed(ops, place)
     changed = place["code"].is_not_null()
     return {
@@ -60,14 +60,14 @@ def keyed(
     """
     regions = _regions(tables).sort("start", "thread").with_row_index("run")
     ran = _ran(tables["ops"], regions).join(regions.select("run", "key"), on="run")
-    known: dict[str, GeneratedCode | None] = dict.fromkeys(regions["key"])
+    by_key: dict[str, GeneratedCode | None] = dict.fromkeys(regions["key"])
     for key, names in ran.select("key", "names").unique(maintain_order=True).rows():
         seen = names.split("\n")
         fitting = [one for one in compiled.code if _fits(one, seen)]
         if len(fitting) == 1:
-            known[key] = fitting[0]
-    code = [replace(one, key=key) for key, one in known.items() if one]
-    missing = sum(one is None for one in known.values())
+            by_key[key] = fitting[0]
+    code = [replace(one, key=key) for key, one in by_key.items() if one]
+    missing = sum(one is None for one in by_key.values())
     return CompiledCode(compiled.graphs, tuple(code)), missing
 
 
@@ -112,7 +112,7 @@ def _runs(tables: Mapping[str, pl.DataFrame], compiled: CompiledCode) -> pl.Data
 def _calls(
     ops: pl.DataFrame, runs: pl.DataFrame, compiled: CompiledCode
 ) -> pl.DataFrame:
-    """Return which call of its code an op is, for ops of which that is certain."""
+    """Return the call in the generated code that each op is, where that is certain."""
     ran = _ran(ops, runs).join(
         runs.select("run", "code", "prefix"), on="run", maintain_order="left"
     )
@@ -160,18 +160,18 @@ def aligned(calls: Sequence[KernelCall], names: Sequence[str]) -> list[int | Non
     wanted = [(at, one.name) for at, one in enumerate(calls) if one.kind != CPP]
     shown = {name for _, name in wanted}
     seen = [(at, name) for at, name in enumerate(names) if name in shown]
-    found: list[int | None] = [None] * len(names)
+    call_places: list[int | None] = [None] * len(names)
     for place, call in _certain(seen, wanted) or [
         (place, call) for call, place in _certain(wanted, seen)
     ]:
-        found[place] = call
-    return found
+        call_places[place] = call
+    return call_places
 
 
 def _certain(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int]]:
-    """Return which of ``among`` some are, where there is one way to find them all."""
+    """Return the pairs that all ways to find ``some`` in ``among`` have in common."""
     early = _found(some, among)
     late = _found(some[::-1], among[::-1])[::-1]
     return [
@@ -184,12 +184,12 @@ def _certain(
 def _found(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[int]:
-    """Return which of ``among`` each is, as early as possible; nothing if not all."""
+    """Return the earliest match of each in ``among``; nothing if not all have one."""
     rest = iter(among)
-    found = [
+    positions = [
         next((at for at, name in rest if name == wanted), None) for _, wanted in some
     ]
-    return [at for at in found if at is not None] if None not in found else []
+    return [at for at in positions if at is not None] if None not in positions else []
 
 
 def _placed(ops: pl.DataFrame, place: pl.DataFrame) -> pl.DataFrame:

@@ -79,14 +79,14 @@ _LONGEST_CHAIN = 32
 
 
 def kind_of(target: str) -> str:
-    """Return what an op is, as far as it tells ops of one line apart.
+    """Return the kind of an op, as far as it tells ops of one line apart.
 
     >>> kind_of("aten.addmm"), kind_of("linear"), kind_of("conv2d"), kind_of("mul")
     ('gemm', 'gemm', 'convolution', '')
     """
     name = target.rpartition(".")[2]
-    if known := _KIND_OF.get(name):
-        return known
+    if fixed_kind := _KIND_OF.get(name):
+        return fixed_kind
     return next((kind for kind, part in _PARTS if part.search(name)), "")
 
 
@@ -165,8 +165,8 @@ class Origins:
         return nodes[0].size if nodes else None
 
     def _users(self, nodes: Sequence[Node], reads: Sequence[int]) -> list[Node]:
-        given = [node.name for node in self.nodes if node.op == "placeholder"]
-        names = {given[at - 1] for at in reads if 0 < at <= len(given)}
+        placeholders = [node.name for node in self.nodes if node.op == "placeholder"]
+        names = {placeholders[at - 1] for at in reads if 0 < at <= len(placeholders)}
         return [node for node in nodes if names & {*node.inputs}]
 
     @cached_property
@@ -217,16 +217,16 @@ class Origins:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Node]]:
-        found: dict[str, list[Node]] = {}
+        by_name: dict[str, list[Node]] = {}
         for node in self.nodes:
-            found.setdefault(node.name, []).append(node)
-        return found
+            by_name.setdefault(node.name, []).append(node)
+        return by_name
 
     def _lowered_origin(self, node: LoweredNode) -> Origin | None:
-        found = [self.nodes[at] for at in self._located.get(node.name, ())]
-        if not found:
+        nodes = [self.nodes[at] for at in self._located.get(node.name, ())]
+        if not nodes:
             return Origin((node.frame,), ()) if node.frame else None
-        return _origin(found)
+        return _origin(nodes)
 
     @cached_property
     def _located(self) -> dict[str, tuple[int, ...]]:
@@ -251,7 +251,7 @@ def origins_of(compiled: CompiledCode) -> dict[int, Origins]:
 
 
 def _origin(nodes: Sequence[Node]) -> Origin:
-    """Return where one of these is called, as far as they have it in common."""
+    """Return the place of a call, as far as these nodes agree on it."""
     return Origin(
         # Of one line, but maybe of several callers.
         _common([one.frames[::-1] for one in nodes])[::-1],
@@ -297,8 +297,8 @@ class _Program:
             self._place.setdefault(node.name, []).append(at)
 
     def named(self, name: str) -> int | None:
-        found = self._place.get(name, [])
-        return found[0] if len(found) == 1 else None
+        places = self._place.get(name, [])
+        return places[0] if len(places) == 1 else None
 
     def users(self, parameter: int, line: Line) -> set[int]:
         """Return the ops of a line that read a parameter, or a view or cast of it."""
@@ -309,23 +309,23 @@ class _Program:
         return self._users[parameter, line]
 
     def _found_users(self, parameter: int, line: Line) -> set[int]:
-        found: set[int] = set()
+        users: set[int] = set()
         names = [self._parameters[parameter - 1]]
         while names:
             for at in self._uses.get(names.pop(), ()):
                 node = self.nodes[at]
-                if at not in found and node.frames and _line(node.frames[-1]) == line:
-                    found.add(at)
+                if at not in users and node.frames and _line(node.frames[-1]) == line:
+                    users.add(at)
                     if kind_of(node.target) in _PASSING:
                         names.append(node.name)
-        return found
+        return users
 
     def between(self, line: Line, low: int, high: int) -> list[int]:
         """Return the ops of a line between two; none once that is too much work."""
         of = self.of_line.get(line, [])
-        found = of[bisect_left(of, low) : bisect_right(of, high)]
-        self._left -= len(found)
-        return found if self._left > 0 else []
+        ops = of[bisect_left(of, low) : bisect_right(of, high)]
+        self._left -= len(ops)
+        return ops if self._left > 0 else []
 
     def nearest(self, target: str, line: Line, bound: int, *, up: bool) -> int | None:
         """Return the first op of a line from a bound on, or the last one up to it.
@@ -344,9 +344,9 @@ class _Program:
 
     def narrowed(self, target: str, places: Iterable[int]) -> list[int]:
         """Return those of a line's ops that an op of this kind can come from."""
-        found = sorted(places)
+        ordered = sorted(places)
         kind = kind_of(target)
-        return [at for at in found if _may_be(kind, self._kinds[at])] or found
+        return [at for at in ordered if _may_be(kind, self._kinds[at])] or ordered
 
 
 def _may_be(kind: str, program: str) -> bool:
@@ -362,7 +362,7 @@ def _line(frame: Frame) -> Line:
 
 def _parameters_read(lowered: Mapping[str, LoweredNode], node: LoweredNode) -> set[int]:
     """Return the parameters that a node reads, as they are or through views."""
-    found: set[int] = set()
+    parameters: set[int] = set()
     for name in node.inputs:
         one = lowered[name]
         for _ in range(_LONGEST_CHAIN):
@@ -370,8 +370,8 @@ def _parameters_read(lowered: Mapping[str, LoweredNode], node: LoweredNode) -> s
                 break
             one = lowered[one.inputs[0]]
         if number := _PARAMETER.match(one.name):
-            found.add(int(number[1]))
-    return found
+            parameters.add(int(number[1]))
+    return parameters
 
 
 def _anchored(
@@ -382,8 +382,8 @@ def _anchored(
         return set()
     line = _line(node.frame)
     users = [program.users(one, line) for one in _parameters_read(lowered, node)]
-    found = set.intersection(*users) if users else set()
-    return set(program.narrowed(node.target, found))
+    common = set.intersection(*users) if users else set()
+    return set(program.narrowed(node.target, common))
 
 
 def _forward(program: _Program, code: GeneratedCode) -> dict[str, tuple[int, ...]]:
@@ -392,17 +392,17 @@ def _forward(program: _Program, code: GeneratedCode) -> dict[str, tuple[int, ...
     An op comes no earlier than what it reads, and no later than what reads it.
     """
     lowered = code.lowered
-    known = _told(program, code)
+    origins = _told(program, code)
     for node in lowered.values():
-        if node.name not in known and (found := _anchored(program, lowered, node)):
-            known[node.name] = found
+        if node.name not in origins and (anchored := _anchored(program, lowered, node)):
+            origins[node.name] = anchored
     edges = [(one, node.name) for node in lowered.values() for one in node.inputs]
-    return _bounded(program, lowered, known, edges, [*lowered])
+    return _bounded(program, lowered, origins, edges, [*lowered])
 
 
 def _told(program: _Program, code: GeneratedCode) -> dict[str, set[int]]:
     """Return the ops of nodes, from the comments on kernels."""
-    found: dict[str, set[int]] = {}
+    named: dict[str, set[int]] = {}
     for names in code.made_of.values():
         for source, lowered in names.items():
             at = program.named(source)
@@ -410,8 +410,8 @@ def _told(program: _Program, code: GeneratedCode) -> dict[str, set[int]]:
             if at is not None and program.nodes[at].frames:
                 for name in lowered:
                     if name in code.lowered and _same_line(program, code, name, at):
-                        found.setdefault(name, set()).add(at)
-    return found
+                        named.setdefault(name, set()).add(at)
+    return named
 
 
 def _same_line(program: _Program, code: GeneratedCode, name: str, at: int) -> bool:
@@ -422,11 +422,11 @@ def _same_line(program: _Program, code: GeneratedCode, name: str, at: int) -> bo
 def _bounded(
     program: _Program,
     lowered: Mapping[str, LoweredNode],
-    known: Mapping[str, set[int]],
+    origins: Mapping[str, set[int]],
     edges: Sequence[tuple[str, str]],
     order: Sequence[str],
 ) -> dict[str, tuple[int, ...]]:
-    """Return what nodes may come from where each edge leads to no earlier op.
+    """Return the possible origins of nodes, where no edge leads to an earlier op.
 
     ``order`` are the nodes, each after those that have an edge to it.
     """
@@ -438,16 +438,16 @@ def _bounded(
     low: dict[str, int] = {}
     for name in order:
         least = max((low[one] for one in before.get(name, ()) if one in low), default=0)
-        low[name] = _nearest(program, lowered[name], known.get(name), least, up=True)
+        low[name] = _nearest(program, lowered[name], origins.get(name), least, up=True)
     high: dict[str, int] = {}
     for name in reversed(order):
         most = min(
             (high[one] for one in after.get(name, ()) if one in high),
             default=program.last,
         )
-        high[name] = _nearest(program, lowered[name], known.get(name), most, up=False)
+        high[name] = _nearest(program, lowered[name], origins.get(name), most, up=False)
     return {
-        name: tuple(_chosen(program, node, known.get(name), low[name], high[name]))
+        name: tuple(_chosen(program, node, origins.get(name), low[name], high[name]))
         for name, node in lowered.items()
         if node.frame
     }
@@ -456,7 +456,7 @@ def _bounded(
 def _nearest(
     program: _Program,
     node: LoweredNode,
-    known: set[int] | None,
+    candidates: set[int] | None,
     bound: int,
     *,
     up: bool,
@@ -465,22 +465,26 @@ def _nearest(
     if node.frame is None:
         return bound
     line = _line(node.frame)
-    if known:
-        return min(known) if up else max(known)
-    found = program.nearest(node.target, line, bound, up=up)
-    return bound if found is None else found
+    if candidates:
+        return min(candidates) if up else max(candidates)
+    nearest = program.nearest(node.target, line, bound, up=up)
+    return bound if nearest is None else nearest
 
 
 def _chosen(
-    program: _Program, node: LoweredNode, known: set[int] | None, low: int, high: int
+    program: _Program,
+    node: LoweredNode,
+    candidates: set[int] | None,
+    low: int,
+    high: int,
 ) -> list[int]:
-    if known:
-        return sorted(known)
+    if candidates:
+        return sorted(candidates)
     if node.frame is None:
         return []
     line = _line(node.frame)
-    found = program.between(line, low, high) or program.between(line, 0, program.last)
-    return program.narrowed(node.target, found)
+    between = program.between(line, low, high) or program.between(line, 0, program.last)
+    return program.narrowed(node.target, between)
 
 
 def _backward(
@@ -491,46 +495,46 @@ def _backward(
 ) -> dict[str, tuple[int, ...]]:
     """Return the ops that each node of a backward may be the backward of."""
     lowered = code.lowered
-    told = _told(program, code)
-    again = {name for name in lowered if name in forward.lowered or name in told}
-    known = {name: {*before[name]} for name in again if before.get(name)} | told
+    named = _told(program, code)
+    again = {name for name in lowered if name in forward.lowered or name in named}
+    origins = {name: {*before[name]} for name in again if before.get(name)} | named
     saved = _Saved(program, forward, before)
     gradients = _gradients(code)
     for node in lowered.values():
-        if node.name in known or node.frame is None:
+        if node.name in origins or node.frame is None:
             continue
         line = _line(node.frame)
-        found = _anchored(program, lowered, node)
+        candidates = _anchored(program, lowered, node)
         for number in [gradients[node.name]] if node.name in gradients else []:
             users = set(program.narrowed(node.target, program.users(number, line)))
-            found = found & users or users or found
-        if not found:
-            found = saved.users(node, line)
-        if found:
-            known[node.name] = found
+            candidates = candidates & users or users or candidates
+        if not candidates:
+            candidates = saved.users(node, line)
+        if candidates:
+            origins[node.name] = candidates
     edges = [
         (node.name, one)
         for node in lowered.values()
         for one in node.inputs
         if node.name not in again and one not in again
     ]
-    return _bounded(program, lowered, known, edges, [*lowered][::-1])
+    return _bounded(program, lowered, origins, edges, [*lowered][::-1])
 
 
 def _gradients(code: GeneratedCode) -> dict[str, int]:
-    """Return which parameter's gradient a node computes, views and casts of it too."""
-    found: dict[str, int] = {}
+    """Return the parameter whose gradient each node computes, views and casts too."""
+    gradients: dict[str, int] = {}
     for number, output in enumerate(code.outputs, start=1):
         name = output
         for _ in range(_LONGEST_CHAIN):
             node = code.lowered.get(name)
             if node is None:
                 break
-            found[name] = number
+            gradients[name] = number
             if kind_of(node.target) not in _PASSING or not node.inputs:
                 break
             name = node.inputs[0]
-    return found
+    return gradients
 
 
 class _Saved:
@@ -556,8 +560,8 @@ class _Saved:
         sets = [places for places in of_inputs if places]
         if not sets:
             return set()
-        found = set.intersection(*sets) or set.union(*sets)
-        return set(self._program.narrowed(node.target, found))
+        ops = set.intersection(*sets) or set.union(*sets)
+        return set(self._program.narrowed(node.target, ops))
 
     def _of(self, name: str, line: Line) -> Iterator[int]:
         for one in (name, *self._readers.get(name, ())):

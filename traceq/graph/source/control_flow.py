@@ -17,7 +17,7 @@ ENTRY, EXIT = 0, 1
 CALL, ATTRIBUTE, TRUTH, OTHER = "call", "attribute", "truth", "other"
 GET, SET = "get item", "set item"
 IN_PLACE = "="
-"""What the kind of an operator ends with if it changes what it is given, as Add=."""
+"""Suffix of the kind of an operator that changes its operand in place, as Add=."""
 # Types whose call asks a tensor for its value, without a call that a trace shows.
 SCALARS = ("float", "int", "bool", "complex", "range")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -42,7 +42,7 @@ class Node:
     name: str
     """Of a call or an attribute: the last name of what is called."""
     line: int
-    """Where Python is when it does it."""
+    """The line that Python reports while it runs the operation."""
     last: int
     """The last line of the expression."""
 
@@ -106,17 +106,17 @@ def read_program(source: str) -> Program:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Program()
-    found = [Function(1, MODULE_LEVEL, tree)]
+    functions = [Function(1, MODULE_LEVEL, tree)]
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS):
             lines = [one.lineno for one in node.decorator_list]
-            found.append(Function(min([node.lineno, *lines]), node.name, node))
+            functions.append(Function(min([node.lineno, *lines]), node.name, node))
         elif isinstance(node, ast.Lambda):
-            found.append(Function(node.lineno, "<lambda>", node))
+            functions.append(Function(node.lineno, "<lambda>", node))
         elif type(node) in _COMPREHENSIONS:
             name = _COMPREHENSIONS[type(node)]
-            found.append(Function(node.lineno, name, node))  # type: ignore[attr-defined]
-    return Program(found)
+            functions.append(Function(node.lineno, name, node))  # type: ignore[attr-defined]
+    return Program(functions)
 
 
 def graph_of(function: Function) -> Graph:
@@ -171,8 +171,8 @@ class _Builder:
     def statement(self, one: ast.stmt, ends: Ends) -> Ends:
         visit = getattr(self, f"_{type(one).__name__.lower()}", None)
         if visit is not None:
-            found: Ends = visit(one, ends)
-            return found
+            after: Ends = visit(one, ends)
+            return after
         if isinstance(one, (ast.Expr, ast.Delete)):
             return self._all(ast.iter_child_nodes(one), ends)
         return ends
@@ -345,8 +345,8 @@ class _Builder:
     def expression(self, one: ast.expr, ends: Ends) -> Ends:
         visit = getattr(self, f"_{type(one).__name__.lower()}", None)
         if visit is not None:
-            found: Ends = visit(one, ends)
-            return found
+            after: Ends = visit(one, ends)
+            return after
         return self._all(ast.iter_child_nodes(one), ends)
 
     def _boolop(self, one: ast.BoolOp, ends: Ends) -> Ends:

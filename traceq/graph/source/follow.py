@@ -114,15 +114,15 @@ class Follower:
         ``begun`` and ``unfinished`` say that the trace may not have what the function
         did first, and last.
         """
-        told = [one for one in events if self._matching(one)]
-        ways = self._ways(told, begun=begun, unfinished=unfinished)
-        found = iter(ways)
+        matched = [one for one in events if self._matching(one)]
+        ways = self._ways(matched, begun=begun, unfinished=unfinished)
+        positions = iter(ways)
         lines: list[int | None] = []
         for one in events:
             if not self._matching(one):
                 lines.append(one.line)
                 continue
-            at = {self.graph.nodes[node].line for node in next(found, ())}
+            at = {self.graph.nodes[node].line for node in next(positions, ())}
             lines.append(one.line or (at.pop() if len(at) == 1 else None))
         return _with_casts(events, lines)
 
@@ -154,9 +154,9 @@ class Follower:
         key = (node, event)
         if key not in self._next:
             wanted = self._matching(event)
-            found = set()
+            nodes = set()
             if self._repeats(node, event):
-                found.add(node)
+                nodes.add(node)
             done, waiting = set(), [*self.graph.after[node]]
             while waiting:
                 one = waiting.pop()
@@ -164,10 +164,10 @@ class Follower:
                     continue
                 done.add(one)
                 if one in wanted:
-                    found.add(one)
+                    nodes.add(one)
                 if one not in self._seen:
                     waiting += self.graph.after[one]
-            self._next[key] = frozenset(found)
+            self._next[key] = frozenset(nodes)
         return self._next[key]
 
     def _repeats(self, node: int, event: Event) -> bool:
@@ -200,8 +200,8 @@ class Follower:
     def _matching(self, event: Event) -> frozenset[int]:
         """Return the nodes that an event can be."""
         if event not in self._matches:
-            found = self._calls(event) if event.kind == CALL else self._ops(event)
-            self._matches[event] = frozenset(found)
+            nodes = self._calls(event) if event.kind == CALL else self._ops(event)
+            self._matches[event] = frozenset(nodes)
         return self._matches[event]
 
     def _calls(self, event: Event) -> Iterable[int]:
@@ -256,12 +256,12 @@ class Follower:
 
     def _seen_once(self, calls: set[Event]) -> frozenset[int]:
         """Return the calls of the graph that the trace has, so that each shows."""
-        found = set()
+        seen_calls = set()
         for event in calls:
             likely = self._matching(event)
             if len(likely) == 1:
-                found |= {at for at in likely if self.graph.nodes[at].kind == CALL}
-        return frozenset(found)
+                seen_calls |= {at for at in likely if self.graph.nodes[at].kind == CALL}
+        return frozenset(seen_calls)
 
 
 def _is_special(name: str) -> bool:

@@ -64,9 +64,9 @@ class _Nest:
     def __init__(
         self, ops: pl.DataFrame, frames: pl.DataFrame, files: Sequence[str]
     ) -> None:
-        told = frames["call_line"].is_not_null()
+        has_line = frames["call_line"].is_not_null()
         # Without lines of calls all calls go in: who made one is who is around it.
-        chosen = frames.filter(told | frames["own"]) if told.any() else frames
+        chosen = frames.filter(has_line | frames["own"]) if has_line.any() else frames
         end = (pl.col("ts") + pl.col("dur")).alias("end")
         event = (pl.lit("op"), text("name").str.strip_prefix("aten::"))
         rows = pl.concat(
@@ -89,10 +89,12 @@ class _Nest:
             ]
         ).sort("thread", "ts", -pl.col("end"), maintain_order=True)
         parent = parents(rows["thread"], rows["end"])
-        mine = rows.select(known=pl.col("own") & text("file").is_in(files)).to_series()
+        in_source = rows.select(
+            known=pl.col("own") & text("file").is_in(files)
+        ).to_series()
         self.rows = rows.with_columns(
             row=row_numbers(rows.height),
-            around=only(parent, mine.gather(parent).fill_null(value=False)),
+            around=only(parent, in_source.gather(parent).fill_null(value=False)),
         )
         self.parent = parent
 
@@ -118,10 +120,12 @@ class _Nest:
         line = line.scatter(marked["row"], marked["lines"].cast(ID))
         # A function of the user's own has lines of its own, known or not.
         at = nearest(self.parent, self.rows["own"] | line.is_not_null())
-        told = only(line.gather(at), ~self.rows["own"].gather(at))
+        call_line = only(line.gather(at), ~self.rows["own"].gather(at))
         around = self.rows["around"].gather(at)
         return (
-            self.rows.select("id", pl.col(_FUNCTION).gather(around), call_line=told)
+            self.rows.select(
+                "id", pl.col(_FUNCTION).gather(around), call_line=call_line
+            )
             .drop_nulls("id")
             .sort("id")
         )
@@ -145,7 +149,7 @@ def _lines(instances: pl.DataFrame, sources: Mapping[str, str]) -> pl.Series:
     """Follow each function once for each way it went; return a list for each call."""
     keys = [*_FUNCTION, "events", "begun", "unfinished"]
     distinct = instances.select(*keys, "count").unique(keys, maintain_order=True)
-    found: dict[int, list[int | None]] = {}
+    by_call: dict[int, list[int | None]] = {}
     programs: dict[str, Program] = {}
     left = _MOST
     numbered = distinct.with_row_index("at")
@@ -162,18 +166,18 @@ def _lines(instances: pl.DataFrame, sources: Mapping[str, str]) -> pl.Series:
         follower = Follower(graph_of(function), sequences)
         flags = ways.select("at", "begun", "unfinished").iter_rows()
         for (at, begun, unfinished), events in zip(flags, sequences, strict=True):
-            found[at] = follower.lines(events, begun=begun, unfinished=unfinished)
-    told = distinct.with_columns(
+            by_call[at] = follower.lines(events, begun=begun, unfinished=unfinished)
+    followed = distinct.with_columns(
         lines=pl.Series(
             [
-                found.get(at, [None] * count)
+                by_call.get(at, [None] * count)
                 for at, count in enumerate(distinct["count"])
             ],
             dtype=pl.List(ID),
         )
     )
     return instances.select(keys).join(
-        told.select(*keys, "lines"),
+        followed.select(*keys, "lines"),
         on=keys,
         how="left",
         nulls_equal=True,

@@ -37,10 +37,10 @@ def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
     """
     # torch has the first line where Python had not come to another.
     nowhere = (pl.col("function") == MODULE_LEVEL) & (pl.col("line") <= 1)
-    known = names.describe_frames(of, owners).with_columns(
+    facts = names.describe_frames(of, owners).with_columns(
         line=pl.when(~nowhere.fill_null(value=False)).then("line")
     )
-    return known.with_columns(
+    return facts.with_columns(
         pl.col("file", "function", "module", "library").cast(schema.TEXT),
         VIA.cast(schema.TEXT),
     )
@@ -63,8 +63,8 @@ def with_first_lines(
     if first.is_empty():
         return frames
     end = pl.col("ts") + pl.col("dur")
-    mine = pl.col("thread") == first["thread"].item()
-    began = frames.select(end.filter(mine).min()).item()
+    on_thread = pl.col("thread") == first["thread"].item()
+    began = frames.select(end.filter(on_thread).min()).item()
     if first["ts"].item() >= began:
         return frames  # the trace begins earlier: this profiler is another one
     is_open = frames["ts"] < began
@@ -125,12 +125,12 @@ def calls(caller: pl.Series, owners: Owners) -> list[pl.Series]:
         nowhere = pl.Series("call_line", [None], dtype=schema.ID)
         nobody = pl.Series("by_own", [False])
         return [one.new_from_index(0, len(caller)) for one in (nowhere, nobody)]
-    told = describe(
+    facts = describe(
         caller.to_frame("name"),
         lambda of: names.describe_frames(of, owners).select("line", "own"),
     )
-    by_own = known(told["own"])
-    return [told["line"].alias("call_line"), by_own.alias("by_own")]
+    by_own = known(facts["own"])
+    return [facts["line"].alias("call_line"), by_own.alias("by_own")]
 
 
 def _call_lines(tree: HostTree, frames: pl.DataFrame, is_own: pl.Series) -> pl.Series:
@@ -178,10 +178,10 @@ def _nowhere(count: int) -> pl.DataFrame:
 
 
 def _told(callers: pl.Series) -> pl.DataFrame:
-    known = names.frame_places(callers)
-    full = known["function"].str.extract_groups(_TOLD).struct.unnest()
+    parsed = names.frame_places(callers)
+    full = parsed["function"].str.extract_groups(_TOLD).struct.unnest()
     in_full = full["function"].is_not_null()
-    return known.select(
+    return parsed.select(
         full["module"].replace("", None).cast(schema.TEXT),
         pl.when(in_full).then("file").cast(schema.TEXT).alias("file"),
         full["begins"].cast(schema.ID, strict=False).alias("line"),
@@ -194,9 +194,9 @@ def _told(callers: pl.Series) -> pl.DataFrame:
 def like_op(table: pl.DataFrame, ops: pl.DataFrame, changed: pl.Series) -> pl.DataFrame:
     """Give what changed ops launched their places."""
     there = gathered(ops, table["op"])
-    mine = known(changed[table["op"]])
+    changed_rows = known(changed[table["op"]])
     return table.with_columns(
-        pl.when(mine).then(there[column]).otherwise(column).alias(column)
+        pl.when(changed_rows).then(there[column]).otherwise(column).alias(column)
         for column in COLUMNS
     )
 
@@ -288,9 +288,12 @@ def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
     places: dict[str, pl.Expr] = dict.fromkeys(_PLACE, pl.lit(None))
     for source in reversed(sources):
         file, via = pl.lit(source["file"]), pl.lit(source["via"])
-        known = file.is_not_null() | via.is_not_null()
+        has_place = file.is_not_null() | via.is_not_null()
         places = {
-            column: pl.when(known).then(source[column]).otherwise(later).alias(column)
+            column: pl.when(has_place)
+            .then(source[column])
+            .otherwise(later)
+            .alias(column)
             for column, later in places.items()
         }
     module = pl.coalesce(source["module"] for source in sources)

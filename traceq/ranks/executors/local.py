@@ -85,7 +85,7 @@ class Workers(Executor):
 
 
 def workers_for(sizes: Sequence[int]) -> int:
-    """Return how many processes may read files of these unpacked sizes at a time."""
+    """Return the number of processes that may read files of these sizes at a time."""
     need = _BYTES_PER_WORKER + _BYTES_PER_BYTE * max(sizes, default=0)
     free = free_memory()
     by_memory = len(sizes) if free is None else free // need
@@ -102,7 +102,7 @@ def unpacked_size(file: Path) -> int:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Task:
-    """What a function is called with."""
+    """One call of the function: its name and arguments."""
 
     name: str
-    """What its user calls it."""
+    """Name of the task, for its user."""
     arguments: tuple[object, ...]
     size: int = 0
-    """How much work it is, in bytes; the largest tasks are begun first."""
+    """Amount of work, in bytes; the largest tasks are started first."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def run_all(
     tasks: Sequence[Task],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[T | Failed]:
-    """Return what came of each task, in their order, wherever and whenever they ran."""
+    """Return the result of each task, in their order, whenever and wherever it ran."""
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].size)
     places = {
         executor.submit(function, *tasks[place].arguments): place for place in order

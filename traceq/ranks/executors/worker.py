@@ -44,7 +44,7 @@ class Worker:
         self._lock = threading.Lock()
 
     def call(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:  # noqa: ANN401
-        """Return what a function returns there, or raise what it raises there."""
+        """Return the result of a function called there, or raise its exception."""
         pipe_in, pipe_out = self._process.stdin, self._process.stdout
         with self._lock:
             try:

@@ -28,15 +28,15 @@ class Column:
     title: str
     number: bool = False
     weight: int = 1
-    """How much of the room that the numbers leave it may claim."""
+    """Share of the width left by the numbers that it may claim."""
     cut: Callable[[str, int], str] | None = None
-    """How its texts are cut; at their end unless given."""
+    """Function that truncates its texts; without one, at their end."""
     spare: bool = False
-    """Whether the others come first where room is scarce."""
+    """True if the column is dropped first where room is scarce."""
 
 
 def cells(text: str) -> int:
-    """Return how wide a text is on a terminal, where some characters take two cells."""
+    """Return the width of a text on a terminal; some characters take two cells."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # noqa: PLC0415 - few texts need it
@@ -135,7 +135,7 @@ def _kept(columns: Sequence[Column], wanted: list[int], width: int) -> list[int]
 def _least(
     columns: Sequence[Column], wanted: list[int], kept: list[int], narrow: int
 ) -> list[int]:
-    """Return what each column needs at least, with the gap before it."""
+    """Return the minimum width of each column, with the gap before it."""
     return [
         (GAP if at else 0)
         + (

@@ -51,6 +51,6 @@ def telling_names(paths: Sequence[str]) -> list[str]:
 
 
 def _alike(sequences: Sequence[Sequence[str]]) -> int:
-    """Return how many elements the sequences have in common at their start."""
+    """Return the length of the sequences' common prefix."""
     pairs = zip(*sequences, strict=False)
     return sum(1 for _ in takewhile(lambda elements: len(set(elements)) == 1, pairs))

@@ -21,7 +21,7 @@ _LABEL = 10
 
 
 def line_width(width: int | None) -> int:
-    """Return how wide to make lines: as the terminal, not too wide; of a pipe, 100."""
+    """Return the line width: the terminal's, up to a limit; for a pipe, 100."""
     return min(width or PIPE, WIDEST)
 
 

@@ -76,7 +76,7 @@ def shapes(dims: Sequence[Sequence[int] | None] | None) -> str:
 
 
 def place(file: str | None, line: int | None, function: str | None) -> str:
-    """Return where something is in the user's source, empty if that is not known.
+    """Return a place in the user's source, empty if that is not known.
 
     >>> place("model.py", 42, "forward")
     'model.py:42 forward'

@@ -38,7 +38,7 @@ def verdict(result: FixtureResult) -> str:
 
 
 def line(difference: Difference) -> str:
-    """Return what a difference is about and what it is."""
+    """Return the subject of a difference, and the difference."""
     finding = difference.finding
     text = printable(difference.text)
     if finding is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def render(results: Sequence[FixtureResult]) -> str:
-    """Return what is not as expected in a table, and one sentence on the whole."""
+    """Return the differences as a table, and one sentence on the whole."""
     lines = [f"### traceq check: {words.total(results)}"]
     rows = [
         (words.name(result), words.kind(one), words.line(one))

@@ -55,12 +55,12 @@ def signed(nanoseconds: float) -> str:
 
 
 def a_step(diff: Diff) -> str:
-    """Return what times and counts are of, for the end of a phrase."""
+    """Return the unit of times and counts, for the end of a phrase."""
     return " a step" if diff.stepped else ""
 
 
 def cause_text(cause: Cause, diff: Diff) -> str:
-    """Return what happened, without where."""
+    """Return the change in words, without its place."""
     if cause.kind in _HOST:
         return _while(cause, diff)
     if cause.kind == "host":
@@ -158,8 +158,11 @@ def _compiled(cause: Cause) -> str:
 def _same_kernels(cause: Cause) -> str:
     if cause.kernel_kind == "communication":
         return f"communication takes {_longer(cause)}, in as many kernels"
-    pieces = "ops" if cause.affects == "host" else "kernels"
-    return f"the same {pieces} take {_longer(cause)}"
+    if cause.affects == "host":
+        return f"the same ops take {_longer(cause)}"
+    names = [{name for name, _ in used.names} for used in (cause.before, cause.after)]
+    same = "the same kernels" if names[0] == names[1] else "kernels of the same kind"
+    return f"{same} take {_longer(cause)}"
 
 
 def _launches(cause: Cause) -> str:
@@ -175,12 +178,12 @@ def _launches(cause: Cause) -> str:
     return f"idle: the host takes {_longer(cause)} despite {known}"
 
 
-def _same_launches(cause: Cause) -> str:
-    return f"idle: the host takes {_longer(cause)} for the same launches"
+def _same_launches(_: Cause) -> str:
+    return "idle: residual, which no change of ops, launches or syncs explains"
 
 
 def _host(cause: Cause, diff: Diff) -> str:
-    """Return what of the host's account takes longer, and how often it ran."""
+    """Return the part of the host's account that takes longer, and its calls."""
     text = f"idle: {cause.host_kind}, {op_names(cause.mostly)}"
     before, after = (_rounded(used.calls) for used in (cause.before, cause.after))
     if not cause.host_kind.startswith("operators") or before == after:
@@ -217,7 +220,7 @@ _TEXTS: Mapping[str, Callable[[Cause], str]] = {
 
 
 def _while(cause: Cause, diff: Diff) -> str:
-    """Return what the GPU waits for, and who loads the data."""
+    """Return the cause of the GPU's waits, and the data loader."""
     text = f"idle: the GPU waits {_longer(cause)} {_HOST[cause.kind]}"
     loaders = (diff.before.loaders, diff.after.loaders)
     if cause.kind != "loading data" or not any(loaders):

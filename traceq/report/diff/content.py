@@ -45,6 +45,9 @@ _NOT_SURE = 0.34
 # From this many percent on, how many times as much is easier to read.
 _TIMES_OVER = 1000
 
+# Parts of the change that no change of the program explains.
+_RESIDUALS = ("same launches", "not in the trace")
+
 _TITLES = {
     "step": "step",
     "gpu busy": "GPU busy",
@@ -137,14 +140,10 @@ def _what_changed(diff: Diff) -> str:
         busy = next(metric for metric in diff.metrics if metric.name == "gpu busy")
         change = busy.change or 0.0
         less = "less" if change < 0 else "more"
-        text = (
-            f"the GPU works {time(abs(change))}{a_step(diff)} {less}"
-            f" ({percent(change, busy.before or 0)}), {time(busy.before or 0)} ->"
-            f" {time(busy.after or 0)}"
-        )
         return (
-            f"{text}{_mostly(diff, change)}; how the {_whole(diff)} changes without"
-            " the profiler is unclear"
+            f"{steps}{a_step(diff)} {basis} ({percent(after - before, before)}),"
+            f" unclear without the profiler: the GPU works {time(abs(change))} {less}"
+            f" ({percent(change, busy.before or 0)}){_mostly(diff, change)}"
         )
     change = after - before
     text = (
@@ -203,7 +202,7 @@ def _title(metric: Metric, diff: Diff) -> str:
 
 
 def _whole(diff: Diff) -> str:
-    """Return what is compared."""
+    """Return the compared unit: a step, or the whole trace."""
     return "step" if diff.stepped else "whole trace"
 
 
@@ -235,7 +234,7 @@ def _change(metric: Metric) -> str:
 
 
 def spread(step: Step) -> str:
-    """Return how much the steps differ among themselves, as recorded."""
+    """Return the variation among the steps, as recorded."""
     if step.measured:
         return ""
     if step.count == 1:
@@ -254,7 +253,7 @@ def sides(diff: Diff) -> list[tuple[str, str, str]]:
 
 
 def compared(diff: Diff) -> str:
-    """Return what the numbers are of, and where their times come from."""
+    """Return the basis of the numbers, and the source of their times."""
     measured = diff.before.step.measured
     source = bound_words.MEASURED if measured else bound_words.AS_RECORDED
     return f"a step {source}" if diff.stepped else f"the trace {source}"
@@ -262,7 +261,8 @@ def compared(diff: Diff) -> str:
 
 def reasons(diff: Diff) -> list[Reason]:
     """Return the causes that are worth naming, and the rest as one."""
-    named = _named(diff)
+    # The biggest first by what is certain, residuals after all others.
+    named = sorted(_named(diff), key=lambda cause: cause.kind in _RESIDUALS)
     found = [reason(cause, diff) for cause in named]
     rest = [cause for cause in diff.causes if cause not in named and cause.ns]
     if rest and found:
@@ -270,6 +270,10 @@ def reasons(diff: Diff) -> list[Reason]:
         text = counted(len(rest), "smaller change")
         found.append(Reason(left, text, ""))
     return found
+
+
+def _is_doubtful(cause: Cause) -> bool:
+    return bool(cause.ns) and abs(cause.sure_ns) < _NOT_SURE * abs(cause.ns)
 
 
 def _named(diff: Diff) -> list[Cause]:
@@ -288,7 +292,7 @@ def _named(diff: Diff) -> list[Cause]:
 def reason(cause: Cause, diff: Diff) -> Reason:
     """Return one cause in words."""
     text = cause_text(cause, diff)
-    if cause.ns and abs(cause.sure_ns) < _NOT_SURE * abs(cause.ns):
+    if _is_doubtful(cause):
         text += ", which the profiler may have caused"
     details = cause_details(cause)
     return Reason(cause.ns, text, "" if details else cause_where(cause), details)
@@ -302,7 +306,7 @@ def only(calls: Sequence[tuple[str, float]]) -> str:
 
 
 def finding_line(change: FindingChange) -> str:
-    """Return what became of one finding."""
+    """Return the change of one finding."""
     finding = change.finding
     cost = _finding_cost(change)
     parts = [f"{finding.code} {printable(finding.message)}", cost]
@@ -335,7 +339,7 @@ def findings_verdict(found: FindingChanges) -> str:
 
 
 def caveats(diff: Diff | JobDiff) -> list[str]:
-    """Return what is not comparable."""
+    """Return the caveats of the comparison."""
     found = [printable(caveat) for caveat in diff.caveats]
     if diff.findings.one_sided:
         codes = ", ".join(diff.findings.one_sided)

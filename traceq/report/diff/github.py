@@ -33,7 +33,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
 
 
 def annotation(change: FindingChange) -> str:
-    """Return what became of a finding, at its line."""
+    """Return the change of a finding, at its line."""
     finding = change.finding
     at: dict[str, object] = {}
     if finding.place.file:

@@ -62,7 +62,7 @@ def _step(diff: JobDiff) -> str:
 
 
 def _who(diff: JobDiff) -> str:
-    """Return who held the others up most before, and who does after."""
+    """Return the ranks that held the others up most before, and after."""
     sides = [side.analysis for side in (diff.before, diff.after)]
     before, after = (_worst(one) for one in sides)
     if before is None and after is None:
@@ -144,7 +144,7 @@ def _both(side: Meetings) -> tuple[str, str]:
 
 
 def straggler(one: StragglerChange, diff: JobDiff) -> str:
-    """Return what became of ranks that hold, or held, the others up."""
+    """Return the changes of ranks that hold, or held, the others up."""
     ranks = "rank" if len(one.numbers) == 1 else "ranks"
     who = f"{ranks} {listed([str(number) for number in one.numbers])}"
     sides = [

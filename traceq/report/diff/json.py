@@ -109,7 +109,7 @@ def _used(used: Used) -> dict[str, Any]:
 
 
 def change_data(change: FindingChange) -> dict[str, Any]:
-    """Return what became of one finding, for programs."""
+    """Return the change of one finding, for programs."""
     return {
         "state": change.state,
         "before": finding_data(change.before) if change.before else None,

@@ -231,7 +231,7 @@ def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _site(row: dict[str, Any]) -> str:
-    """Return what a row is about, and where."""
+    """Return the subject of a row, and its place."""
     line = row["line_after"] or row["line_before"]
     where = place(row["file"], line, row["function"])
     op = f" ({printable(row['op'])})" if row["op"] else ""

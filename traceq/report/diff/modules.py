@@ -33,7 +33,7 @@ def rows(changes: ModuleChanges) -> list[tuple[str, ...]]:
 
 
 def notes(changes: ModuleChanges) -> Iterator[str]:
-    """Yield why modules fall back, as far as it is known."""
+    """Yield the reasons why modules fall back, as far as they are known."""
     if all(row.became != "fell back" for row in changes.rows):
         return
     for one in changes.breaks[:_MOST_BREAKS]:

@@ -75,12 +75,12 @@ def content(outcome: Outcome) -> Content:
 
 
 def title(outcome: Outcome) -> str:
-    """Return what was linted, in one line."""
+    """Return the linted recording, in one line."""
     return printable(outcome.name)
 
 
 def facts(outcome: Outcome) -> str:
-    """Return how many steps of what length, what bounds them, and the peak."""
+    """Return number, duration and bound of the steps, and the memory peak."""
     return "; ".join(filter(None, (_time(outcome), _memory(outcome))))
 
 
@@ -109,7 +109,7 @@ def _time(outcome: Outcome) -> str:
 
 
 def step_kinds(outcome: Outcome) -> str:
-    """Return which steps are longer than others, where some are."""
+    """Return the sentence on longer steps, where there are some."""
     return steps_words.kinds(outcome.step_kinds) if outcome.step_kinds else ""
 
 
@@ -119,23 +119,23 @@ def bar(outcome: Outcome) -> str:
 
 
 def cost(finding: Finding, outcome: Outcome) -> str:
-    """Return what a finding costs: memory, or the time per step that a fix saves."""
+    """Return the cost of a finding: memory, or the time per step that a fix saves."""
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
     if finding.saves_ns > _NOTHING * outcome.step_ns:
-        return _saving(finding, outcome) + _remains(finding, outcome)
+        return _saving(finding, outcome)
     return _saves_nothing(finding, outcome)
 
 
 def _remains(finding: Finding, outcome: Outcome) -> str:
-    """Return that a finding is on what the others leave, where there are any."""
+    """Return the condition of a residual finding's savings, where there are others."""
     others = any(not one.residual and one.saves_ns for one in outcome.findings)
-    return ", on what remains after the others" if finding.residual and others else ""
+    return " once the other findings are fixed" if finding.residual and others else ""
 
 
 def _per(outcome: Outcome) -> str:
-    """Return what times are per: a step, or nothing where the trace has none."""
+    """Return the unit that times are per: a step, or nothing without steps."""
     return "/step" if outcome.bound is None or outcome.bound.stepped else ""
 
 
@@ -146,10 +146,11 @@ def _a_step(outcome: Outcome) -> str:
 def _saving(finding: Finding, outcome: Outcome) -> str:
     part = share(finding.saves_ns, outcome.step_ns)
     text = f"saves {time(finding.saves_ns)}{_per(outcome)} ({part})"
+    remains = _remains(finding, outcome)
     if finding.saves_high_ns - finding.saves_low_ns > _VAGUE * finding.saves_ns:
         low = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
-        text += f", {low} to {time(finding.saves_high_ns)}"
-    return text
+        text += f", {low} to {time(finding.saves_high_ns)}{',' if remains else ''}"
+    return text + remains
 
 
 def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
@@ -174,7 +175,7 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
 
 
 def together(outcome: Outcome) -> str:
-    """Return what fixing the worst findings one after the other leaves of a step."""
+    """Return the step with the worst findings fixed one after the other."""
     if not outcome.together:
         return ""
     *others, last = outcome.together
@@ -196,7 +197,7 @@ def together(outcome: Outcome) -> str:
 
 
 def idle(outcome: Outcome) -> str:
-    """Return how much of the GPU's idle time the findings explain, and what is not."""
+    """Return the part of the GPU's idle time that findings explain, and the rest."""
     found = outcome.idle
     if found is None:
         return ""
@@ -261,7 +262,7 @@ def code_lines(frame: CodeFrame) -> list[str]:
 
 
 def headline(finding: Finding) -> str:
-    """Return what is wrong in at most ten words: the beginning of the message."""
+    """Return the problem in at most ten words: the beginning of the message."""
     return _headline(finding.message)
 
 
@@ -329,7 +330,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def _rules(outcome: Outcome) -> str:
-    """Return how many rules ran, were skipped and crashed."""
+    """Return the numbers of rules that ran, were skipped and crashed."""
     text = f"{counted(outcome.ran, 'rule')} ran"
     if outcome.skipped:
         text += f", {len(outcome.skipped)} skipped"
@@ -339,7 +340,7 @@ def _rules(outcome: Outcome) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Return what else matters: crashed rules, what is hidden, replays, damage."""
+    """Return further notes: crashed rules, hidden findings, replays, damage."""
     lines = [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed

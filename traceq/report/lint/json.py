@@ -58,7 +58,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _idle(found: ExplainedIdle) -> dict[str, Any]:
-    """Return how much of the GPU's idle time is explained, per step."""
+    """Return the explained part of the GPU's idle time, per step."""
     rest = found.unexplained
     return {
         "idle_ns": round(found.idle_ns),

@@ -97,14 +97,14 @@ def _rule(code: str, rules: Rules) -> dict[str, Any]:
 
 
 def _described(page: str) -> str:
-    """Return what a rule does, in a paragraph or two: the help has all of it."""
+    """Return the description of a rule in a paragraph or two; the help has it all."""
     before, _, after = page.partition("## What it does")
     does = after.partition("\n## ")[0]
     return "\n\n".join(filter(None, (before.strip(), does.strip())))
 
 
 def _tags(rule: type[Rule]) -> list[str]:
-    """Return what a rule is about, to filter by."""
+    """Return the tags of a rule, to filter by."""
     family = rule.code.rstrip(digits)
     about = "memory" if family == "MEM" else "performance"
     return [about, "gpu", family]

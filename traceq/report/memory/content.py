@@ -178,7 +178,7 @@ def _moment(summary: MemorySummary) -> str:
 
 
 def _oom(summary: MemorySummary) -> str:
-    """Return which allocations failed, and what was free then."""
+    """Return the failed allocations, and the memory that was free then."""
     parts = []
     for row in summary.failures.tail(_MOST_LEAKS).iter_rows(named=True):
         where = place(row["file"], row["line"], row["function"])
@@ -194,7 +194,7 @@ def _oom(summary: MemorySummary) -> str:
 
 
 def _confidence(summary: MemorySummary) -> str:
-    """Return how certain the categories are, and what shows them."""
+    """Return the confidence in the categories, and its evidence."""
     whole = int(summary.categories["size"].sum())
     categorised = summary.categories.filter(pl.col("category") != "unknown")
     sizes = {name: int(categorised[name].sum()) for name in CONFIDENCE}
@@ -247,7 +247,7 @@ def _reserved(summary: MemorySummary) -> str:
 
 
 def _free_blocks(summary: MemorySummary) -> str:
-    """Return why free memory is not in use; empty if there is little of it."""
+    """Return the reasons why free memory is not in use; empty if there is little."""
     found = summary.fragmentation
     sizes = (found.fragmented, found.releasable, found.pending, found.private)
     if sum(sizes) < _LITTLE * summary.peak["reserved"]:
@@ -397,7 +397,7 @@ def _largest(summary: MemorySummary) -> TextTable:
 
 
 def _category(row: dict[str, Any]) -> str:
-    """Return what an allocation is for, with the confidence where it is not certain."""
+    """Return the category of an allocation, with the confidence if not certain."""
     certain = row["category"] == "unknown" or row["confidence"] == CONFIDENCE[0]
     return row["category"] + ("" if certain else f" ({row['confidence']})")
 

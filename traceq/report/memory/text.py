@@ -113,7 +113,7 @@ def _legend(shown: set[str]) -> Table:
 def _stacked(
     event: int | None, sizes: dict[tuple[int | None, str], int], top: int
 ) -> list[str]:
-    """Return which category is at each height, empty above them all.
+    """Return the category at each height, empty above them all.
 
     The middle of a row counts, so that a category is drawn as high as it is.
     """

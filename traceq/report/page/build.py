@@ -30,11 +30,11 @@ OF_LINT: tuple[Callable[[Subject], Section | None], ...] = (
     fixes,
     findings,
 )
-"""What needs only the findings: --format html of lint."""
+"""Parts that need only the findings: --format html of lint."""
 OF_ONE = (*OF_LINT, timeline, flame, *OF_TRACE, memory)
-"""What one recording is shown by."""
+"""Parts of a page on one recording."""
 OF_EACH = OF_LINT
-"""What each of several is shown by, after what compares them."""
+"""Parts for each of several recordings, after those that compare them."""
 
 
 def report_page(
@@ -70,7 +70,7 @@ def lint_page(report: Report) -> str:
 
 
 def title_of(report: Report) -> str:
-    """Return what the page is about: the recording, or how many there are."""
+    """Return the subject of the page: the recording, or the number of recordings."""
     names = telling_names([outcome.name for outcome in report.outcomes])
     if len(names) == 1:
         return names[0]

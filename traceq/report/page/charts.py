@@ -30,7 +30,7 @@ _DECADE = 10.0
 # Names of kernels may be thousands of letters long.
 _LONGEST = 400
 _LETTER = 6.6
-"""How wide a letter is, about: enough to see whether texts collide."""
+"""Approximate width of a letter: enough to see whether texts collide."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values are: from ``low`` at ``start`` to ``high`` at ``end``."""
+    """Linear scale: from ``low`` at ``start`` to ``high`` at ``end``."""
 
     low: float
     high: float
@@ -83,7 +83,7 @@ class Mark:
     attributes: Mapping[str, str | float]
     text: str = ""
     tip: Tip | None = None
-    """What is shown under the mouse."""
+    """Tooltip of the mark."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ class Picture:
     width: float
     height: float
     label: str
-    """What it shows, in a sentence."""
+    """Description of the chart, in a sentence."""
     marks: Sequence[Mark]
     table: TextTable | None = None
     """The same as a table."""
     legend: Sequence[tuple[str, str]] = field(default=())
     """Classes and what they stand for, where the marks have no labels of their own."""
     wide: bool = False
-    """Whether it needs the width of a screen: on a phone one scrolls it."""
+    """True if it needs the width of a screen: on a phone one scrolls it."""
 
 
 def round_values(high: float, most: int = 5, base: float = _DECADE) -> list[float]:
@@ -243,7 +243,7 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def tip(title: str, *rows: tuple[str, str]) -> Tip:
-    """Return what is shown under the mouse: a title, and rows that have a text."""
+    """Return a tooltip: a title, and the rows that have a text."""
     shown = [[label, brief(printable(text))] for label, text in rows if text]
     return brief(printable(title)), shown
 

@@ -30,13 +30,13 @@ class Line(NamedTuple):
 
 
 class Over(NamedTuple):
-    """What curves are drawn over: a label, and the recordings by its value."""
+    """Horizontal axis of curves: a label, and the recordings by its value."""
 
     label: str
     values: Sequence[float]
     names: Sequence[str]
     bounds: Sequence[str] = ()
-    """What bounds the step of each: gpu or host; empty where there is none."""
+    """Bound of the step of each: gpu or host; empty where there is none."""
 
 
 def plot(
@@ -87,7 +87,7 @@ def plot(
 
 
 def _legend(over: Over) -> list[tuple[str, str]]:
-    """Return what the dots of the step say of what bounds it."""
+    """Return the sentence on the bounds that the dots of the step show."""
     bounds = set(over.bounds)
     return [
         (look, text)

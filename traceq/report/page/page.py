@@ -55,7 +55,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
 
 
 def _contents(sections: Sequence[Section]) -> list[Section]:
-    """Return what the contents list: sections that each recording has are not in it."""
+    """Return the entries of the contents, without sections that each recording has."""
     titles = Counter(section.title for section in sections)
     return [section for section in sections if titles[section.title] == 1]
 

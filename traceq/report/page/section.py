@@ -23,13 +23,13 @@ class Section:
     template: str
     """A file in templates/; its name is the name of the part to scripts."""
     context: Mapping[str, object]
-    """What the template shows; all of it is text, whatever it holds."""
+    """Values for the template; all of them are text, whatever they hold."""
     data: Mapping[str, object] | None = None
-    """What scripts draw: numbers, texts, and lists and objects of them."""
+    """Data that scripts draw: numbers, texts, and lists and objects of them."""
 
     @property
     def part(self) -> str:
-        """What kind of part it is, by which its script finds it."""
+        """Name of the part, by which its script finds it."""
         return self.template.removesuffix(".html")
 
 
@@ -41,7 +41,7 @@ class Subject:
     recording: Recording | None = None
     """None where only the findings are shown."""
     number: int = 0
-    """Which one it is, if the page shows several; from 1 on."""
+    """Number of the recording, if the page shows several; from 1."""
     step: int | None = None
     """The step to draw; a typical one, unless given."""
 

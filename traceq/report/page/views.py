@@ -43,11 +43,11 @@ OF_TRACE: tuple[Callable[[Subject], Section | None], ...] = (
     layers,
     kernels,
 )
-"""What one trace is shown by, beside its findings."""
+"""Parts for one trace, beside its findings."""
 
 
 def summary_page(found: Sequence[tuple[Summary, Trace]]) -> str:
-    """Return where the time of a step goes; of several traces, how they compare."""
+    """Return the page on the time of a step; of several traces, their comparison."""
     names = telling_names([summary.facts.path for summary, _ in found])
     if len(found) > 1:
         several = [(summary, trace, None) for summary, trace in found]
@@ -90,7 +90,7 @@ def compared(found: Sequence[tuple[Summary, Trace, int | None]]) -> list[Section
 
 
 def memory_page(summaries: Sequence[MemorySummary]) -> str:
-    """Return what holds the GPU's memory over time, and at its peak."""
+    """Return the page on the GPU's memory over time, and at its peak."""
     name = telling_names([summary.name for summary in summaries])[0]
     title = f"GPU memory: {name}" if len(summaries) == 1 else "GPU memory"
     return render(title, _there([of_summaries(summaries, "memory")]))
@@ -102,30 +102,30 @@ def scaling_page(
     values: Sequence[float],
     names: Sequence[str],
 ) -> str:
-    """Return how memory grows with a label of recordings."""
+    """Return the page on the growth of memory with a label of recordings."""
     section = scaling(label, growths, values, names)
     return render(f"GPU memory of {len(names)} recordings", [section])
 
 
 def diff_page(diff: Diff, broken: Sequence[Broken] = ()) -> str:
-    """Return what changed from one trace to another, and why."""
+    """Return the page on the change from one trace to another, and its causes."""
     title = _both((diff.before.name, diff.after.name))
     return render(title, changes.of_diff(diff, broken))
 
 
 def snapshots_page(change: MemoryChange, broken: Sequence[Broken] = ()) -> str:
-    """Return what changed from one memory snapshot to another."""
+    """Return the page on the change from one memory snapshot to another."""
     return render(_both(change.names), changes.of_snapshots(change, broken))
 
 
 def jobs_page(diff: JobDiff, broken: Sequence[Broken] = ()) -> str:
-    """Return what changed from one job of many ranks to another."""
+    """Return the page on the change from one job of many ranks to another."""
     names = (diff.before.name, diff.after.name)
     return render(_both(names), changes.of_jobs(diff, broken))
 
 
 def ranks_page(found: Analysis, report: Report) -> str:
-    """Return which ranks hold a job up, and why."""
+    """Return the page on the ranks that hold a job up, and the causes."""
     title = f"Job: {ranks_content(found).screen.title}"
     return render(title, job_sections(found, report))
 

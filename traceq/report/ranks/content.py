@@ -28,7 +28,7 @@ _SHADES = " ░▒▓█"
 _HEAT = 64
 _WORTH = 0.001
 CHANGES = "at the median of the peers"
-"""What the table of what-ifs is of."""
+"""Subject of the table of what-ifs."""
 
 IN_WORDS = {
     SLOWER: "the same kernels take longer (clocks, temperature, power)",
@@ -42,12 +42,12 @@ IN_WORDS = {
     LINK: "its collectives take longer than the same ones elsewhere (the link)",
     UNATTRIBUTED: "no single part of its time explains it",
 }
-"""What each cause means."""
+"""Meaning of each cause."""
 
 
 @dataclass(frozen=True)
 class RanksContent:
-    """What every format that people read has in it."""
+    """Content of every format that people read."""
 
     verdict: str
     screen: Content
@@ -99,7 +99,7 @@ def verdict(found: Analysis) -> str:
 
 
 def _doubt(found: Analysis) -> str:
-    """Return who may be a straggler, if more was recorded; empty if nobody may."""
+    """Return the possible stragglers, if more was recorded; empty if there are none."""
     if found.doubtful is None:
         return ""
     seen = counted(int(found.by_rank["seen"].max() or 1), "step")  # type: ignore[arg-type] # of integers

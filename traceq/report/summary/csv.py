@@ -86,7 +86,7 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _roofline(reached: Reached | None) -> dict[str, str]:
-    """Return how far kernels are from the peaks; empty where shapes do not tell."""
+    """Return the efficiency of kernels; empty where shapes were not recorded."""
     found = {
         f"roofline_{name}": _number(
             reached.bounds.get(name, 0.0) if reached else None, 4
@@ -100,7 +100,7 @@ def _roofline(reached: Reached | None) -> dict[str, str]:
 
 
 def _bound(bound: Bound) -> dict[str, str]:
-    """Return what bounds a step; empty where there is no GPU work."""
+    """Return the bound of a step; empty where there is no GPU work."""
     found = {
         "bound_by": bound.by,
         "bound_sure": "true" if bound.sure else "false",

@@ -69,7 +69,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def unrecorded(summary: Summary) -> Iterator[str]:
-    """Return what a run lacks."""
+    """Yield the missing parts of a run."""
     if summary.rank:
         yield from summary.rank.missing
     if summary.run and summary.run.state != "finished":
@@ -179,7 +179,7 @@ def _gpu(summary: Summary) -> str:
 
 
 def _path(path: CriticalPath) -> str:
-    """Return what the critical path is made of."""
+    """Return the composition of the critical path."""
     text = (
         f"{_ms(path.gpu_ns)} GPU + {_ms(path.host_ns)} host; speeding up anything off"
         " it saves nothing"

@@ -24,7 +24,7 @@ _LEAST_IN_MODULE = 0.01
 
 
 def critical_tables(path: CriticalPath, unit: str) -> list[TextTable]:
-    """Return what is on the critical path."""
+    """Return the tables of the critical path."""
     return [_critical_kernels(path, unit), _critical_host(path, unit)]
 
 

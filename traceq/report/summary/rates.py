@@ -40,7 +40,7 @@ def _ms(nanoseconds: float) -> str:
 
 
 def _tokens(summary: Summary, found: Tokens) -> str:
-    """Return how many tokens a step computes, how that is known, and how fast."""
+    """Return the tokens of a step, their source, and the rate."""
     each = units.average(found.per_step)
     rate = f"{units.three_digits(summary.tokens_per_second or 0):,.0f}"
     when = bound_words.MEASURED if summary.bound.measured else bound_words.AS_RECORDED
@@ -54,7 +54,7 @@ def _tokens(summary: Summary, found: Tokens) -> str:
 
 
 def _attention(summary: Summary, parts: AttentionParts) -> str:
-    """Return how long the softmax of attention takes against its matmuls."""
+    """Return the time of attention's softmax, compared with its matmuls."""
     steps = summary.steady.count
     softmax, matmul = (ns / steps for ns in (parts.softmax_ns, parts.matmul_ns))
     text = (
@@ -67,7 +67,7 @@ def _attention(summary: Summary, parts: AttentionParts) -> str:
 
 
 def _roofline(summary: Summary, reached: Reached) -> str:
-    """Return what bounds the kernels, and how far they are from the peaks."""
+    """Return the bounds of the kernels, and their efficiency relative to the peaks."""
     shares = [f"{name} {units.share(part, 1)}" for name, part in reached.bounds.items()]
     text = (
         f"kernels run at {units.share(reached.efficiency, 1)} of the peaks, bound by"

@@ -33,7 +33,7 @@ _TINY_NS = 100_000
 
 
 def phases(summary: Summary) -> TextTable:
-    """How long each phase takes, how much it varies, and its longest kernel."""
+    """Return the table of phases: duration, variation and longest kernel."""
     unit, steps = _Unit.of(summary), summary.steady.count
     gpu, several = summary.facts.gpu, steps > 1
     warm = any(one.warmup_ns is not None for one in summary.phases)
@@ -204,7 +204,7 @@ def kernels(summary: Summary) -> TextTable:
 
 @dataclass(frozen=True)
 class _Unit:
-    """How the tables of one trace write times: per step, in ms or, if tiny, in µs."""
+    """Unit of the times in the tables of a trace: per step, in ms or, if tiny, µs."""
 
     title: str
     nanoseconds: int

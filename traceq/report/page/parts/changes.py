@@ -38,7 +38,7 @@ class Bar(NamedTuple):
     details: tuple[str, ...]
     left: float
     width: float
-    """Where it begins and how wide it is, in percent."""
+    """Width in percent, from ``left``."""
     tip: Tip
     ns: float
 

@@ -50,7 +50,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True)
 class CostBar:
-    """What a fix saves, as shares of the step in percent."""
+    """Savings of a fix, as shares of the step in percent."""
 
     likely: float
     low: float
@@ -63,10 +63,10 @@ class Card:
 
     key: str
     number: int
-    """Which one it is of the recording's findings, from 0 on."""
+    """Index of the finding in the recording, from 0."""
     finding: Finding
     family: str
-    """What its family of rules is about."""
+    """Subject of its family of rules."""
     severity: str
     cost: str
     bar: CostBar | None
@@ -145,7 +145,7 @@ def _card(subject: Subject, number: int, finding: Finding, example: str) -> Card
 
 
 def _bar(finding: Finding, outcome: Outcome) -> CostBar | None:
-    """Return what a fix saves of the step, or of the memory that is reserved."""
+    """Return the savings of a fix, as shares of the step or of the reserved memory."""
     if finding.cost_bytes and outcome.memory and outcome.memory.reserved:
         part = min(100.0, 100 * finding.cost_bytes / outcome.memory.reserved)
         return CostBar(part, part, part)
@@ -178,7 +178,7 @@ def _side(example: str, other: str) -> tuple[str, ...]:
 
 
 def _family(code: str) -> str:
-    """Return what a family of rules is about; one of a user's pack has its letters."""
+    """Return the subject of a family of rules; for a user's pack, its letters."""
     letters = code.rstrip(digits)
     return _FAMILIES.get(letters, letters)
 

@@ -23,11 +23,11 @@ class Row(NamedTuple):
     note: str
     time: str
     gpu: float
-    """What the GPU works in it, or all of it where that is not known."""
+    """The GPU's work in it, or all of it where that is not known."""
     rest: float
     """The GPU's waits that no finding explains."""
     saved: float
-    """What the fix before it saves."""
+    """Savings of the fix before it."""
     card: str = ""
     """The key of the finding's card."""
 

@@ -147,7 +147,7 @@ def _flat(
 
 
 def _rank(depth: int, name: str, node: _Node) -> tuple[int, float, str]:
-    """Return what frames are in order of: phases as they run, others by their time."""
+    """Return the sort key of frames: phases as they run, others by their time."""
     phase = PHASES.index(name) if not depth and name in PHASES else len(PHASES)
     return phase, -node.value, name
 

@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     value: float | None = None
     tip: Tip | None = None
     meter: float | None = None
-    """What a small bar shows, in percent of the largest."""
+    """Length of a small bar, in percent of the largest."""
 
 
 class Sortable(NamedTuple):
@@ -42,7 +42,7 @@ class Sortable(NamedTuple):
     """Each head, and whether the column has numbers."""
     rows: list[list[Cell]]
     shown: str
-    """How many rows there are, and how many of them are shown."""
+    """Sentence on the number of rows, and of those shown."""
 
 
 def kernels(subject: Subject) -> Section | None:

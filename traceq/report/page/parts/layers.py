@@ -31,7 +31,7 @@ class Cell(NamedTuple):
 
     text: str
     level: int
-    """How strong its colour is, from none to 6."""
+    """Strength of its colour, from none to 6."""
     value: float
     """Nanoseconds of a step."""
 
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     tip: Tip | None
     """The whole path, where the name is not all of it."""
     apart: bool
-    """Whether it is no layer, but what is outside of them."""
+    """True for the row of the work outside of layers."""
     cells: list[Cell]
     total: Cell
 

@@ -169,7 +169,7 @@ class _Drawn:
         ]
 
     def tips(self) -> Iterator[Tip]:
-        """Yield what is shown under the mouse at each moment."""
+        """Yield the tooltip at each moment."""
         rows = self.moments.join(
             self.summary.phases.select("event", "step", "phase"),
             on="event",

@@ -29,7 +29,7 @@ _FULL = 100.0
 
 
 class Bar(NamedTuple):
-    """What the job would be shorter by."""
+    """Time that the job would be shorter by."""
 
     name: str
     time: str
@@ -87,7 +87,7 @@ def rank_map(found: Analysis) -> Section | None:
 
 
 def what_if(found: Analysis) -> Section | None:
-    """Return what the job would take less: all, the stragglers, the causes."""
+    """Return the savings of the job: all, the stragglers, the causes."""
     everything = found.whatifs.all.saved_ns
     rows = [("all ranks and links", everything)]
     rows += [
@@ -213,7 +213,7 @@ def _boxes(
 
 
 def _late_spans(found: Analysis) -> dict[int, list[tuple[float, float]]]:
-    """Return where others wait for a rank, by its row, as shares of the window.
+    """Return the waits of others for a rank, by its row, as shares of the window.
 
     That is from when half of the ranks have come to when it comes.
     """

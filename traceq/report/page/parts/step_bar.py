@@ -20,11 +20,11 @@ class Part(NamedTuple):
     cause: str
     color: str
     idle: bool
-    """Whether the GPU waits in it."""
+    """True if the GPU waits in it."""
     time: str
     share: str
     left: float
-    """Where it begins, in percent of the bar."""
+    """Start, in percent of the bar."""
     width: float
 
 

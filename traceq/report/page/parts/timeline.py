@@ -93,7 +93,7 @@ def timeline(subject: Subject) -> Section | None:
 
 
 def _idle(found: Timeline) -> list[tuple[str, str, str, str]]:
-    """Return how long the GPU idles by cause: name, colour, time and share."""
+    """Return the GPU's idle time by cause: name, colour, time and share."""
     whole = found.end - found.start
     causes = found.gaps.group_by("cause").agg(
         time=(pl.col("end") - pl.col("start")).sum()
@@ -258,7 +258,7 @@ def _rows(slices: pl.DataFrame, lane: int) -> Iterator[list[list[int]]]:
 
 
 def _gaps(found: Timeline) -> dict[str, Any]:
-    """Return when the GPU idles; what is too short is with its neighbours."""
+    """Return the GPU's idle gaps; those too short are merged with their neighbours."""
     near = max(1, round((found.end - found.start) * _NEAR))
     causes = [*CAUSES, UNKNOWN]
     gaps = found.gaps.with_columns(

@@ -93,7 +93,7 @@ def _steps(outcome: Outcome) -> str:
 
 
 def _recorded(outcome: Outcome, trace: Trace | None) -> Iterator[str]:
-    """Yield how it was recorded: the GPU, the versions, what is in the trace."""
+    """Yield facts about the recording: the GPU, the versions, the trace's content."""
     facts = outcome.facts
     if facts is None:
         return
