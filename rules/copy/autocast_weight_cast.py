@@ -93,12 +93,6 @@ class AutocastWeightCast(Rule):
     copies casts each weight once a step. With micro-batches the saving is that of one
     autocast around them; otherwise it assumes that all of these casts go. With a large
     batch they are a small share of the step.
-
-    ## Measured
-
-    On an H200, in ms a step. A bfloat16 model instead of autocast: ``autocast_small``
-    30.9 → 23.1, ``layernorm_autocast`` 12.5 → 9.3, where casts around norms (NRM003)
-    went too.
     """
 
     code = "CPY006"

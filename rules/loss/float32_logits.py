@@ -95,11 +95,6 @@ class Float32Logits(Rule):
 
     In bfloat16 the loss of each token has a mantissa of 8 bits, which may be too few
     for long sequences; a fused loss keeps float32. Compare the loss curves.
-
-    ## Measured
-
-    On an H200, in ms a step. Logits left in bfloat16: ``gpt2_float32_logits`` 17.4 →
-    15.0.
     """
 
     code = "LOS001"

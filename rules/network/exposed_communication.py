@@ -86,10 +86,6 @@ class ExposedCommunication(Rule):
     One rank's trace cannot distinguish sending from waiting for a slow rank; only the
     traces of all ranks can: run ``traceq ranks`` on them. The last collective of a
     backward pass has nothing left to overlap with.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "NET001"

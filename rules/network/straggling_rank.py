@@ -64,10 +64,6 @@ class StragglingRank(Rule):
     On a network slower than ``slowest-link`` the time may be spent on sending after
     all. If nothing needs the result of the collective before the step ends, the wait
     may cost nothing.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "NET002"

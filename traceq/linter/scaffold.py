@@ -53,10 +53,6 @@ class $name(Rule):
     ## How to fix it
 
     ## When it is wrong
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "$code"
