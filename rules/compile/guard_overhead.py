@@ -71,8 +71,8 @@ class GuardOverhead(Rule):
     see = ("torch.compiler.set_stance", "torch.compile")
     needs = frozenset({Need.GPU, Need.OPS})
 
-    # Chosen by judgement, well above the one lookup of a model compiled as a whole: it
-    # takes up to 0.7% of a step in fixtures/graph_replay and its twins.
+    # Heuristic threshold, well above the one lookup of a model compiled as a whole, of
+    # up to 0.7% of a step in fixtures/graph_replay and its twins.
     min_share: float = option(0.03, "Smaller shares of the step are not reported.")
 
     seen = Seen(

@@ -38,7 +38,7 @@ _LINEAR = inputs([[32, 64], [128, 64], [128]], ["c10::BFloat16", "float", "float
 _WEIGHT = inputs([[128, 64], [128, 64], []], ["c10::BFloat16", "float", "Scalar"])
 _INPUT = inputs([[32, 64], [32, 64], []], ["c10::BFloat16", "float", "Scalar"])
 _MOST_LINES = 3
-# From here on a number that is not whole is said to be about one. Judgement.
+# A number closer than this to a whole one is printed as about it. Heuristic threshold.
 _ABOUT = 0.15
 _ONCE = (
     "keep the weights in {half} and float32 copies of them in the optimizer (FSDP"

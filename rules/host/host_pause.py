@@ -41,8 +41,8 @@ _KINDS = (
     host_activity.NO_STACKS,
 )
 _AT = ("kind", *host_activity.PLACE)
-# A pause is this many times as long as what is usual at its place, and at least this
-# long. Both chosen by judgement: pauses of 73 and 127 ms were seen.
+# A pause is this many times as long as the usual one at its place, and at least this
+# long. Heuristic thresholds: pauses of 73 and 127 ms were recorded.
 _UNUSUAL = 5
 _SHORTEST_NS = 5_000_000
 _ADVICE = (

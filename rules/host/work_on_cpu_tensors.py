@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# Calls that only tell the GPU what to do take less. Judgement: with the profiler the
+# Calls that only launch GPU work take less. Heuristic threshold: with the profiler, the
 # slowest of them take 50 µs.
 _LONG_NS = 100_000
-# What the host takes to let the GPU do it instead. Judgement.
+# Host time of the launch if the GPU does the work instead. Heuristic.
 _LAUNCHED_NS = 20_000
-# A tensor up to which it is advised to keep it on the GPU. Judgement.
+# The largest tensor that the advice keeps on the GPU. Heuristic threshold.
 _MOST_KEPT = 4 << 30
 _DRAWS = (
     r"^aten::(bernoulli|binomial|cauchy|exponential|geometric|log_normal|multinomial"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# If the other findings explain all but this share of the idle time, they are enough.
-# Chosen by judgement.
+# If the other findings explain all but this fraction of the idle time, they are enough.
+# Heuristic threshold.
 _LITTLE_LEFT = 0.2
 _LOOK = (
     "record with stacks, profile(with_stack=True), to see what the host does in the"
@@ -124,7 +124,7 @@ class HostBoundStep(Rule):
     residual = True
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: less is not what bounds the step.
+    # Heuristic threshold: less is not what bounds the step.
     min_share: float = option(
         0.1,
         "Smaller shares of the step are not reported; twice that where CUDA graphs are"

@@ -87,7 +87,7 @@ class OptimizerLoop(Rule):
     see = ("torch.optim.AdamW", "torch.optim.Adam", "torch.optim.SGD")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: fewer parameters launch fewer than a hundred kernels.
+    # Heuristic threshold: fewer parameters launch fewer than a hundred kernels.
     min_parameters: int = option(
         8, "Optimizers with fewer parameters are not reported."
     )

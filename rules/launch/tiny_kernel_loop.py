@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
-# From this share of iterations on that run a module of their own, a loop goes over
-# layers. Chosen by judgement: what comes before the first mark is not seen.
+# If this fraction of the iterations run a module of their own, the loop is one over
+# layers. Heuristic threshold: what comes before the first mark is not seen.
 _LAYERS = 0.75
 
 
@@ -103,7 +103,7 @@ class TinyKernelLoop(Rule):
     )
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: shorter loops are often a few layers or heads written out,
+    # Heuristic thresholds: shorter loops are often a few layers or heads written out,
     # a kernel of 10 µs takes about as long as its launch, and more than 100 launches in
     # an iteration are a loop over layers or micro-batches.
     min_iterations: int = option(

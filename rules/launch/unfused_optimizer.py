@@ -95,7 +95,7 @@ class UnfusedOptimizer(Rule):
     see = ("torch.optim.AdamW", "torch.optim.Adam")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: for less nobody wants to compare losses.
+    # Heuristic threshold: for less, comparing losses is not worth it.
     min_share: float = option(0.02, "Where a fix saves less of the step, it is silent.")
 
     seen = Seen(
