@@ -80,7 +80,7 @@ def _status(rule: type[Rule]) -> list[str]:
 
 def _seen(rule: type[Rule]) -> list[str]:
     """Show a finding as lint prints it."""
-    if rule.seen is None:
+    if rule.seen is None or not rule.seen.text.strip():
         return []
     command = f"traceq {'ranks' if Need.JOB in rule.needs else 'lint'}"
     if rule.seen.of:
