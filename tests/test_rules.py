@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from conftest import ROOT
+from goldens import updating
 from linting import bundled_rules, linted, outcome
 from recordings import FIXTURE_TRACES
+from rule_sources import write_finds
 
 from traceq import load
 from traceq.linter import Bad, Good, Need
@@ -58,13 +60,20 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_an_example_finds_what_it_says_and_nothing_else(
     rule: type[Rule], example: Bad | Good
 ) -> None:
     ran = run_example(rule.code, rule(), example)
 
-    assert ran.found == ran.expected
+    # The same number of findings in other words: someone reworded the rule.
+    reworded = len(ran.found) == len(ran.expected) > 0
+    if ran.found != ran.expected and reworded and updating():
+        assert isinstance(example, Bad)
+        write_finds(rule, example, ran.found)
+    else:
+        assert ran.found == ran.expected
 
 
 DRAWN_BAD = [
