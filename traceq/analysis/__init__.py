@@ -1,6 +1,6 @@
 """Analyses of a trace or a memory snapshot: frames in, frames or small dataclasses out.
 
-Each package builds on those above it in this list, and each module answers one question:
+Each package builds on those above it here, and each module answers one question:
 
 - ``base``: steady-state steps, idle gaps, sync calls, kernel ownership, the GPU's
   roofline, and the constants that the models assume, with their origin
