@@ -165,8 +165,8 @@ class SlowConvolution(Rule):
             & pl.col("half")
         )
         for chosen, finding in ((depthwise, self._depthwise), (patches, self._patches)):
-            found = ops.filter(fill_false(chosen))
-            for row in groups(view, found, self.min_share, ("half",)):
+            convolutions = ops.filter(fill_false(chosen))
+            for row in groups(view, convolutions, self.min_share, ("half",)):
                 if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                     yield finding(view, row)
 

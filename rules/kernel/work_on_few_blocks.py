@@ -217,8 +217,12 @@ def _words(row: Row) -> tuple[str, str]:
         )
     if row["what"] == "softmax":
         at = 2 if back else 1
-        found = (row["values"] or [])[at : at + 1]
-        along = int(found[0]) % len(dims) if found and found[0].lstrip("-") else 0
+        dimension = (row["values"] or [])[at : at + 1]
+        along = (
+            int(dimension[0]) % len(dims)
+            if dimension and dimension[0].lstrip("-")
+            else 0
+        )
         return (
             f"{back}a softmax along dimension {along} of {shape(dims)}, not the last"
             " one, runs on few blocks",

@@ -185,8 +185,8 @@ class ConvolutionTransposes(Rule):
         norms = nchw_batch_norms(view.trace, view.kernels, gpu)
         norms = norms.with_columns(group(groups, norms)).filter(not gpu.amd)
         for row in groups.with_row_index("group").iter_rows(named=True):
-            mine = norms.filter(pl.col("group") == row["group"])
-            yield self._finding(view, row, gpu, mine)
+            norms_of_group = norms.filter(pl.col("group") == row["group"])
+            yield self._finding(view, row, gpu, norms_of_group)
 
     def _finding(self, view: View, row: Row, gpu: Gpu, norms: pl.DataFrame) -> Finding:
         count = len(row["id"]) / view.steps

@@ -224,7 +224,7 @@ def _softmax(view: View) -> pl.DataFrame:
     """Return the kernels of softmaxes in float32, with the ``width`` of their input."""
     ops = view.trace.ops
     softmaxes = ops[["inputs", "id"]][rows_where(view.ops_named(_SOFTMAX))]
-    known = (
+    in_float32 = (
         view.with_inputs(softmaxes)
         .select(
             op="id",
@@ -233,4 +233,4 @@ def _softmax(view: View) -> pl.DataFrame:
         )
         .filter(pl.col("type") == FLOAT32)
     )
-    return view.kernels[["id", "op", "dur"]].join(known, on="op")
+    return view.kernels[["id", "op", "dur"]].join(in_float32, on="op")

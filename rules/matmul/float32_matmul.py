@@ -156,8 +156,8 @@ class Float32Matmul(Rule):
         )
         largest = slow.sort("flops", "id", descending=[True, False], nulls_last=True)
         count = slow["op"].n_unique() / view.steps
-        known = places.drop_nulls("file").select("file", "line", "function")
-        where = listed([at_function(*row) for row in known.iter_rows()])
+        lines = places.drop_nulls("file").select("file", "line", "function")
+        where = listed([at_function(*row) for row in lines.iter_rows()])
         time = int(slow["dur"].sum()) / view.steps
         return self.finding(
             f"{counted(count, 'float32 matmul')} a step"
