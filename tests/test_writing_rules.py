@@ -11,11 +11,13 @@ from command import traceq
 from conftest import ROOT
 from recordings import FIXTURE_TRACES, loaded
 
-from traceq.linter import Fix, Rule, SnapshotView, View, retired
+from traceq import __version__
+from traceq.linter import Fix, Rule, Seen, SnapshotView, View, retired
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
-from traceq.linter.pack import load_rules
+from traceq.linter.pack import load_pack, load_rules
 from traceq.model.recording import Recording
+from traceq.report.rule_pages import page
 from traceq.testing.timeline import load_drawn
 
 if TYPE_CHECKING:
@@ -136,6 +138,54 @@ def test_a_new_rule_loads_and_its_bad_example_does_not_hold_yet(tmp_path: Path) 
     assert (tmp_path / "slow_thing.py").is_file()
     assert "SLO001-Bad-0 does not hold" in tested.out
     assert "1 of 2 examples hold" in tested.out
+
+
+def test_a_new_rule_whose_example_holds_has_all_parts_of_its_page(
+    tmp_path: Path,
+) -> None:
+    traceq("rules", "--new", "slow-thing", "--code", "SLO001", "--to", tmp_path)
+    file = tmp_path / "slow_thing.py"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("aten::the_op_to_look_for", "aten::sort"), "utf-8")
+
+    tested = traceq("test", tmp_path)
+    (rule,) = load_pack(tmp_path, "new_pack")
+
+    assert tested.out == "2 of 2 examples hold\n"
+    assert rule.since == __version__
+    assert rule.seen == Seen(text="")
+    assert rule.example()
+    sections = re.findall(r"^## .*\n\n(.+)", rule.page(), re.MULTILINE)
+    assert len(sections) == 4
+    # What lint prints is not known yet.
+    assert "## A finding" not in page(rule)
+
+
+@pytest.mark.parametrize("below", ["", "family"])
+def test_a_new_rule_has_a_row_in_the_measurements_of_its_pack(
+    below: str, tmp_path: Path
+) -> None:
+    rows = [f'  {{ rule = "SLO00{number}", note = "…" }},\n' for number in (1, 3)]
+    measured = tmp_path / "measured.toml"
+    measured.write_text(f"rows = [\n{''.join(rows)}]\n", encoding="utf-8")
+
+    wrote = traceq(
+        "rules", "--new", "slow-thing", "--code", "SLO002", "--to", tmp_path / below
+    )
+
+    assert str(measured) in wrote.out
+    rows.insert(1, '  { rule = "SLO002", note = "Not tried on a GPU." },\n')
+    assert measured.read_text(encoding="utf-8") == f"rows = [\n{''.join(rows)}]\n"
+
+
+def test_measurements_of_another_form_are_left_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "measured.toml").write_text("[[rows]]\n", encoding="utf-8")
+
+    answer = traceq("rules", "--new", "slow-thing", "--to", tmp_path)
+
+    assert answer.status == 2
+    assert "measured.toml cannot be extended: rows = [ is missing" in answer.err
+    assert [file.name for file in tmp_path.iterdir()] == ["measured.toml"]
 
 
 def test_a_new_rule_overwrites_nothing(tmp_path: Path) -> None:

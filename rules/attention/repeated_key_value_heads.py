@@ -77,11 +77,6 @@ class RepeatedKeyValueHeads(Rule):
     With an ``attn_mask`` on GPUs without cuDNN's attention, ``enable_gqa`` falls back
     to unfused kernels: compare before you keep it. The saving counts the copies of the
     forward only.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``): 32 heads on 8, 2,048 tokens, forward
-    and backward: 1.47 ms with repeated heads, 1.30 ms with ``enable_gqa=True``.
     """
 
     code = "ATT004"

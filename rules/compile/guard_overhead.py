@@ -63,12 +63,6 @@ class GuardOverhead(Rule):
     ## When it is wrong
 
     If the steps also compile: a lookup that fails is part of the compilation.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``): 24 layers compiled one by one take
-    1.99 ms, compiled as one model 0.83 ms, and 0.73 ms with
-    ``skip_guard_eval_unsafe=True``.
     """
 
     code = "JIT005"
@@ -77,8 +71,8 @@ class GuardOverhead(Rule):
     see = ("torch.compiler.set_stance", "torch.compile")
     needs = frozenset({Need.GPU, Need.OPS})
 
-    # Chosen by judgement, well above the one lookup of a model compiled as a whole: it
-    # takes up to 0.7% of a step in fixtures/graph_replay and its twins.
+    # Heuristic threshold, well above the one lookup of a model compiled as a whole, of
+    # up to 0.7% of a step in fixtures/graph_replay and its twins.
     min_share: float = option(0.03, "Smaller shares of the step are not reported.")
 
     seen = Seen(

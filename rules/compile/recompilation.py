@@ -74,11 +74,6 @@ class Recompilation(Rule):
 
     If several versions are intended, such as one for training and one for evaluation,
     and the recorded steps are the first that need the second one.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``): a size that was not seen before takes
-    1.4 s, and 0.08 ms with ``mark_dynamic``.
     """
 
     code = "JIT002"

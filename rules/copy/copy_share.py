@@ -84,17 +84,6 @@ class CopyShare(Rule):
 
     The optimizer's copies, and transfers from pinned memory, count as needed. If
     nothing else is left, the finding is for information only.
-
-    ## Measured
-
-    On an H200, in ms a step. Clones, layout changes, casts and pageable copies all
-    gone, and autocast too: ``copies`` 13.2 → 3.5.
-
-    A decoder of 12 layers with int8 weights, 8 tokens of 8 requests (torch 2.11): 41 to
-    50, measured twice, → 20 with the weights dequantized once, 34 with its layers
-    compiled. The kernels of one weight [8192,2048] for 8 rows, in µs of one recorded
-    call: cast, scale and matmul 96, compiled 21, dequantized once 7, and
-    ``torch._weight_int8pack_mm`` 320. torchao was not tried.
     """
 
     code = "CPY001"

@@ -94,12 +94,6 @@ class ExposedHostCopy(Rule):
     A batch that is made from what this step computed cannot be sent ahead. A program
     that never has the next batch in time has to load faster first (DAT001). ROCm does
     not record which kind of memory was used, so nothing is said there.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``), in ms a step: batches of 32 MiB sent
-    ahead of six layers 2.84 → 2.19; batches of 64 MiB in a compiled program, which is
-    bound by the host then, 3.98 → 3.32 (2.76 was said, 2.11 to 4.18).
     """
 
     code = "CPY007"

@@ -95,11 +95,6 @@ class SliceCopyLoop(Rule):
     If each iteration needs the result of the one before, as in decoding, the slices
     cannot be computed at once; they can still be joined at the end. The estimate leaves
     one copy of the whole tensor.
-
-    ## Measured
-
-    On an H200, in ms a step. One index instead of a copy for each sequence:
-    ``slices_copied`` 20.2 → 6.1.
     """
 
     code = "CPY004"

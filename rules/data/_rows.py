@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PICKS = r"^torch/utils/data/dataset\.py\(\d+\): __getitem__$"
 _OF_TENSORS = r"^torch/utils/data/dataset\.py\(\d+\): <genexpr>$"
 _STACKS = r"^torch/utils/data/_utils/collate\.py\(\d+\): default_collate$"
-# Less of loading that goes is not worth another loader. Judgement.
+# A smaller fraction of the loading time is not worth another loader. Heuristic.
 _LEAST = 0.3
 
 

@@ -52,7 +52,7 @@ _READY = (
     f"more workers do not help: {_TAKING}",
 )
 # A DataLoader keeps two batches ahead for each worker, so that in fewer steps than
-# these some are ready whether the workers keep up or not. Judgement.
+# these some are ready whether the workers keep up or not. Heuristic threshold.
 _LONG = 20
 _READY_FOR_NOW = (
     "a DataLoader keeps batches ahead, so that a few steps do not show whether its"
@@ -73,19 +73,22 @@ _EITHER = (
     "stacks tell which it is: where the workers do not keep up, raise num_workers;"
     f" where batches are ready, {_TAKING}",
 )
-# A batch was ready if less than this share of taking it was waiting. Judgement: of 2.5
-# ms in which three tensors were taken it was 0.3%.
+# A batch was ready if less than this fraction of taking it was waiting. Heuristic
+# threshold: three tensors were taken in 2.5 ms, of which 0.3% was waiting.
 _WAITED = 0.25
-# What a thread takes off the program of taking batches: while it runs Python it holds
-# the program up. Judgement, not measured.
+# The fraction of taking batches that a thread takes off the program: while it runs
+# Python, it holds the GIL. Heuristic, not measured.
 _THREAD = 0.5
-# Without stacks workers do not keep up if it takes this many times as many. Judgement.
+# Without stacks, workers do not keep up if loading needs this many times as many of
+# them. Heuristic threshold.
 _CLEARLY = 1.2
 # Fewer tensors in a batch are a few already.
 _FEW = 4
-# Handing tensors over is worth a word from this share of loading on. Judgement.
+# Handing tensors over is reported from this fraction of the loading time on. Heuristic
+# threshold.
 _MUCH = 0.25
-# From this many times on the number of workers is said without a decimal. Judgement.
+# From this factor on the number of workers is written without a decimal. Heuristic
+# threshold.
 _SOME = 2
 _OTHER = (
     "the GPU idles while the next batch is loaded",

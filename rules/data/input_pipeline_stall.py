@@ -98,21 +98,6 @@ class InputPipelineStall(Rule):
     a batch of Python objects hides more of them. A trainer that puts samplers of its
     own into a loader, as for several ranks, must leave the ``BatchSampler`` alone: look
     at the shapes of its batches.
-
-    ## Measured
-
-    On an H200, in ms a step. 8 workers instead of none: ``loader_alone`` 106.9 → 16.0.
-    2 workers where loading took 1 to 3 ms: 17.3 → 18.0 and 17.9 → 20.7, so that such a
-    finding is minor. 8 workers instead of 2 that had batches ready in the four steps
-    that were recorded: 15.4 → 9.1, and 6.3 with ``pin_memory=True`` as well. 2 workers,
-    pinned and persistent, where rows are loaded one by one, and what was predicted with
-    stacks: an MLP with Lightning 13.3 → 9.7 (27%; 26% predicted), another 8.7 → 6.8
-    (22%; 10%), texts 5.9 → 4.3 (27%; 27%), images as tensors 17.9 → 9.8 (45%; 45%), a
-    BERT 13.8 → 11.7 (16%; 13%). Long waves: 12.3 → 9.1, and 5.0 with 4 workers, where
-    5.9 was predicted with 2: their loading took 2.5 times as long while it was
-    recorded. Whole batches of a table (``benchmarks/models/advice.py``): 3.3 → 1.8 and
-    3.9 → 2.3, of a program like it 1.4 were predicted to go; the table on the GPU: 3.7
-    → 1.9.
     """
 
     code = "DAT001"

@@ -13,7 +13,7 @@ from traceq.common.expressions import elements
 from traceq.linter import View, fill_false, named_like, nth, tensor, text
 from traceq.model import dtypes
 
-# What takes long on fewer elements does not take long because of them. Judgement.
+# On fewer elements, the size is not why an op takes long. Heuristic threshold.
 _FEW = 1000
 # Operators of others may wait for a network, or for other processes.
 _COMPUTES = "^(aten|torchvision|torchaudio)::"

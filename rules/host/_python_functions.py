@@ -52,15 +52,15 @@ _LOOKS = (
     ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
 )
 WORKS = "works in Python"
-# What takes less of a function's time is not what it does. Chosen by judgement.
+# A smaller fraction of a function's time does not describe it. Heuristic threshold.
 _LEAST_OF_FUNCTION = 0.1
-# A function that calls nothing for this long does something that is in no trace. Chosen
-# by judgement: a loop that takes as long calls something, mostly.
+# A function that calls nothing for this long does something that no trace shows.
+# Heuristic threshold: a loop that takes as long usually calls something.
 _LONG_NS = 1_000_000
 ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
 _MOST_CALLED = 3
-# Where calling operators takes more of a function's time, the rest is no more than an
-# error of what that takes. Chosen by judgement.
+# Where operator calls take more of a function's time than this, the rest is within the
+# error of their cost. Heuristic threshold.
 _MOSTLY_CALLS = 0.75
 
 

@@ -13,8 +13,8 @@ _SUMS = ("excess", "own", "idle", "usual")
 LOADING, UNKNOWN = "loading", "unknown"
 # Slow calls of this many ops, at different places, have nothing in common but the host.
 SPREAD = 3
-# Stalls are alike that differ by no more than this. Judgement: four of 2.00 to 2.04 ms
-# were seen, a turn of the scheduler's, among others of 0.1 to 2.4 ms.
+# Stalls are alike if they differ by no more than this. Heuristic threshold: one trace
+# had four of 2.00 to 2.04 ms, a scheduler's time slice, among others of 0.1 to 2.4 ms.
 _ALIKE = 0.1
 
 

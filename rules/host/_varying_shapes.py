@@ -62,8 +62,8 @@ _MOST_PADDING = 0.15
 _EXPERTS = 4
 # New shapes must be slow this many times as often as known ones.
 _CLEARLY = 3
-# This many sizes in a few steps are not those of a first or last batch. Chosen by
-# judgement.
+# This many sizes in a few steps are not those of a first or last batch. Heuristic
+# threshold.
 _MANY_SIZES = 3
 # Trying algorithms launches this many times as much as one of them.
 _TRIES = 4

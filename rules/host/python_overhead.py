@@ -110,14 +110,6 @@ class PythonOverhead(Rule):
     The line is where the function begins, not the one that takes long. Memory that is
     freed where a large result is dropped looks like Python that calls nothing. What a
     thread of its own would do holds the interpreter's lock nevertheless: use a process.
-
-    ## Measured
-
-    On an H200, in ms a step. A mask made on the GPU instead of lists:
-    ``python_spans`` 11.2 → 9.1, and with a log line once in 50 steps ``python_in_step``
-    6.3 → 4.5. Without statistics in hooks on modules: ``forward_hooks`` 23.3 → 7.2,
-    ``hooks_on_modules`` 25.2 → 14.5. Neighbours of a graph sampled by operators instead
-    of lists: 23.5 → 8.9. Metrics logged by Lightning once in 50 steps: 17.3 → 7.5.
     """
 
     code = "HST003"

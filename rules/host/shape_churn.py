@@ -102,15 +102,6 @@ class ShapeChurn(Rule):
     If there are few shapes, all of them have been seen after some steps and the excess
     ends by itself: record later (``traceq collect --warmup``). Padding computes more,
     which costs a GPU-bound step, and changes results unless it is masked or cut off.
-
-    ## Measured
-
-    On an H200, in ms a step. Lengths or sizes rounded up: ``varying_length`` 133 → 7.2,
-    ``bert_lengths`` 191.5 → 22.2, ``mobilenet_sizes`` 34.3 → 21.8, images of another
-    model 83.5 to 20.9. Tokens of each expert padded to multiples of 256:
-    ``moe_dropless`` 36.0 → 25.6; one grouped matmul instead: ``moe_grouped`` 30.3 →
-    7.3. ``enable_cudnn_sdp(False)``, while lengths were still new: a server of
-    embeddings 37.8 → 11.7, a token classifier 47.8 → 16.0, DPO 100.3 → 42.1.
     """
 
     code = "HST001"

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# Calls that only tell the GPU what to do take less. Judgement: with the profiler the
+# Calls that only launch GPU work take less. Heuristic threshold: with the profiler, the
 # slowest of them take 50 µs.
 _LONG_NS = 100_000
-# What the host takes to let the GPU do it instead. Judgement.
+# Host time of the launch if the GPU does the work instead. Heuristic.
 _LAUNCHED_NS = 20_000
-# A tensor up to which it is advised to keep it on the GPU. Judgement.
+# The largest tensor that the advice keeps on the GPU. Heuristic threshold.
 _MOST_KEPT = 4 << 30
 _DRAWS = (
     r"^aten::(bernoulli|binomial|cauchy|exponential|geometric|log_normal|multinomial"
@@ -125,16 +125,6 @@ class WorkOnCpuTensors(Rule):
     A benchmark draws numbers in place of data that the real program reads. Where a
     tensor is, is not recorded: an operator counts if no runtime call is inside it, and
     if it is none that only makes views.
-
-    ## Measured
-
-    On an H200, in ms a step, what was predicted in brackets. Numbers drawn there: a
-    model that predicts sets 50 → 28 (11), private training 6.4 → 5.4 (0.6); a speech
-    model 71 → 61 to 83, as its steps differ by more. A data set kept there, with which
-    the copies of CPY003 go too: a contrastive model 45.2 → 34.5 (9.5 for both),
-    distillation 17.5 → 15.2 (3.2), a GAN 21.6 → 20.2 (1.3). Two small pieces of work
-    (``benchmarks/models/advice.py``): a matrix that is drawn 2.9 → 0.9, pictures that
-    are picked 11.6 → 0.6.
     """
 
     code = "HST005"

@@ -36,8 +36,8 @@ def long_enough(view: View, ops: pl.DataFrame, min_share: float) -> pl.DataFrame
     """Return ops with their inputs, or none where no group of them can be found."""
     if not ops.height or ops["gpu"].sum() < _long(view, min_share):
         return NOTHING
-    known = ops.filter(pl.col("least").is_not_null())
-    return view.with_inputs(known.rename({"op": "id"}))
+    with_least = ops.filter(pl.col("least").is_not_null())
+    return view.with_inputs(with_least.rename({"op": "id"}))
 
 
 def _long(view: View, min_share: float) -> float:
@@ -59,7 +59,7 @@ def groups(
     if not ops.height or ops["gpu"].sum() < long:
         return
     first = ("name", "dims", "types", "values", "strides", "phase")
-    found = view.by_place(
+    by_line = view.by_place(
         ops,
         *alike,
         **{name: pl.col(name).first() for name in first if name not in alike},
@@ -72,7 +72,7 @@ def groups(
         least_ns=pl.col("least").sum(),
         kernel=pl.col("kernel").get(pl.col("gpu").arg_max()).cast(pl.String),
     ).sort("gpu_ns", descending=True, maintain_order=True)
-    yield from found.filter(pl.col("gpu_ns") >= long).iter_rows(named=True)
+    yield from by_line.filter(pl.col("gpu_ns") >= long).iter_rows(named=True)
 
 
 def saved(row: Row, efficiency: float, kernels: int = 1) -> float:

@@ -84,15 +84,6 @@ class RepeatedIndexGradient(Rule):
     every addition, as the index does: ``embedding`` does neither. Negative indices have
     to be made positive for both. ``index`` may have any shape in ``embedding``, and one
     dimension in ``index_select``. Where all rows differ, these are no faster.
-
-    ## Measured
-
-    On an H200 with torch 2.11, forward and backward, in ms: float32 8,192 rows of
-    [16,768] 0.41 → 0.05 with ``index_select``; bfloat16 16,384 rows of [8,1024] 1.96 →
-    0.17 and 100,000 of [20000,256], as frequent as words are, 9.48 → 0.36 with
-    ``embedding``. In bfloat16 the gradient of the index was off by 13% of its largest
-    value, as that of ``index_select`` was, and that of ``embedding`` by 0.3%.
-    ``benchmarks/models/advice.py`` measures one of these again.
     """
 
     code = "KRN002"

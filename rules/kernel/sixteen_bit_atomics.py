@@ -76,17 +76,6 @@ class SixteenBitAtomics(Rule):
 
     Results are closer to the true ones than before; a test that compares them with the
     old ones has to allow for that. The tensor in float32 takes twice the memory.
-
-    ## Measured
-
-    On an H200 with torch 2.11, forward and backward, in ms: ``gather`` of 16,384 rows
-    of float16 [16,256] 2.78 → 0.06, of 65,536 rows of bfloat16 [100,128], as frequent
-    as words are, 177 → 0.19 (with ``F.embedding`` 0.18); ``scatter_add`` of 32,768 rows
-    into bfloat16 [32,256] 3.13 → 0.12; a bicubic resize of bfloat16 [8,64,64,64] to
-    twice the size 13.6 → 1.6. The errors of gradients, relative to the largest, went
-    from 14% to 0.3% for ``gather`` and from 2.3% to 0.4% for the resize. Where places
-    are many float32 is slower: [4096,512] with 8,192 rows 0.03 → 0.06.
-    ``benchmarks/models/advice.py`` measures one of these again.
     """
 
     code = "KRN003"

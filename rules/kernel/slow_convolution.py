@@ -88,16 +88,6 @@ class SlowConvolution(Rule):
     depthwise convolution in float32 of 7 by 7 took 2.8 times as long. Depthwise
     convolutions of sequences (``conv1d``) are not reported: nothing in torch was faster
     for up to 31 places.
-
-    ## Measured
-
-    On an H200 with torch 2.11, forward and backward, in ms. channels_last instead of
-    NCHW, bfloat16: [64,128,56,56] 3 by 3 1.08 → 0.36, [32,96,56,56] 7 by 7 1.44 → 0.38,
-    [64,768,7,7] 7 by 7 0.68 → 0.13; float32: [64,96,112,112] 3 by 3 3.18 → 0.96,
-    [16,240,30,30] 5 by 5 0.25 → 0.12. Patches of 16 by 16 of 64 images of 224 by 224,
-    by reshaping and a matmul, in bfloat16: 1.52 → 0.22. Results agree as well with
-    those in float64 as before.
-    ``benchmarks/models/advice.py`` measures one of these again.
     """
 
     code = "KRN005"
@@ -175,8 +165,8 @@ class SlowConvolution(Rule):
             & pl.col("half")
         )
         for chosen, finding in ((depthwise, self._depthwise), (patches, self._patches)):
-            found = ops.filter(fill_false(chosen))
-            for row in groups(view, found, self.min_share, ("half",)):
+            convolutions = ops.filter(fill_false(chosen))
+            for row in groups(view, convolutions, self.min_share, ("half",)):
                 if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                     yield finding(view, row)
 

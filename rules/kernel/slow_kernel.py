@@ -85,15 +85,6 @@ class SlowKernel(Rule):
     The bytes are the least that the op needs. One that reads more, since its values
     decide (as ``masked_select``, ``sort`` or ``median``), reaches less of the peak and
     may be as fast as it gets. The saving assumes a tenth of the peak.
-
-    ## Measured
-
-    On an H200, in µs, about: ``topk`` instead of ``kthvalue`` of [4096,2000] 285 → 225,
-    torch.compile around ``logsumexp(0)`` of [262144,5] 45 → 15 and around ``std(0)`` of
-    [1048576,8] 40 → 25. Not everything helps: ``sort`` instead of ``median`` of
-    [4096,2000] 235 → 280, and a copy with the long dimension at the end made ``norm``,
-    ``argmax`` and ``prod`` over [1048576,2] slower by 5 to 10.
-    ``benchmarks/models/advice.py`` measures the first again.
     """
 
     code = "KRN008"

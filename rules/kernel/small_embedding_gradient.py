@@ -79,16 +79,6 @@ class SmallEmbeddingGradient(Rule):
     from some hundred rows on (in float32 without TF32: from 64 on) the matmul is
     slower. In float32 keep TF32 off for it, or values of the forward lose bits.
     ``F.one_hot`` makes 64-bit numbers first. ``padding_idx`` is not heeded.
-
-    ## Measured
-
-    On an H200 with torch 2.11, forward and backward, in ms: float32 [2,768] with 8,192
-    indices 0.12 → 0.05, bfloat16 [16,768] with 16,384 0.16 → 0.06, bfloat16 [256,1024]
-    with 16,384 0.17 → 0.10, float32 [32,12] with 262,144, as T5 has, 0.34 → 0.16,
-    bfloat16 [32,32] with 1,048,576 1.41 → 0.37. Slower: float32 [512,768] 0.12 → 0.30,
-    bfloat16 [1024,768] with 65,536 0.32 → 0.66. Results agree as well with those in
-    float64 as before.
-    ``benchmarks/models/advice.py`` measures one of these again.
     """
 
     code = "KRN004"

@@ -88,16 +88,6 @@ class WorkOnFewBlocks(Rule):
     Two stages are more ops, for the host too: with a busy host they gain nothing. Sums
     have another order: compare the results once, in 16-bit dtypes keep statistics in
     float32. Batch norms that LAY001 or another finding names are left out.
-
-    ## Measured
-
-    On an H200 with torch 2.11, forward and backward, in ms. Batch norm, channels_last:
-    float32 [64,3,256,256] 7.68 → 0.22, [128,16,128,128] 3.81 → 0.52; as recorded in a
-    step: bfloat16 [32,8,256,256] 5.19 → 0.31. Softmax between transpositions: float32
-    [262144,8] 3.02 → 0.18, bfloat16 [65536,16] 1.41 → 0.04. Two stages: layer norm
-    float32 [4,524288] 1.38 → 0.18, bfloat16 [2,524288] 1.01 → 0.15; softmax float32
-    [4,1048576] 0.65 → 0.16. With 64 rows two stages were slower.
-    ``benchmarks/models/advice.py`` measures one of these again.
     """
 
     code = "KRN007"
@@ -227,8 +217,12 @@ def _words(row: Row) -> tuple[str, str]:
         )
     if row["what"] == "softmax":
         at = 2 if back else 1
-        found = (row["values"] or [])[at : at + 1]
-        along = int(found[0]) % len(dims) if found and found[0].lstrip("-") else 0
+        dimension = (row["values"] or [])[at : at + 1]
+        along = (
+            int(dimension[0]) % len(dims)
+            if dimension and dimension[0].lstrip("-")
+            else 0
+        )
         return (
             f"{back}a softmax along dimension {along} of {shape(dims)}, not the last"
             " one, runs on few blocks",

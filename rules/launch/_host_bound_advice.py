@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ._graph_obstacles import Obstacle
 
 _MOST_ENTRIES = 4
-# Less outside of the model is the loss, mostly. Chosen by judgement.
+# A smaller fraction outside of the model is usually the loss. Heuristic threshold.
 _MUCH_AROUND = 0.1
 _FORBIDS = {
     "shapes": "sizes that are new in every step",

@@ -64,7 +64,7 @@ _COMPILED = (
     '; or compile the model that each iteration runs with mode="reduce-overhead", so'
     " that one launch is left of it"
 )
-# An iteration with this many runs a model. Chosen by judgement.
+# An iteration with this many launches runs a model. Heuristic threshold.
 _LAUNCHES_OF_MODEL = 20
 # If calls of a loop are shorter at the mean, they differ.
 _SHORTER = 0.9

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# If the other findings explain all but this share of the idle time, they are enough.
-# Chosen by judgement.
+# If the other findings explain all but this fraction of the idle time, they are enough.
+# Heuristic threshold.
 _LITTLE_LEFT = 0.2
 _LOOK = (
     "record with stacks, profile(with_stack=True), to see what the host does in the"
@@ -112,35 +112,6 @@ class HostBoundStep(Rule):
     of over 200 µs, and of over 50 µs where a trainer gives the optimizer a closure:
     these are of the program around it. An operator of torch's that takes the host over
     1 ms itself computes there, or starts something: a graph does not remove that.
-
-    ## Measured
-
-    On an H200, in ms a step. ``torch.compile(mode="reduce-overhead")``:
-    ``llama_small_compiled`` 30.6 → 4.2; training of a small BERT 15.7 → 4.7, ViT 15.8 →
-    5.5, T5 18.2 → 6.7 and MobileNet 11.2 → 3.0; inference of a small Llama 5.0 → 0.6,
-    of ResNet-18 2.7 → 0.3; RAFT 23.5 → 2.1; training of a video ResNet 8.7 → 4.1, CLIP
-    23.1 → 5.7, DeepLab with autocast 25.8 → 9.4, XLNet 24.7 → 4.5, a Llama with LoRA
-    85.4 → 9.5, and 26 embedding tables 7.8 → 2.5; inference of Swin 8.3 → 1.7, 20 steps
-    of a diffusion model 73.1 → 12.1.
-    ``make_graphed_callables``: an LSTM 5.0 → 1.6, where compiling changed nothing, a
-    GRU 4.6 → 2.3, MobileNet with two passes a step 30.0 → 7.5. Compiled, a GAN ended
-    with an error or was no faster, in all of five ways. The two GRUs of a decoder that
-    reads each token, graphed: 27.7 → 21.1. PPO: 70.0 → 72.5 with both modules compiled,
-    45.5 with the method that calls them. A graph network with
-    data-dependent sizes: 5.5 → 7.0, and 7.5 → 6.8 in another run. A tree search that
-    reads the model's answer 30 times a step: 36.2 → 11.8. The networks of a NeRF, with
-    the rendering around them as it was: 15.8 → 11.9; that of a Lightning module which
-    logs metrics: 17.3 → 12.5. Embeddings with ``sparse=True``: an error.
-    A small GPT with checkpointing and autocast 21.1 → 6.0. With a trainer or logging
-    around the model: Lightning with an MLP 11.5 → 9.3, with a Transformer 19.6 → 8.2,
-    the Trainer of transformers 12.6 → 7.1, accelerate 15.9 → 5.7, loops of one's own
-    14.6 → 5.6, 9.4 → 3.2 and 24.1 → 7.8; a small U-Net with averaged weights 8.6 → 4.8.
-    Of nine programs that nothing was fitted to, these shares of a step were promised
-    with stacks, and saved: EfficientNet 77% (75%), a BERT that serves 74% (72%), a VAE
-    54% (45%), DistilBERT with the Trainer 52% (57%), two towers 50% (50%), ConvNeXt and
-    a U-Net with averaged weights 48% (56%) and 44% (41%), an autoencoder with Lightning
-    34% (37%), an actor and critic whose returns are computed outside 7% (4%). The
-    function that calls small modules was compiled for PPO alone.
     """
 
     code = "LCH002"
@@ -153,7 +124,7 @@ class HostBoundStep(Rule):
     residual = True
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: less is not what bounds the step.
+    # Heuristic threshold: less is not what bounds the step.
     min_share: float = option(
         0.1,
         "Smaller shares of the step are not reported; twice that where CUDA graphs are"

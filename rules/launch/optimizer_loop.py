@@ -80,15 +80,6 @@ class OptimizerLoop(Rule):
     If parameters have to be updated one by one: sparse gradients, or an optimizer that
     does linear algebra on each of them. Of other optimizers than Adam, AdamW and SGD
     nothing was measured.
-
-    ## Measured
-
-    On an H200, in ms a step. ``fused=True``: ``optimizer_deep`` 12.7 → 5.2,
-    ``resnet_optimizer`` 40.4 → 21.5, ``optimizer_loop_sync`` 8.1 → 5.8, where a sync
-    went too. Matrices of one shape stacked in Muon: 40.3 → 21.2; its Newton-Schulz
-    steps compiled, one matrix after the other: 43.1. A step of SGD alone, 160 small
-    parameters (``benchmarks/models/advice.py``): 1.75 → 0.34 by foreach, 0.32 fused;
-    with momentum and weight decay 7.04 → 1.38, 0.53 fused.
     """
 
     code = "LCH003"
@@ -96,7 +87,7 @@ class OptimizerLoop(Rule):
     see = ("torch.optim.AdamW", "torch.optim.Adam", "torch.optim.SGD")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: fewer parameters launch fewer than a hundred kernels.
+    # Heuristic threshold: fewer parameters launch fewer than a hundred kernels.
     min_parameters: int = option(
         8, "Optimizers with fewer parameters are not reported."
     )

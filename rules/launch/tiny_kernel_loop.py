@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
-# From this share of iterations on that run a module of their own, a loop goes over
-# layers. Chosen by judgement: what comes before the first mark is not seen.
+# If this fraction of the iterations run a module of their own, the loop is one over
+# layers. Heuristic threshold: what comes before the first mark is not seen.
 _LAYERS = 0.75
 
 
@@ -90,17 +90,6 @@ class TinyKernelLoop(Rule):
     ## When it is wrong
 
     If the loop is in code that runs rarely, or cannot be batched.
-
-    ## Measured
-
-    On an H200, in ms a step. Experts in one batched or grouped matmul: ``moe_loop``
-    53.4 → 6.0, ``experts`` 25.4 → 4.2, ``moe_grouped`` 30.3 → 7.3, ``mixtral_experts``
-    154.1 → 39.2. ``nn.LSTM`` instead of a cell in a loop: ``lstm_cells`` 30.1 → 8.5.
-    One call for all parameters instead of a loop over them: ``averaged_weights`` 25.3 →
-    21.3, ``clipped_one_by_one`` 49.3 → 26.6, a momentum encoder 10.1 → 8.2, target
-    networks of SAC 13.5 → 13.1. Losses and metrics of 21 classes at once instead of one
-    by one: 26.2 → 8.6; the sines of a NeRF's encoding: 15.8 → 13.0. The model of a tree
-    search compiled with ``mode="reduce-overhead"``: 36.2 → 11.8.
     """
 
     code = "LCH001"
@@ -114,7 +103,7 @@ class TinyKernelLoop(Rule):
     )
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: shorter loops are often a few layers or heads written out,
+    # Heuristic thresholds: shorter loops are often a few layers or heads written out,
     # a kernel of 10 µs takes about as long as its launch, and more than 100 launches in
     # an iteration are a loop over layers or micro-batches.
     min_iterations: int = option(

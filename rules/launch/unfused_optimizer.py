@@ -88,15 +88,6 @@ class UnfusedOptimizer(Rule):
     torch 2.11 leaks host memory with it, a little in every step. Lightning ends with an
     error if it is to clip the gradients of a fused optimizer in mixed precision: where
     it is seen to, there is no finding.
-
-    ## Measured
-
-    On an H200, in ms a step. ``adam_foreach`` 2.40 → 2.08. Ten more programs, most of
-    which wait for the host: seven got 6% to 14% faster, three large ones by less than
-    their runs differ. The GPU-bound program of the tutorial: 5.47 → 5.00, where 0.38
-    were predicted, ``.item()`` included. Four programs more: 21.3 → 16.0, 17.0 → 14.4,
-    11.4 → 10.1 and 11.2 → 10.9; an MLP with Lightning: 8.1 → 8.7, within its noise. SGD
-    gained nothing: it is not reported.
     """
 
     code = "LCH004"
@@ -104,7 +95,7 @@ class UnfusedOptimizer(Rule):
     see = ("torch.optim.AdamW", "torch.optim.Adam")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
-    # Chosen by judgement: for less nobody wants to compare losses.
+    # Heuristic threshold: for less, comparing losses is not worth it.
     min_share: float = option(0.02, "Where a fix saves less of the step, it is silent.")
 
     seen = Seen(

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding, Rule, Severity
 
-# A message may run over several lines, with its reason near the beginning: that of the
-# recompile limit is in the third line. Chosen by judgement.
+# Lines of one message that are searched for its reason. Heuristic threshold: the reason
+# of torch's recompile limit is in the third line.
 _LINES = 12
-# Messages of one kind that are looked at, each with its lines. Chosen by judgement.
+# Messages of one kind that are read, each with its lines. Heuristic threshold.
 _MOST_HITS = 1_000
 # Characters of a line that are shown.
 _LONGEST = 200

@@ -28,13 +28,13 @@ def matmul_padding(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         return NOTHING
     ops = ops.rename({"id": "op"})
     shapes = trace.inputs.filter(pl.col("id").is_in(ops["inputs"].unique().implode()))
-    found = [
+    paddings = [
         (key, *pair)
         for key, dims in shapes.select("id", "dims").iter_rows()
         if (pair := _padded(dims or []))
     ]
     sizes = pl.DataFrame(
-        found,
+        paddings,
         schema={"inputs": pl.UInt32, "size": pl.Int64, "padded": pl.Int64},
         orient="row",
     )

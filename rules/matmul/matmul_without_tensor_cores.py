@@ -82,10 +82,6 @@ class MatmulWithoutTensorCores(Rule):
 
     Small matmuls are memory-bound and gain little. The saving assumes tensor cores at
     60% of their peak.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "GEM003"

@@ -85,13 +85,6 @@ class DeviceAllocationInStep(DriverCallRule):
     profiler itself keeps the tensors that ``vmap`` and ``grad`` of ``torch.func`` wrap,
     until it ends: nothing is reported either, unless memory is freed too. The reported
     line is where memory ran short, not necessarily what holds it.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``): ``torch.cuda.empty_cache()`` in every
-    step of 12 layers: 3.42 ms, without it 2.24 ms. The rest of the advice was not
-    tried. Gradients of every example by ``vmap(grad(...))``: no cudaMalloc a step
-    without the profiler or with stacks alone, 5 with shapes.
     """
 
     code = "MEM001"

@@ -76,14 +76,6 @@ class FailedAllocation(Rule):
     Programs that search for the largest batch run into OOM intentionally, and cuDNN
     tries whether there is room for a faster algorithm: where the program goes on, it is
     only a warning. What other processes hold on the device is not in the snapshot.
-
-    ## Measured
-
-    On an H200 with a limit of 8 GiB (torch 2.11): of 1,200 tensors of 6 MiB two thirds
-    were freed, and 3 GiB failed without ``expandable_segments:True`` and with it, which
-    unmapped nothing. Of 640 tensors of 11 MiB half were freed: 2 GiB fit without it,
-    and failed with it. So it is not advised under a limit. On a device that is full it
-    was not tried. ``benchmarks/models/advice.py`` tries the first again.
     """
 
     code = "MEM010"

@@ -70,12 +70,6 @@ class Float32OptimizerState(Rule):
 
     Where memory is not short, fp32 is the safe choice. State that was there before the
     history began is distinguished from weights by number and size.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``): 32 million weights have 256 MiB of
-    state with AdamW, and 0.2 MiB with ``torch.optim.Adafactor``. 8-bit states were not
-    tried.
     """
 
     code = "MEM008"

@@ -55,12 +55,6 @@ class HostPinningInStep(DriverCallRule):
 
     In the first steps of a run the cache of pinned memory still fills: record later
     ones. Calls on the DataLoader's own thread cost the step less than they take.
-
-    ## Measured
-
-    On an H200 (``benchmarks/models/advice.py``): eight sizes of 16 MiB in turns take
-    0.88 ms a batch pinned each time, and 0.86 ms through one buffer: torch's cache of
-    pinned memory had room for all. The saving is where it has not.
     """
 
     code = "MEM002"

@@ -86,10 +86,6 @@ class ExposedCommunication(Rule):
     One rank's trace cannot distinguish sending from waiting for a slow rank; only the
     traces of all ranks can: run ``traceq ranks`` on them. The last collective of a
     backward pass has nothing left to overlap with.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "NET001"
@@ -152,8 +148,8 @@ class ExposedCommunication(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group what is exposed by collective, ranks and place."""
-        found = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
-        for row in found.iter_rows(named=True):
+        collectives = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
+        for row in collectives.iter_rows(named=True):
             if row["exposed"] >= self.min_share * view.steady.time:
                 yield self._finding(view, row)
         for row in exposed_through_host(view.trace, view.steady).iter_rows(named=True):

@@ -64,10 +64,6 @@ class StragglingRank(Rule):
     On a network slower than ``slowest-link`` the time may be spent on sending after
     all. If nothing needs the result of the collective before the step ends, the wait
     may cost nothing.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "NET002"
@@ -137,8 +133,8 @@ class StragglingRank(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group what waits by collective, ranks and place."""
-        found = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
-        for row in found.iter_rows(named=True):
+        collectives = exposed_by_collective(view.trace, view.kernels, self.slowest_link)
+        for row in collectives.iter_rows(named=True):
             if row["waiting"] >= self.min_share * view.steady.time:
                 yield self._finding(view, row)
 

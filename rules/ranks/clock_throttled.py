@@ -45,10 +45,6 @@ class ClockThrottled(Rule):
     Another process on the same GPU, and other GPUs in the same job (an A100 among
     H100), look alike. Kernels whose time depends on values, as with sparse inputs, may
     take longer for the same shapes.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK002"

@@ -57,10 +57,6 @@ class ExpertImbalance(Rule):
 
     Batches that are all of one kind ask for the same experts, and the next ones may
     ask for others: look at more than a few steps.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK007"

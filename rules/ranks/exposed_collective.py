@@ -59,10 +59,6 @@ class ExposedCollective(Rule):
 
     The last collective of a backward pass has nothing left to overlap with. Time spent
     waiting for ranks that are not among the traces counts as transfer.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK005"

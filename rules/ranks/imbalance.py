@@ -47,10 +47,6 @@ class Imbalance(Rule):
 
     Where work moves from rank to rank with every step, the window is too short to tell
     chance from a rank that always has more: record more steps.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK003"

@@ -55,10 +55,6 @@ class PipelineBubble(Rule):
     ## When it is wrong
 
     The window must have whole steps: what is cut off at its ends looks like a bubble.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK006"

@@ -46,10 +46,6 @@ class SlowLink(Rule):
 
     Groups inside one machine and groups across machines are not the same collective:
     the latter are slower by design.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK004"

@@ -82,10 +82,6 @@ class Straggler(Rule):
 
     Where ranks take turns in being late, none of them is a straggler, and noise is the
     cause. A rank that is slow by design, as the one that holds an embedding, is right.
-
-    ## Measured
-
-    Not tried on a GPU.
     """
 
     code = "RNK001"

@@ -87,19 +87,6 @@ class DecodeWithoutGraph(Rule):
     Where batches and lengths change in every iteration and no padding is possible. What
     a graph saves is an estimate from the host's time as recorded; recording slows the
     host down, so it may be too high.
-
-    ## Measured
-
-    On an H200 (torch 2.11), a Llama of 6 layers and 0.4 billion weights, 8 requests, ms
-    a token: 4.7 to 5.3 → 0.8 as a CUDA graph. Over 13 iterations with their prefill 4.8
-    to 5.3 → 1.1 each, where 2.5 to 3.0 of an estimated 3.6 to 4.1 were said to go (1.5
-    to 5.5). ``generate()`` of transformers 10.7 → 3.9 an iteration with a static cache,
-    compiled; 4.2 to 5.1 were said to go (2.6 to 9.1). Whole calls of ``generate()``
-    (transformers 5.17): Whisper, 16 tokens 93 → 32; T5, 12 tokens 111 → 30, and with 4
-    beams 82 → 87; GPT-NeoX, 16 sampled tokens 111 → 65. A loop of one's own over 12
-    tokens of a Llama 63 → 17.
-
-    The programs are those of ``benchmarks/models/serving.py``.
     """
 
     code = "SRV001"

@@ -91,15 +91,6 @@ class GrowingKvCache(Rule):
 
     A static cache takes the memory of the longest text from the start, and attention
     goes over its padding (SRV008) unless it is cut or bucketed.
-
-    ## Measured
-
-    On an H200 (torch 2.11), 64 requests at 1,024 tokens, a Llama of 6 layers, ms a
-    token: 7.9 → 1.8 while the host is ahead of the GPU; over 9 iterations with their
-    prefill 17.7 → 12.7 each. 3.9 to 4.3 were said to go (1.3 to 5.3), since the host
-    bounds the step from there on.
-
-    The programs are those of ``benchmarks/models/serving.py``.
     """
 
     code = "SRV007"

@@ -88,15 +88,6 @@ class PaddedDecodeGraph(Rule):
     Each graph takes memory and time to capture. Engines give padded rows an empty
     context, so that attention costs nothing for them; attention on packed tokens is not
     counted for that reason.
-
-    ## Measured
-
-    On an H200 (torch 2.11), a Llama of 6 layers with a dense cache, ms an iteration:
-    20 requests at 1,024 tokens by a graph for 32, 24 and 20: 1.12, 1.06, 1.03; 0.10
-    were said to go, after the share for attention was chosen on this pair. 140 requests
-    at 128 tokens by a graph for 256 and for 144: 1.55 → 1.18.
-
-    The programs are those of ``benchmarks/models/serving.py``.
     """
 
     code = "SRV004"

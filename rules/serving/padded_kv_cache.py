@@ -92,15 +92,6 @@ class PaddedKvCache(Rule):
 
     Requests of unequal length share the longest: then the mean context says too little.
     A graph for each bucket takes memory.
-
-    ## Measured
-
-    On an H200 (torch 2.11), 32 requests at 300 tokens, a cache of 4,096 against one of
-    512, ms a token: 2.15 → 0.90 as CUDA graphs, where the trace alone does not show it:
-    it needs the capture; 5.1 → 4.7 launched op by op, which the host bounds, and where
-    nothing was said to go.
-
-    The programs are those of ``benchmarks/models/serving.py``.
     """
 
     code = "SRV008"

@@ -86,14 +86,6 @@ class PrefillStall(Rule):
 
     If throughput is all that counts: chunks save no time, they spread it, and small
     ones cost some. That is why no saving is stated.
-
-    ## Measured
-
-    On an H200 (torch 2.11), a prompt of 8,192 tokens among 16 decoding requests, ms
-    between two tokens at the most: 19.4 → 10.2 in chunks of 1,024, where a decode takes
-    7.7. The prompt then takes 80 ms instead of 19, as the host bounds this loop.
-
-    The programs are those of ``benchmarks/models/serving.py``.
     """
 
     code = "SRV005"

@@ -78,13 +78,6 @@ class SyncPerToken(Rule):
 
     Up to that many tokens are computed for nothing at the end: drop them. If the next
     iteration depends on the token on the host, the wait is needed.
-
-    ## Measured
-
-    On an H200 (torch 2.11), decode by a CUDA graph, 8 requests, ms a token: 0.92 to
-    0.99 → 0.78. So 0.14 to 0.20 went, and 0.18 are said to.
-
-    The programs are those of ``benchmarks/models/serving.py``.
     """
 
     code = "SRV003"

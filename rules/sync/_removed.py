@@ -26,7 +26,7 @@ _KEPT = r"torch/distributions/utils\.py\(\d+\): __get__$"
 _MASKED = ("aten::index", "aten::index_put_", "aten::masked_select", MASKED_COPY)
 _READS = ("aten::item", *COPYING)
 # Values read in a row and step, beside the first, that are worth putting together.
-# Chosen by judgement: the op that does takes as long as reading one of them, or two.
+# Heuristic threshold: the op that does so takes as long as reading one or two values.
 _IN_A_ROW = 7
 _MAKES_RESULT = ("aten::empty", "aten::resize_")
 

@@ -70,7 +70,7 @@ class LostGpuWork(Rule):
     priced = False
     leads = True
 
-    # Chosen by judgement: the window cuts off the kernels of a few launches.
+    # Heuristic threshold: the window cuts off the kernels of a few launches.
     min_share: float = option(
         0.05, "Smaller shares of launches without a kernel are not reported."
     )

@@ -63,7 +63,7 @@ class UnlaunchedKernels(Rule):
     needs = frozenset({Need.GPU})
     priced = False
 
-    # Chosen by judgement: the window cuts off the launches of a few kernels.
+    # Heuristic threshold: the window cuts off the launches of a few kernels.
     min_share: float = option(
         0.05, "Smaller shares of the GPU's time are not reported."
     )

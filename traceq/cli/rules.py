@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq import __version__
 from traceq.cli import output
 from traceq.cli.completion import codes
 from traceq.cli.deliver import deliver, refuse_to_lose
 from traceq.cli.options import OutputFile, Overwrite, Packs, format_option, renamed
-from traceq.common.atomic_files import write_folder
+from traceq.common.atomic_files import write_files, write_folder
 from traceq.common.words import counted
 from traceq.errors import UsageError
 
@@ -126,10 +128,30 @@ def _write_new(
         msg = f"{code} is {rules[code].name()}: give the new rule another --code"
         raise UsageError(msg)
     path = folder / file_of(name)
-    text = new_rule(name, code)
+    text = new_rule(name, code, __version__)
     refuse_to_lose(path, [], overwrite=overwrite)
+    measured = _with_row(folder, code)
     write_folder(folder, {path.name: text.encode()})
-    output.write(f"{path}\nNext: traceq test {folder}\n")
+    write_files(measured)
+    files = "".join(f"{file}\n" for file in (path, *measured))
+    output.write(f"{files}Next: traceq test {folder}\n")
+
+
+def _with_row(folder: Path, code: str) -> dict[Path, bytes]:
+    """Return the measured.toml of the pack with a row of a new rule, if it has one."""
+    from traceq.common.locations import MEASURED
+    from traceq.linter.scaffold import with_row
+
+    for place in (folder, Path(os.path.normpath(folder / ".."))):
+        file = place / MEASURED
+        if file.is_file():
+            try:
+                text = with_row(file.read_text(encoding="utf-8"), code)
+            except (OSError, ValueError, UsageError) as error:
+                msg = f"{file} cannot be extended: {error}"
+                raise UsageError(msg) from None
+            return {file: text.encode()}
+    return {}
 
 
 def _packs(given: list[Path] | None) -> tuple[Path, ...]:

@@ -15,6 +15,8 @@ from traceq.errors import InstallError, UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent
+MEASURED = "measured.toml"
+"""The name of the file with the measurements of a pack's rules."""
 KEPT_PAGES = "rules-*.json"
 """The names of files with pages of rules in the cache directory."""
 

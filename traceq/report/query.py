@@ -100,7 +100,7 @@ def _columns(name: str) -> Table:
     table = _definitions()
     for column, definition in TABLES[name].columns.items():
         unit = f" ({definition.unit})" if definition.unit else ""
-        table.add_row(column, _type_name(definition.dtype) + unit, definition.meaning)
+        table.add_row(column, type_name(definition.dtype) + unit, definition.meaning)
     return table
 
 
@@ -119,6 +119,7 @@ def _definitions() -> Table:
     return table
 
 
-def _type_name(dtype: Dtype) -> str:
+def type_name(dtype: Dtype) -> str:
+    """Return the name of a column's type, without its values."""
     name = str(dtype)
     return "Enum" if name.startswith("Enum") else name

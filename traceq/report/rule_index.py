@@ -21,7 +21,7 @@ import orjson
 from traceq import __version__
 from traceq.common.atomic_files import write_files
 from traceq.common.locations import KEPT_PAGES as KEPT
-from traceq.common.locations import bundled, cache_directory
+from traceq.common.locations import MEASURED, bundled, cache_directory
 from traceq.common.words import rule_name
 from traceq.errors import TraceqError
 
@@ -108,17 +108,19 @@ def _identity(packs: Iterable[Path]) -> tuple[str, bool]:
     newest = 0
     for folder in (Path(__file__).parents[1], bundled("rules"), *packs):
         digest.update(b"\0" + os.fsencode(folder.resolve()))
-        for path, status in sorted(_sources(os.fspath(folder))):
+        for path, status in sorted(_sources(os.fspath(folder), (".py", MEASURED))):
             one = f"\0{path}\0{status.st_size}\0{status.st_mtime_ns}"
             digest.update(os.fsencode(one))
             newest = max(newest, status.st_mtime_ns)
     return digest.hexdigest()[:32], time.time_ns() - newest > _UNSETTLED_NS
 
 
-def _sources(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+def _sources(
+    folder: str, endings: tuple[str, ...] = (".py",)
+) -> Iterator[tuple[str, os.stat_result]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(".py"):
+            if entry.name.endswith(endings):
                 yield entry.path, entry.stat()
             elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _sources(entry.path)
+                yield from _sources(entry.path, endings)

@@ -10,8 +10,9 @@ from traceq.report.base.text import rendered
 from traceq.report.base.torch_docs import TORCH_PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from traceq.linter.measured import Measurement, Quantity
     from traceq.linter.rule import Bad, Good, Rule
 
 # Longer lines are hard to read.
@@ -22,6 +23,9 @@ launches what has `<1`."""
 _HISTORY = """\
 Drawn, with time from left to right: places in the program, and the memory they hold."""
 _LOG = "Lines of a log."
+_PER_STEP = "Times are of a step where the row does not say of what."
+# Stated once above the table of measurements where all rows have the same.
+_CIRCUMSTANCES = ("GPU", "torch", "date", "script", "note")
 
 
 class Listed(Protocol):
@@ -55,7 +59,7 @@ def table(rules: Mapping[str, Listed]) -> str:
 def page(rule: type[Rule]) -> str:
     """Return the page of a rule."""
     parts = [f"# {rule.name()} ({rule.code})", *_status(rule), rule.page()]
-    parts += [*_seen(rule), *_needs(rule), *_options(rule)]
+    parts += [*_measured(rule), *_seen(rule), *_needs(rule), *_options(rule)]
     parts += [*_examples(rule), *_see(rule)]
     return "\n\n".join(parts) + "\n"
 
@@ -76,7 +80,7 @@ def _status(rule: type[Rule]) -> list[str]:
 
 def _seen(rule: type[Rule]) -> list[str]:
     """Show a finding as lint prints it."""
-    if rule.seen is None:
+    if rule.seen is None or not rule.seen.text.strip():
         return []
     command = f"traceq {'ranks' if Need.JOB in rule.needs else 'lint'}"
     if rule.seen.of:
@@ -88,6 +92,73 @@ def _seen(rule: type[Rule]) -> list[str]:
         )
     text = textwrap.dedent(rule.seen.text).strip("\n")
     return [f"## A finding\n\n{of}\n\n```text\n{text}\n```"]
+
+
+def _measured(rule: type[Rule]) -> list[str]:
+    """Show what following the advice gave on a GPU: a table, then remarks."""
+    from traceq.linter.measured import measurements  # noqa: PLC0415 - pages alone
+
+    rows = measurements(rule)
+    if not rows:
+        return []
+    timed = [_cells(row) for row in rows if row.program]
+    remarks = [
+        f"{row.note.rstrip('.')} (`{row.script}`)." if row.script else row.note
+        for row in rows
+        if not row.program
+    ]
+    return ["\n\n".join(["## Measured", *_measured_table(timed), *remarks])]
+
+
+def _cells(row: Measurement) -> dict[str, str]:
+    """Return a measurement as cells of a table, by the titles of their columns."""
+    before, after, unit = row.quantities
+    cells = {
+        "program": row.program,
+        "change": row.change,
+        "before": _quantity(before, unit),
+        "after": _quantity(after, unit),
+        "saved": row.saved,
+        "predicted": row.predicted,
+        "GPU": row.gpu,
+        "torch": row.torch,
+        "date": row.date.isoformat() if row.date else "",
+        "script": f"`{row.script}`" if row.script else "",
+        "note": row.note,
+    }
+    return {title: text.replace("|", r"\|") for title, text in cells.items()}
+
+
+def _quantity(value: Quantity | None, unit: str) -> str:
+    if value is None:
+        return ""
+    figures = value if isinstance(value, tuple) else (value,)
+    return f"{' to '.join(f'{one:,}' for one in figures)} {unit}"
+
+
+def _measured_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return what all rows have in common, and a table of the rest."""
+    if not rows:
+        return []
+    columns = {title: {row[title] for row in rows} for title in rows[0]}
+    # The note of a single measurement is about that one.
+    common = [
+        title
+        for title in _CIRCUMSTANCES
+        if len(columns[title]) == 1 and any(columns[title])
+        if title != "note" or len(rows) > 1
+    ]
+    titles = [
+        title for title, texts in columns.items() if any(texts) and title not in common
+    ]
+    facts = [f"{title}: {rows[0][title]}" for title in common]
+    lines = [titles, ["---"] * len(titles)]
+    lines += [[row[title] for title in titles] for row in rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    stated = [f"{'; '.join(facts)}."] if facts else []
+    if any(cell.endswith(" ms") for cell in columns["before"]):
+        stated.append(_PER_STEP)
+    return [*([" ".join(stated)] if stated else []), table]
 
 
 def _needs(rule: type[Rule]) -> list[str]:

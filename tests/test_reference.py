@@ -1,0 +1,61 @@
+"""Reference pages on columns and JSON fields: as generated from the schemas."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import ROOT
+from goldens import updating
+
+from traceq.common.import_folder import mount
+from traceq.model.schema import TABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = ("columns.md", "json.md")
+
+
+def generated() -> dict[Path, str]:
+    mount(ROOT / "docs", "_docs_of_traceq")
+    pages: dict[Path, str] = import_module("_docs_of_traceq.reference").pages()
+    return pages
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_is_generated(name: str) -> None:
+    file = ROOT / "docs" / name
+    text = generated()[file]
+
+    if updating():
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8"), (
+        f"docs/{name} is not what the schemas say: run make goldens"
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_linked(name: str) -> None:
+    assert f"- {name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_within_a_page_leads_to_a_heading(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    headings = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+
+    linked = set(re.findall(r"\]\(#([^)]+)\)", text))
+
+    assert linked
+    assert linked <= {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_column_has_its_line() -> None:
+    text = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+    assert len(lines) > sum(len(table.columns) for table in TABLES.values())
