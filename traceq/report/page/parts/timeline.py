@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
     from traceq.report.page.section import Subject
 
-# What the data of a picture may take, so that the page stays below 2 MB.
+# Maximum size of a picture's data, so that the page stays below 2 MB.
 _MOST_BYTES = 800_000
 _MOST_SLICES, _FEWEST_SLICES = 20_000, 500
 _LONGEST = 160
