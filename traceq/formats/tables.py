@@ -310,7 +310,7 @@ def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
 
 
 def from_heads(table: str, heads: Sequence[event_heads.Head]) -> pl.DataFrame:
-    """Return the columns of a raw table that tell what an event's head tells."""
+    """Return the columns of a raw table that come from the heads of events."""
     columns: dict[str, list[Any]] = {
         "name": [head.name for head in heads],
         "lane": [_lane(head) for head in heads],

@@ -352,7 +352,7 @@ def _named(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _told(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the phase that attention tells, or the ids that are embedded."""
+    """Return the phase by the shapes of attention, or of the embedded ids."""
     flat = pl.col("batch").is_null() | (pl.col("batch") == 1)
     ids = pl.col("batch").fill_null(1) * pl.col("length")
     # Ids of a batch say it all, unless requests of several lengths are packed in one.

@@ -331,7 +331,7 @@ class _Names:
     """The name of each row of the tree, which is none but of a Python call."""
 
     def __getitem__(self, fact: str) -> pl.Series:
-        """Return for each row of the tree what its name tells."""
+        """Return a fact about the name of each row of the tree."""
         return self.facts[fact][self.of_rows]
 
 

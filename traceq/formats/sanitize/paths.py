@@ -63,7 +63,7 @@ class Paths:
 
     @staticmethod
     def shortens(file: str | None) -> bool:
-        """Return whether a path tells whose machine it was."""
+        """Return whether a path identifies a machine or a user."""
         return bool(file and _ABSOLUTE.match(file))
 
     def short(self, file: str) -> str:

@@ -220,7 +220,7 @@ def _colored(texts: _Texts) -> Any:  # noqa: ANN401 - a function of a row
 
 
 def _details(trace: Trace, slices: pl.DataFrame, texts: _Texts) -> pl.Series:
-    """Return the numbers of what is told of a slice: op, module, line and shapes."""
+    """Return the numbers of the texts on a slice: op, module, line and shapes."""
     columns = ["table", "op", "module", "file", "line", "function", "call_line"]
     known = {}
     if "inputs" in slices.columns:
