@@ -514,7 +514,7 @@ class Actions:
 
 
 def _trace_facts(trace: Trace, file: Path, folder: Path | None) -> dict[str, Any]:
-    """Write a trace and the sources that it names; return what that tells."""
+    """Write a trace and the sources that it names; return facts about them."""
     began = time.monotonic()
     size = trace.write(file)
     facts: dict[str, Any] = {

@@ -68,7 +68,7 @@ class Background:
         return any(status_files.runs(writer) for writer in self._writers.values())
 
     def cancel(self, name: str) -> None:
-        """End the process of this name, if it runs: nobody needs its file."""
+        """End the process of this name, if it runs: its file is not needed."""
         writer = self._writers.pop(name, None)
         if writer is not None and status_files.runs(writer):
             with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def _signals_deferred() -> Iterator[None]:
 
 
 def _become_writer(pipe: int, work: Callable[[], None]) -> Any:
-    """Do the work in a process that is nobody's child, and end; never returns."""
+    """Do the work in a detached process, and exit; never returns."""
     try:
         if os.fork():
             os._exit(0)

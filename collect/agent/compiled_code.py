@@ -88,7 +88,7 @@ def _breaks(utils: Any, known: set[int]) -> set[tuple[Any, ...]]:
 
 
 def _place(file: str, line: int, function: str) -> tuple[str, int, str]:
-    # What runs after a graph break is called torch_dynamo_resume_in_forward_at_12.
+    # Code after a graph break is called torch_dynamo_resume_in_forward_at_12.
     name = function.partition("torch_dynamo_resume_in_")[2].rpartition("_at_")[0]
     return os.path.basename(file), line, name or function
 

@@ -230,7 +230,7 @@ class CaptureTrace(Trace):
     """The capture of a CUDA graph, in the threads that it runs in."""
 
     def __init__(self, *, cuda: bool, stacks: bool) -> None:
-        # Whether CUPTI detaches afterwards is for all captures to decide, not for one.
+        # All captures together decide whether CUPTI detaches afterwards, not one.
         super().__init__(
             cuda=cuda, active=0, stacks=stacks, memory=False, profiled_before=True
         )

@@ -21,7 +21,7 @@ WAITING, TIMING, PROBING, MEETING, ALIGNING, TRACING, MEMORY, DONE = (
     "done",
 )
 
-# What the waiting phase waits for.
+# Reasons of the waiting phase.
 FIRST_STEPS, COMPILATION, OTHER_PROFILER = "first steps", "compilation", "profiler"
 
 LEAD_IN = 1  # the profiler's own warm-up steps: set up, but not recording

@@ -576,7 +576,7 @@ def _plan(options: dict[str, Any]) -> Plan:
     warmup, timed = options["warmup"], options["timed"]
     return Plan(
         warmup=warmup,
-        # Who asks for a number of steps gets it; otherwise it depends on the steps.
+        # An explicit number of steps is kept; otherwise it depends on the steps.
         warmup_at_least=_WARMUP_IF_SLOW if warmup == Plan.warmup else warmup,
         timed=timed,
         timed_most=Plan.timed_most if timed == Plan.timed else timed,

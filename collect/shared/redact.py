@@ -170,7 +170,7 @@ def _credentials_hidden(word: str, *, in_log: bool) -> str:
 
 
 def _named_hidden(word: str, *, in_log: bool) -> str:
-    """Hide what is said of names that smell, wherever they stand."""
+    """Redact the values of names that look secret, wherever they stand."""
     parts: list[str] = []
     at = 0
     while found := _NAME.search(word, at):

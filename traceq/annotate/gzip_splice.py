@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from traceq.common.progress import Progress
 
-# How far from the end of the file a block is looked for: zlib's are a third of it.
+# Distance from the file's end that is searched for a block: zlib's are a third of it.
 _LOOKED_THROUGH = 96 << 10
-# What may be repeated from the text before a block.
+# Size of the text before a block that it may refer back to.
 _WINDOW = 32 << 10
 _RAW = -15
 _TRAILER = 8

@@ -37,9 +37,9 @@ class Served:
     fetched: threading.Event = field(default_factory=threading.Event)
     """Set once all of it was sent to that page."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    """The part of the address that nobody can guess."""
+    """The secret part of the address."""
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Held while it is sent, and from then on: nobody gets it a second time."""
+    """Held from the start of sending on: the file is sent once."""
 
     @property
     def place(self) -> str:
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Send the file, if that page asks for it and nobody has it yet."""
+        """Send the file, if that page requests it for the first time."""
         if not self._is_asked_for():
             return
         if not self.what.sending.acquire(blocking=False):

@@ -32,7 +32,7 @@ PROCESS = "traceq"
 # Far above what systems give processes, and GPUs.
 _FIRST_PID = 1_000_000_000
 _STEPS, _IDLE, _FIRST_RULE = 1, 2, 10
-# What an event takes, in bytes of text, and the share of the room that each kind gets.
+# Bytes of an event's text, and the share of the room that each kind gets.
 _SLICE, _FLOW, _POINT = 240, 230, 110
 _ROOM = {"steps": 0.05, "counters": 0.2, "idle": 0.15, "slices": 0.4, "flows": 0.2}
 _MOST_POINTS = 2000

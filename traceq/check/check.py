@@ -187,7 +187,7 @@ def no_worse(  # noqa: PLR0913 - what is known, what was found, and how strict
 def _linted(
     recording: Recording, rules: Rules, config: Config
 ) -> tuple[Outcome, Recording]:
-    # What a finding costs differs from machine to machine; that it is there does not.
+    # The cost of a finding depends on the machine; the finding itself does not.
     everything = replace(config, min_cost_us=0)
     return lint([recording], rules, everything).outcomes[0], recording
 

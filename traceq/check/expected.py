@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 _LARGEST = 16 << 20
-# What the fields of an entry are declared as, and what JSON has for it.
+# Declared types of the fields of an entry, and their types in JSON.
 _NUMBER = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),

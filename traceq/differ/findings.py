@@ -120,7 +120,7 @@ def _state(
 
 
 def _extent(finding: Finding, *, unclear: bool) -> Extent:
-    # What a fix saves depends on what bounds the step; what it is about does not.
+    # The savings of a fix depend on the bound of the step; its subject does not.
     time = finding.gpu_ns if unclear else finding.saves_ns
     return Extent(finding.count, finding.cost_bytes, time)
 

@@ -37,7 +37,7 @@ APART = (NEW_SHAPE, LOADING_KERNELS, SLOW, HOOKS, BLOCKED, BLOCKING)
 APART_IF_SAME = (*APART, PYTHON)
 """The same, where there are as many launches; more of them are more Python, too."""
 _ENTRY = ("kind", "name", "file", "line", "function")
-# What the host does instead of launching has causes of its own already.
+# Host activities other than launching have causes of their own already.
 _TOLD = (COMPILING, DATA, CAPTURING, "allocating memory")
 
 
@@ -49,7 +49,7 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     ``calls`` are the operators that ran then.
     """
     gaps, account = parts.gaps, host_account_of(trace, step_ns)
-    # What the host did is looked up for the few spans in which the GPU waited.
+    # The host's activity is looked up for the few spans in which the GPU waited.
     spans = account.spans
     edges = pl.concat([spans["start"], spans["end"].tail(1)])
     spans = spans[Cover(gaps).between(edges)["part"]] if spans.height else spans

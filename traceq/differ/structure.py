@@ -116,7 +116,7 @@ def _with_rows(trace: Trace, gaps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataF
         "kernel"
     )
     owned = _owned(trace, trace.kernels[ended["kernel"]]).select(*_RAW, *_KERNEL)
-    # What they come from is written out once for each, not for each gap.
+    # Their origin is written out once for each, not for each gap.
     distinct = owned.unique().with_row_index("number")
     nothing = dict.fromkeys(NUMBERS, pl.lit(0))
     keys = _with_names(trace, distinct.with_columns(**nothing), "number")

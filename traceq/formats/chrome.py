@@ -34,14 +34,14 @@ _Parts: TypeAlias = dict[str, list[pl.DataFrame]]
 # Large enough that the work outweighs starting it, small enough that the few chunks
 # in flight are nothing beside the file.
 _CHUNK = 4 << 20
-# How much text of arguments is decoded together; until then it is held in memory.
+# Size of the arguments' text that is decoded together, and held in memory until then.
 _BATCH = 32 << 20
-# How many events without arguments are sorted together.
+# Number of events without arguments that are sorted together.
 _BARE_BATCH = 1 << 18
 # An event without a time stands at 0, weeks before all others. One that has its time
 # there is followed by others sooner than this.
 _APART_NS = 3_600_000_000_000
-# How often it is said how far the tables are, once all was read.
+# Number of progress reports of the tables, once all was read.
 _STAGES = 3
 _WORKERS = min(4, os.cpu_count() or 1)
 # Columns of raw tables that become others when all is read.
@@ -173,7 +173,7 @@ class _Work:
         if events.is_empty():
             return
         has_args = events["args"].is_not_null()
-        # What has no arguments to decode, Python's calls above all, is sorted apart.
+        # Events without arguments to decode, mostly Python calls, are sorted apart.
         self._bare.append(events.filter(~has_args).with_columns(_NO_ARGS))
         self._batch.append(events.filter(has_args))
         if sum(events.estimated_size() for events in self._batch) > _BATCH:

@@ -29,7 +29,7 @@ _HEAD_LIMIT = 64 << 20
 _EVENT_LIMIT = 256 << 20
 _FOOTER_LIMIT = 4 << 20
 _MOST_ENDS = 1000
-# How much text is parsed to tell which bracket ends the events.
+# Size of the text that is parsed to tell which bracket ends the events.
 _MOST_PARSED = 64 << 20
 _SAMPLE = 1 << 16
 # This many places tell how a file is laid out.

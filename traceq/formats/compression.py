@@ -22,7 +22,7 @@ __all__ = ["DamagedError", "Peekable", "blocks", "compression"]
 
 _PACKED_BLOCK = 1 << 16
 _LONGEST_MAGIC = 6
-# What `xz -9` needs is a quarter of it; a stream may ask for 4 GiB.
+# Four times what `xz -9` needs; a stream may ask for 4 GiB.
 _XZ_MEMORY = 256 << 20
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd")
 

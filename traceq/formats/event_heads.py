@@ -86,5 +86,5 @@ def tidy(args: str | None) -> str | None:
     try:
         return orjson.dumps(orjson.loads(args)).decode()
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        # What is nested deeper than orjson writes stays as it is, blanks included.
+        # Values nested deeper than orjson writes stay as they are, blanks included.
         return args.strip()

@@ -44,9 +44,9 @@ _FLOW = r'^ph":[^"]*"[stf]"'
 # A chunk of broken text must not cost more than the file is worth.
 _MOST_JOINS = 1000
 _LONGEST_JOIN = 32
-# How often a chunk's text may be parsed again for this.
+# Maximum number of times that a chunk's text is parsed again for this.
 _MOST_PARSED = 8
-# How many events are parsed at once, and what stands between them: no file can know it.
+# Number of events parsed at once, and their separator, which no file can know.
 _AT_ONCE = 256
 _MARK = os.urandom(8).hex()
 _FIRST = json.JSONDecoder(parse_float=str)

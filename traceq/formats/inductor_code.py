@@ -41,7 +41,7 @@ _LONGEST_TEXT = 32 << 20
 _MOST_CODE = 4096
 _MOST_NODES = 1 << 20
 _BLOCK = 1 << 20
-# How the graph's text shortens dtypes, where torch's own name is not the same.
+# Short dtypes in the graph's text, where they differ from torch's own names.
 _DTYPES = {
     "f64": "float64",
     "f32": "float32",

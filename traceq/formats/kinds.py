@@ -22,7 +22,7 @@ _LOGS = (".log", ".txt", ".out", ".err")
 _SNAPSHOTS = (".pickle", ".pkl")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TAR_MAGIC = slice(257, 262)
-# What stands in a trace before its events, or in the first of them.
+# Text of a trace before its events, or in the first of them.
 _TRACE = re.compile(
     rb'\s*[\[{].*?"(?:traceEvents|ph|schemaVersion|deviceProperties)"', re.DOTALL
 )

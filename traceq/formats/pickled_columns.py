@@ -30,7 +30,7 @@ from traceq.native import _native
 _MISSING = -(1 << 63)
 _LAST_PLACE = (1 << 32) - 1
 _INT = 8
-# How a stack begins: with its frames, where other values begin with their command.
+# First bytes of a stack: its frames, where other values begin with their command.
 _FRAMES = (b"(", b"j", b"h")
 # Columns have a price of their own.
 _FEWEST = 64

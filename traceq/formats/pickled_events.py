@@ -131,7 +131,7 @@ class Events:
         else:
             found = _event(self._put, self._shape, _GETS).findall(data, at, end)
             new = {event[_STACK_AT] for event in found}.difference(self._names)
-        # What is no event, up to the end, is in the last group.
+        # The last group holds the rest, up to the end, that is no event.
         rest = len(found.pop()[-1]) if found[-1][-1] else 0
         # Where events that cannot be rows are frequent, short looks ahead are cheaper.
         go_on = 2 * rest < self._window

@@ -57,7 +57,7 @@ _FRAME_SIZE = 9
 _TEXT, _SHORT_TEXT = 0x58, 0x8C
 _PROTOCOLS = range(2, 6)
 
-# What the unpickler raises on nonsense, its own error included.
+# Errors of the unpickler on malformed input, its own included.
 _NONSENSE = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -258,7 +258,7 @@ class _Checked:
         """Return up to where there are whole commands, or the next event."""
         until = self._events.next_after(data, at) if self._as_rows else len(data)
         while at < until and not self._stopped:
-            # What looks like an event may be amid a text or a number.
+            # Bytes that look like an event may be inside of a text or a number.
             found = self._match(data, at, until) or self._match(data, at)
             if found:
                 at = found.end()

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _TABLES = ("ops", "kernels", "runtime", "annotations", "frames", "memory")
 _NUMBERS = {table: number for number, table in enumerate(_TABLES)}
-# What the scanner does with an argument, and what it puts where there is none.
+# Treatments of an argument by the scanner, and the values where there is none.
 _IGNORED, _NUMBER, _TEXT, _REFUSED = range(4)
 _NO_NUMBER = -(1 << 63)
 _NO_TABLE = -1
 _INPUTS = "inputs"
-# How much text that the scanner left is decoded together.
+# Size of the text left by the scanner that is decoded together.
 _MOST_LEFT = 4 << 20
 # Keys that stand behind the times, if an event is as it should be.
 _DUR, _ARGS = b'"dur":', b'"args":'

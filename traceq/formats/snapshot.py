@@ -39,7 +39,7 @@ _MOST_SHAPES = 64
 _LINES = 1 << 31
 _ACTIVE = ("active_allocated", "active_pending_free")
 
-# What the wrong kind of value raises on its way into a table.
+# Errors that values of the wrong kind raise on their way into a table.
 _MISFITS = (
     AttributeError,
     LookupError,
@@ -673,7 +673,7 @@ def _pools(pools: Sequence[Any]) -> list[str | None]:
     """Return the two numbers of each pool as one text."""
     if _all_none(pools):
         return [None] * len(pools)
-    # What was pickled by other means than torch's may hold lists instead of tuples.
+    # Pickles of other programs than torch may hold lists instead of tuples.
     keys = [tuple(pool) if isinstance(pool, list) else pool for pool in pools]
     found: dict[Any, str | None] = dict.fromkeys(keys)
     for pool in found:

@@ -21,7 +21,7 @@ BLOCK = 1 << 20
 MOST_PACKED = 200
 ALWAYS_UNPACKED = 256 << 20
 
-# What other files begin with, and what to say of them.
+# First bytes of other kinds of files, and the message on them.
 _STRANGERS = (
     (b"PK\x03\x04", "is a zip archive: unpack it and give the trace inside"),
     (b"SQLite format 3", "is a database, not a trace of PyTorch's profiler"),

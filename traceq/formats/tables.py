@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from traceq.model.schema import Column, Dtype
 
-# Which table an event's category belongs to, under the names of all ages.
+# The table of each category of events, under the names of all versions.
 _TABLE_OF = {
     "cpu_op": "ops",
     "Operator": "ops",
@@ -59,7 +59,7 @@ _BEFORE_KINETO = "before Kineto"
 
 _W = r"[ \n\r\t]*"
 INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
-# What else an op's arguments hold; these differ from call to call.
+# Other arguments of an op, which differ from call to call.
 IDS = (
     "External id",
     "Record function id",
@@ -310,7 +310,7 @@ def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
 
 
 def from_heads(table: str, heads: Sequence[event_heads.Head]) -> pl.DataFrame:
-    """Return the columns of a raw table that tell what an event's head tells."""
+    """Return the columns of a raw table that come from the heads of events."""
     columns: dict[str, list[Any]] = {
         "name": [head.name for head in heads],
         "lane": [_lane(head) for head in heads],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST = 512
 """Maximum nesting depth of a row."""
-# What has others in it is left out before what rarely has.
+# Rows with others in them are left out before those that rarely have any.
 _AROUND = [PARTS.index(part) for part in ("annotations", "frames", "ops")]
 _MOST_LEAVES = MOST + 64
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceq.graph.steps import Steps
     from traceq.model.owners import Owners
 
-# How often it is said how far the linking is.
+# Number of progress reports of the linking.
 _STAGES = 8
 
 

@@ -119,7 +119,7 @@ def _without_known(outcome: Outcome, baseline: Sequence[Known]) -> Outcome:
         if one.fingerprint in before
     )
     hidden = len(outcome.findings) - len(shown)
-    # What the worst of all save together says nothing of the few that are shown.
+    # The combined savings of all findings do not apply to the few that are shown.
     together = () if hidden else outcome.together
     return replace(outcome, findings=shown, in_baseline=hidden, together=together)
 

@@ -48,7 +48,7 @@ def question(
     ``code`` is as ``code_of`` returns it.
     """
     program, log = subject.program, subject.log
-    # What inductor wrote lies in a folder of thousands of files.
+    # Inductor's output lies in a folder of thousands of files.
     if not code or options.inductor_code:
         return None
     with suppress(OSError, TraceqError):

@@ -156,7 +156,7 @@ def refuse_unknown(
 
 def number(value: object, where: str) -> float:
     """Return a number of 0 or more; raise ``ConfigError`` if it is not one."""
-    # What TOML calls nan is neither below nor above anything.
+    # TOML's nan is neither below nor above anything.
     if (
         isinstance(value, (int, float))
         and not isinstance(value, bool)

@@ -111,7 +111,7 @@ def _lines(
 
 
 def _costliest_first(line: tuple[int | None, int]) -> tuple[int, int]:
-    # What has no known line comes first of what takes equally long.
+    # Of equally long ones, those without a known line come first.
     return -line[1], line[0] or 0
 
 

@@ -27,7 +27,7 @@ Rules: TypeAlias = "Mapping[str, type[Rule]]"
 _MODULE = "_traceq_pack"
 _LOADING = RLock()
 _CODE = re.compile(r"[A-Z]{2,5}\d{3}")
-# What each of a rule's class variables has to be, in words.
+# The required type of each class variable of a rule, in words.
 _VARIABLES: dict[str, tuple[Any, str]] = {
     "since": (str, "text"),
     "severity": (Severity, "a Severity"),

@@ -169,7 +169,7 @@ def _of_the_trace(finding: Finding) -> Finding:
 
 
 def _without_steps(text: str) -> str:
-    """Write what is said of a step of the whole trace.
+    """Rewrite a sentence about a step for a trace without steps.
 
     >>> _without_steps("copied twice a step"), _without_steps("in a step")
     ('copied twice in the trace', 'in the trace')

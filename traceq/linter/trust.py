@@ -35,7 +35,7 @@ _MOST_BYTES = 64 << 20
 
 
 def with_trusted_packs(config: Config) -> Config:
-    """Return a configuration that was found, without packs that nobody has trusted.
+    """Return a configuration without the packs that the user has not trusted.
 
     One sentence says what was not loaded.
     """

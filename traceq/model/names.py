@@ -21,13 +21,13 @@ from traceq.model.owners import NOBODY, Owners, owned
 
 # Regions that torch names itself.
 STEP = r"^(?:ProfilerStep|traceq: step)#([0-9]+)"
-# How traceq collect calls steps where the program marks its own as ProfilerStep#N.
+# The name of steps by traceq collect, where the program marks its own ProfilerStep#N.
 COLLECTED_STEP = "traceq: step#"
 OPTIMIZER_STEP = r"^Optimizer\.step#"
 DATA_REGION = r"^enumerate\(DataLoader\)#"
-# How backends of torch.distributed that go through the host name what they do.
+# Regions of torch.distributed backends that communicate through the host.
 HOST_COLLECTIVE = r"^(gloo|mpi):(\w+)$"
-# What their names begin with.
+# Prefixes of the regions that torch and traceq collect name.
 REGIONS = (
     "ProfilerStep#",
     "traceq: step#",
@@ -41,7 +41,7 @@ TORCH_REGION = r"^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#"
 MODULE = r"^nn\.Module: (.+)$"
 _WRAPPER = r"^nn\.Module: OptimizedModule_\d+$"
 
-# Which part of a step a region or an op stands for.
+# Phases of a step, by the regions and ops that stand for them.
 _PHASE_OF_REGION = (
     ("optimizer", r"^Optimizer\."),
     ("data", r"^enumerate\(DataLoader\)#"),
@@ -70,7 +70,7 @@ _TIMED = "(dynamo_timed)"
 # Timed by the same means, but it captures a CUDA graph of what was compiled before.
 GRAPH_CAPTURE = r"^(CUDAGraphNode\.record|cudagraphify)"
 
-# How torch names the call of a compiled graph: by the hash that its code is kept under.
+# Torch's name of the call of a compiled graph, with the hash of its code.
 CALL_OF_GRAPH = r"^## Call CompiledFxGraph ([0-9A-Za-z_]+) ##$"
 
 # Iterations that engines and trainers mark with record_function. Where others mark
@@ -91,13 +91,13 @@ ITERATIONS = (
     # names of actions; this one is of loops/training_epoch_loop.py.
     ("Lightning's run_training_batch", r"^\[pl\]\[profile\]run_training_batch$"),
 )
-# How people call what they do over and over again.
+# Common names of iterations in users' programs.
 USER_ITERATION = (
     r"(?i)(^|[^a-z])(train(ing)?|eval(uation)?|validation|inference|decode|generation"
     r"|denoising|diffusion)?[ _-]?(step|iter(ation)?|batch|request|timed region)"
     r"([^a-z]|$)"
 )
-# What programs do once an iteration and not once a layer, the surest first.
+# Events that occur once an iteration and not once a layer, the surest first.
 LANDMARKS = {
     "optimizer": r"^aten::_fused_(adam|sgd|adagrad)|^aten::(addcdiv|addcmul|lerp)_$"
     r"|^aten::_foreach_(add|addcdiv|addcmul|lerp|mul|div|sqrt|neg|sub)_?$"

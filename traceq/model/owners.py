@@ -61,9 +61,9 @@ GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
 """Pattern of the files that inductor generates, wherever its cache is."""
 _INSTALLED = r"^.*/(site|dist)-packages/"
 _LIBRARY_PATH = r"/(site|dist)-packages/|/lib/python[0-9]"
-# What torch_geometric writes for each of its layers, under a name that it makes up.
+# Files that torch_geometric generates for its layers, under invented names.
 _WRITTEN = r"^(.*/)?torch_geometric\.([^/]+)_[0-9a-z_]{8}\.py$"
-# What a file of Python's library is under: its package, or itself.
+# Paths of Python's library: a package, or a file.
 _STDLIB = [
     *(f"{package}/" for package in _STDLIB_PACKAGES),
     *(f"{module}.py" for module in _STDLIB_MODULES),

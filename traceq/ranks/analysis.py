@@ -34,7 +34,7 @@ _PAIR = 2
 _MANY = 16
 # Of a normal distribution: its deviation from the median deviation.
 _MAD = 1.4826
-# How many ranks are tried together, where none is late alone.
+# Sizes of the groups of ranks to try together, where none is late alone.
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
 
 

@@ -77,7 +77,7 @@ def numbers(job: Analysis) -> Numbers:
 
 
 def _linted(folder: Path, job: Analysis, rules: Rules, config: Config) -> Outcome:
-    # What a finding costs differs from machine to machine; that it is there does not.
+    # The cost of a finding depends on the machine; the finding itself does not.
     everything = replace(config, min_cost_us=0)
     return lint_job(str(folder), job, rules, everything).outcomes[0]
 

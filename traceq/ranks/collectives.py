@@ -66,9 +66,9 @@ _KINDS = (
     (r"scatter", "scatter"),
     (r"reduce", "reduce"),
 )
-# What each rank of these sends may differ.
+# Collectives in which ranks may send different amounts.
 _UNEQUAL = ("all_to_all", "send", "recv", "send_recv", "gather", "scatter")
-# What NCCL and RCCL call what a kernel does, without how it does it.
+# The operation in the name of a kernel of NCCL or RCCL, without its algorithm.
 _FUNCTION = r"(?:nccl|rccl)\w*Kernel_([A-Za-z]+)"
 # Ops of sends and receives, whose third input is the rank at the other end.
 _PEER_OPS = {"c10d::send": "send", "c10d::recv_": "recv"}
@@ -137,7 +137,7 @@ def _launches(trace: Trace, compute: pl.DataFrame) -> pl.DataFrame:
             end=END,
             launched=trace.runtime["ts"].gather(compute["launch"]),
         )
-        # What was launched before the recording was queued all the time.
+        # Work launched before the recording was queued all the time.
         .with_columns(pl.col("launched").fill_null(0))
         .sort("launched")
         .with_columns(done=pl.col("end").cum_max())
@@ -172,7 +172,7 @@ def _with_held(
         return found.with_columns(held=pl.lit(None, pl.Int64))
     rows = found.select("ready", "start", "end").with_row_index("row")
     begun = launches.sort("start").with_columns(reach=pl.col("end").cum_max())
-    # What begins in the very moment in which it ends comes after it.
+    # Work that begins at the moment a collective ends comes after it.
     rows = asof(rows, begun.select("reach", begun=pl.col("start") + 1), "end", "begun")
     rows = asof(
         rows,

@@ -74,7 +74,7 @@ TABLES: dict[str, pl.Schema] = {
 }
 _RANK = "rank"
 _LONGEST_NAME = 120
-# How many kernels are kept, first; fewer where the digest would be too large.
+# Number of kernels to keep; fewer where the digest would be too large.
 _MOST_KERNELS = (400, 100, 25, 0)
 _MOST_COLLECTIVES = 4000
 

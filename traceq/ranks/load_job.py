@@ -38,7 +38,7 @@ def is_job(path: Path) -> bool:
 
 def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:
     """Return the traces of paths, and of which rank of a run folder each is."""
-    # What is on other machines is fetched where it is read.
+    # Files on other machines are fetched where they are read.
     remote = [path for path in paths if isinstance(path, Url)]
     here = [path for path in paths if not isinstance(path, Url)]
     found = traces(here, cache=cache)[0] if here else []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _BY_ID, _BY_NUMBER, _BY_STEP, _BY_ORDER = "id", "number", "step", "order"
 _KEY = "key"
-# What a clock that differs by far speaks against a shift, at most.
+# Maximum weight of a differing clock against a shift.
 _CLOCK_DOUBT = 4.0
 # A kernel that does not overlap with its partner speaks against a shift this much.
 _IMPOSSIBLE = 5.0

@@ -85,7 +85,7 @@ def cause_of(job: Job, compared: pl.DataFrame, rank: int) -> Cause:
     late = total(mine["late"])
     parts = {part: int((mine[part] - mine[f"{IDEAL}_{part}"]).sum()) for part in PARTS}
     if not job.has_gpus:
-        # What a host computes is its own time as any other.
+        # Compute on the host is its own time like any other.
         parts[HOST] += parts.pop(COMPUTE)
     main = max(parts, key=lambda part: parts[part])
     explained = min(1.0, parts[main] / late) if late else 0.0

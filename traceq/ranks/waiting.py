@@ -10,7 +10,7 @@ import polars as pl
 
 from traceq.ranks.links import link_peak
 
-# How often what a rank sends goes over its link, by kind; n is the number of ranks.
+# Times that a rank's data crosses its link, by kind; n is the number of ranks.
 _ON_THE_WIRE: dict[str, tuple[int, int]] = {
     # times (n - 1), and whether divided by n
     "all_reduce": (2, 1),
@@ -22,7 +22,7 @@ _ON_THE_WIRE: dict[str, tuple[int, int]] = {
 RATED_BYTES = 1 << 20
 
 
-# What one rank sends the other receives: they are counted together.
+# Sends and receives are two sides of one transfer, and counted together.
 _ONE_KIND = pl.col("kind").cast(pl.String).replace("recv", "send")
 
 
@@ -41,7 +41,7 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
         .with_columns(ordinal=pl.int_range(pl.len()).over("rank", "step", _ONE_KIND))
     )
     by_start = pl.col("start").sort()
-    # What is sent may lie in a buffer until the other rank comes for it.
+    # Sent data may lie in a buffer until the other rank comes for it.
     received = pl.col("kind") == "recv"
     passed = received.any() & (pl.col("kind") == "send").any()
     ends, arrived = pl.col("end"), pl.col("end").filter(received)

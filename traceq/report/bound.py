@@ -61,7 +61,7 @@ LETTERS = {
     "running operators": "o",
     "running Python": "p",
 }
-# What the GPU waits for, where the kind itself does not read so.
+# Phrases for what the GPU waits for, where the kind itself does not fit.
 _WAITED_FOR = {
     OPERATORS: "operator dispatch",
     "loading kernels": "kernel loading",

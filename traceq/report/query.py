@@ -73,7 +73,7 @@ def render_json(frame: pl.DataFrame) -> str:
 
 
 def _json(value: object, option: int | None = None) -> str:
-    # What JSON has no form for, a decimal or a duration, is written as text.
+    # Values without a form in JSON, a decimal or a duration, are written as text.
     return orjson.dumps(value, default=str, option=option).decode()
 
 

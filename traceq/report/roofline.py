@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VERSION = 1
 # More than a peak by this much needs a reason.
 _ABOVE = 1.05
-# What a large GPU keeps in its cache: data this small need not come from its memory.
+# Cache size of a large GPU: data this small need not come from its memory.
 _CACHE_BYTES = 64 << 20
 _FIELDS = {
     "op": pl.col("name"),

@@ -39,7 +39,7 @@ def collect_command(shown: str, options: Mapping[str, object]) -> str:
 
 
 def _word(word: str, after: str, root: Path) -> str:
-    """Return a word of a command line if it tells nothing of whose it is."""
+    """Return a word of a command line if it identifies nobody."""
     name = PurePath(word).name
     if after and (inside := _in_repository(word, root)):
         return shlex.quote(inside)

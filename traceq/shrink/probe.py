@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # A name that no entry of a configuration means.
 _NAME = "fixture"
-# What evidence that quotes a line of a log is called.
+# The label of evidence that quotes a line of a log.
 _QUOTE = "line"
 
 

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from traceq.linter.pack import Rules
     from traceq.model.trace import Trace
 
-# How many steps to try before keeping all of them.
+# Numbers of steps to try before keeping all of them.
 _STEPS = (2, 3, 5, 10, 20)
 # In how many parts of the run, at most, to look for more than the kept steps show.
 _PARTS = 4
 OTHER_STEPS = "events of other steps"
-# What is found in a trace of a single step, only because it is one.
+# A finding of every trace of a single step.
 _SINGLE = "TRC002"
 
 

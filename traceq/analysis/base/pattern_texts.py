@@ -20,7 +20,7 @@ _MOST = 40
 _OPTIONAL = re.compile(r"(?<!\\)([\w:])\?")
 _GROUP = re.compile(r"(?<!\\)\(((?:[^()?*+{\\]|\\[.()])*)\)(\??)(?![*+{])")
 _TEXT = re.compile(r"(\^?)((?:[\w :#,/-]|\\[.()])+)(\$?)")
-# What a name must have for the rest to match; a character may be there no time at all.
+# Text that a name must contain for the rest to match, without optional characters.
 _FIRST_TEXT = re.compile(r"(\^?)(?:\\b)?((?:(?:[\w :#,/-]|\\[.()])(?![*?{]))+)()")
 # Characters of no script: each stands for a group of a pattern.
 _FIRST_GROUP = 0xE000

@@ -22,7 +22,7 @@ _LAWS = {0: "constant", 1: "linear", 2: "quadratic", 3: "cubic"}
 # close, the one with fewer parameters is taken. Heuristic threshold: the usual
 # difference between steps of two runs.
 _NOISE = 0.01
-# How far beyond the largest value a crossing is still told, as a factor.
+# Limit of extrapolated crossings, as a multiple of the largest value.
 _FARTHEST = 4.0
 _HALVINGS = 60
 # Cubes of larger ones are no numbers.

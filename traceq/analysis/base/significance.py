@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Two series of this many have 252 orders, of which two are the most extreme: fewer can
 # never be told apart at the level below.
 _FEWEST = 5
-# How often two equal series may be called different.
+# Significance level: the rate at which equal series are called different.
 _LEVEL = 0.01
 
 

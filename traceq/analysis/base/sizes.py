@@ -29,7 +29,7 @@ def first_sizes(trace: Trace) -> pl.Series:
     most = shapes.select(lengths.max()).item() or 0
     if most > _MOST_DIMENSIONS:
         return trace.inputs.select(elements()).to_series()
-    # What is not known counts as 1, and so does a dimension that there is not.
+    # Unknown and missing dimensions count as 1.
     size = reduce(mul, (nth("dims", at).fill_null(1) for at in range(most)), pl.lit(1))
     there = pl.when(lengths.is_not_null())
     return shapes.select(there.then(size.cast(pl.Int64))).to_series()

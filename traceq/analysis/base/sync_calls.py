@@ -53,7 +53,7 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
     copies = copy_directions(trace)
 
     def started(chosen: pl.Series) -> pl.Series:
-        # What copies were started by is a row of the calls.
+        # The launch of a copy is a row of the calls.
         nothing = constant(value=False, count=runtime.height, dtype=pl.Boolean)
         return nothing.scatter(copies["launch"].filter(chosen), values=True)
 

@@ -58,17 +58,17 @@ ALLOCATIONS = Table(
     },
 )
 
-# How much larger the same elements are in another dtype.
+# Size ratios of the same elements in another dtype.
 _DTYPES = (1.0, 2.0, 0.5)
 # The same, or a mask of them with a byte for each.
 _DTYPES_AND_MASKS = (*_DTYPES, 0.25)
-# What cuBLAS and cuBLASLt keep for themselves on a stream: Hopper, and other GPUs.
+# Workspaces of cuBLAS and cuBLASLt per stream: Hopper, and other GPUs.
 _WORKSPACES = (32 << 20, 4 * (2 << 20) + 8 * (16 << 10))
 # Weights that got no gradient, as of an expert without tokens, and others by chance.
 _FEW = 2
-# How many allocations before the loss may be the logits.
+# Number of allocations before the loss that may be the logits.
 _BEFORE_LOSS = 8
-# What comes between the logits' matmul and the loss, if anything does.
+# Ops between the logits' matmul and the loss, if there are any.
 _LOGIT_OPS = (
     *("linear", "matmul", "mm", "addmm", "bmm", "einsum", "to", "_to_copy", "float"),
     *("contiguous", "clone", "reshape", "div", "mul", "tanh", "index", "slice"),
@@ -208,7 +208,7 @@ def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
         has_backward=(pl.col("during") == "backward").any().over("device"),
         has_history=(pl.col("stack").is_not_null() | pl.col("in_history")).any(),
     ).with_columns(nth_of_size=pl.col("permanent").cast(pl.Int64).cum_sum().over(key))
-    # What the history shows being kept for good may have been kept before it, too.
+    # Sizes that the history keeps for good may have been kept before it, too.
     retained = (
         rows.filter(
             "in_history",

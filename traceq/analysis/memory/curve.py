@@ -44,7 +44,7 @@ PEAKS = Table(
     },
 )
 
-# What the allocator reserves from the driver, and releases.
+# Actions that reserve memory from the driver, and release it.
 RESERVING = ("segment_alloc", "segment_map")
 RELEASING = ("segment_free", "segment_unmap")
 

@@ -149,7 +149,7 @@ def reserved_at(snapshot: Snapshot, event: int | None) -> pl.DataFrame:
         .sort("device", "address")
         .with_columns(
             pl.col("there").cum_sum().over("device"),
-            # What continues behind the end of another is of the same segment.
+            # A part that continues behind the end of another is of the same segment.
             pl.when("begins")
             .then(pl.col("stream", "pool"))
             .otherwise(pl.col("stream", "pool").forward_fill().over("device")),
@@ -170,7 +170,7 @@ def blocks_at(
     rounded = (pl.col("size") + _ROUND - 1) // _ROUND * _ROUND
     at_end = snapshot.blocks.select("device", "address", block_at_end="size")
     live = live_at(lives, event).join(at_end, on=["device", "address"], how="left")
-    # How large a block was is recorded only of those that are there at the end.
+    # Block sizes are recorded only for blocks that are there at the end.
     block = pl.when(pl.col("free").is_null()).then("block_at_end")
     return asof(
         live.with_columns(block=pl.coalesce(block, rounded)).drop("block_at_end"),

@@ -55,7 +55,7 @@ def memory_lifetimes(snapshot: Snapshot, phases: pl.DataFrame) -> pl.DataFrame:
     """
     lives = _lives(snapshot.events)
     lives = pl.concat([lives, _from_before(snapshot, lives)], how="diagonal")
-    # What an event tells is looked up in this order, in which events follow each other.
+    # Facts about events are looked up in this order, that of the events.
     lives = lives.sort("device", "alloc", "address", "free")
     event_rows = pl.concat(
         [snapshot.events.select(*_TOLD, "ts"), phases.select(*_PHASES)],

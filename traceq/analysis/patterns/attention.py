@@ -78,12 +78,12 @@ FUSED_ARGUMENTS = {
     if name not in (SDPA, f"{_OP}attention_math")
 }
 """Argument positions of fused attention, by op; key and value follow the query."""
-# What the dispatcher calls only to prepare a mask.
+# Ops that the dispatcher calls only to prepare a mask.
 _MASK_OPS = ("aten::expand", "aten::where", "aten::masked_fill_")
 # Mem-efficient kernels say what they are; CUDA graphs run them without any op.
 _EFFICIENT_KERNEL = r"\bfmha_cutlass[FB]_"
 _NO_BACKEND = r"^xformers"
-# What is asked of kernels, which have dozens of columns.
+# The columns of kernels that are needed, of dozens.
 _OF_KERNELS = ("id", "op", "ts", "dur", "dtype", "kind")
 _PLACE = ("module", "file", "line", "function", "via")
 
@@ -98,7 +98,7 @@ _ARGUMENT = {
 CALL = tuple(_ARGUMENT)
 """Calls that differ in one of these are different calls."""
 _TOLD = _ARGUMENT | {"at": pl.Int64(), "alone": pl.Boolean()}
-# What tells calls apart that were given the same.
+# Columns that tell calls with the same arguments apart.
 _GIVEN = ("name", "by_dispatcher", "prepares", "inputs")
 _BACKEND = re.compile(r"_product_(?:attention_)?(math|flash|efficient|cudnn)")
 
@@ -122,7 +122,7 @@ _MAKES_OTHER = (
     r"|_prepare_4d_attention_mask"
 )
 _FIRST_WITH_FLASH = 8
-# What no fused kernel takes, on any GPU.
+# Properties that no fused kernel supports, on any GPU.
 _FOR_ALL = ("rank", "strides", "mixed dtypes")
 # GPUs whose shared memory is too small for the backward of wide heads.
 _SMALL = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))

@@ -34,7 +34,7 @@ from traceq.graph.nesting import nearest
 if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
-# Which input of a batched matmul is the first of its two matrices.
+# Index of the first of the two matrices among a batched matmul's inputs.
 _MATMULS = {"aten::bmm": 0, "aten::baddbmm": 1}
 _SOFTMAX = "aten::_softmax"
 # A softmax may itself be written by hand: the exponentials, divided by their sum.
@@ -45,7 +45,7 @@ _DIVIDE = ("aten::div", "aten::div_", "aten::mul", "aten::mul_")
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
 # Batch and heads, rows, columns.
 _BATCHED = 3
-# What a softmax and the matmuls around it were given, and which these are.
+# Inputs of a softmax and of the matmuls around it, and the ops of the latter.
 _GIVEN = ("inputs", "inputs_before", "inputs_after", "plain_before", "plain_after")
 _NOTHING = (None, None)
 _SHAPES = {
@@ -186,7 +186,7 @@ def _shapes(
     what is multiplied by them, may be transposed.
     """
     batch, _, width = makes.left[:3]
-    # What is not known is not of the op's schema.
+    # Unknown sizes do not fit the op's schema.
     if None in (*scores, batch) or len(scores) < _BATCHED:
         return None
     if min(scores) <= 0 or batch <= 0:

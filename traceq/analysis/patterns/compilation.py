@@ -32,7 +32,7 @@ _REGION_ID = r"^Torch-Compiled Region: (!?[\d/]+)"
 # A region that begins this soon after a compilation runs the compiled code. Heuristic
 # threshold: in fixtures/recompile (H200, torch 2.11) it begins within 0.4 ms.
 _RUNS_SOON_NS = 10_000_000
-# What CUDA graph trees do for a shape that has no graph yet: set one up, capture it.
+# Work of CUDA graph trees for a shape without a graph: set one up, capture it.
 _SET_UP = r"^cudagraphify\.get_container( \(dynamo_timed\))?$"
 _CAPTURE = r"^CUDAGraphNode\.record( \(dynamo_timed\))?$"
 

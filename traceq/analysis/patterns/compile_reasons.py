@@ -9,7 +9,7 @@ import re
 
 from traceq.common.dataclass import dataclass
 
-# What torch quotes after a guard: the program's line, then hints.
+# Text that torch quotes after a guard: the program's line, then hints.
 _QUOTED = re.compile(r"\s{2,}#\s*(?P<code>.*)$", re.DOTALL)
 _VERSION = r"^\d+/\d+: "
 _NUMBERS = r"expected .*$|==.*$"

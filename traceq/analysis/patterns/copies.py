@@ -56,7 +56,7 @@ _VIEWING = (
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
-# What is known of copies only until it is known which part they are.
+# Columns of copies that are needed only until their part is known.
 _REASONS = (
     *("of_weight", "of_loss", "of_program", "of_collective"),
     *("is_pageable", "is_transfer", "for_convolution", "dequantizes"),

@@ -90,14 +90,14 @@ _SHORTER = 2
 # Calls that are fewer than this share of the most frequent ones are of no layer.
 _MOST_LAYERS = 0.5
 _RANK = 4
-# What steps are taken from that the profiler marks: they may be whole generations.
+# The source of steps that the profiler marks: they may be whole generations.
 _MARKED = "ProfilerStep"
 _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
 # Attention of other libraries, on packed tokens or pages of the cache.
 _OTHER_ATTENTION = r"(?i)::.*(attn|attention|mha|mla|paged)|^flash_attn|flashinfer"
 _TORCH = "aten::"
 _EMBEDDING = ("aten::embedding",)
-# What a kernel or op of one phase alone is called.
+# Names of kernels and ops that run in one phase only.
 _DECODES = (
     r"(?i)paged_attention|decode|splitkv|split_kv|_stage[12]\b|grouped_kernel_stage"
 )
@@ -178,7 +178,7 @@ def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.Data
     )
     by_name = pl.col("phase").is_not_null()
     graphed = pl.col("graph_share") > _NONE_BY_GRAPH
-    # What the shapes of a graph say is what it was captured for, not what it is for.
+    # The shapes of a graph are those of its capture, not those of its use.
     counts = {
         name: pl.when(by_name).then(name).otherwise(f"seen_{name}")
         for name in ("requests", "tokens", "prefill_requests", "prefill_tokens")
@@ -352,7 +352,7 @@ def _named(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _told(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the phase that attention tells, or the ids that are embedded."""
+    """Return the phase by the shapes of attention, or of the embedded ids."""
     flat = pl.col("batch").is_null() | (pl.col("batch") == 1)
     ids = pl.col("batch").fill_null(1) * pl.col("length")
     # Ids of a batch say it all, unless requests of several lengths are packed in one.

@@ -32,7 +32,7 @@ MATMULS = {
 """Indices of the two matrices among the inputs of an op."""
 
 _BATCHED = 3
-# What is asked of kernels, which have dozens of columns.
+# The columns of kernels that are needed, of dozens.
 _OF_KERNELS = (
     *("id", "name", "op", "dur", "dtype"),
     *("module", "file", "line", "function", "via"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Change, Replay, TimeScale
     from traceq.model.trace import Trace
 
-# What is asked of the work in replayed steps.
+# The needed columns of the work in replayed steps.
 _WORK = ["id", "launched_at", "host_ns", "begin", "done", "by_launch"]
 
 

@@ -55,7 +55,7 @@ NEW_SHAPE = "operators on new shapes"
 LOADING = "loading kernels"
 SLOW = "operators slower than usual"
 _NODE = "^autograd::engine::evaluate_function"
-# What belongs to the main thread while backward runs in one of its own.
+# Activities of the main thread while backward runs in a thread of its own.
 _OF_CALLER = (PYTHON, WITH_LIBRARIES, LIBRARY, MODULES, NO_STACKS, UNKNOWN)
 
 
@@ -207,7 +207,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
     things = described.things.with_columns(pl.col("kind").replace(UNKNOWN, nothing))
     thing = described.thing[host.segments["at"]]
-    # What an optimizer's closure does is not the optimizer's.
+    # Work in an optimizer's closure is not the optimizer's.
     moved = _Moved((OPTIMIZER,), nothing, None)
     things, thing = _as_others(things, thing, _in_closures(trace, host), moved)
     # Between nodes the main thread knows no more than that it waits.
@@ -396,7 +396,7 @@ def _estimated(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
     return _between(spans, partial(_worked, account.replay, account.scale))
 
 
-# What is looked up or computed for those spans of which it is asked.
+# Columns that are looked up or computed only for the requested spans.
 _COMPUTED: Mapping[str, Callable[[HostAccount, pl.DataFrame], pl.Series]] = {
     "step": _step,
     "at": lambda account, of: only(of["at"], of["at"] < account.host.nothing),

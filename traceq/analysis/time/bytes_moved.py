@@ -88,7 +88,7 @@ _FILLS = _names(
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 _TRITON = re.compile(r"^triton_")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
-# What such a kernel reads of its largest input depends on values.
+# The bytes that such a kernel reads of its largest input depend on values.
 _INDIRECT = re.compile(r"embedding|gather|index|scatter|select|slice|masked")
 _FOREACH = "aten::_foreach_"
 # Which of its lists of tensors a fused optimizer reads, and which it writes: weights,
@@ -207,7 +207,7 @@ def _elementwise(call: Call) -> float | None:
     base = plain.rstrip("_")
     tensors = _tensors(call)
     if base in _UNARY:
-        # What follows is where to write the result.
+        # The following arguments are where to write the result.
         tensors = tensors[:1]
     elif base == "addcmul":
         # The factors may be one tensor: Adam squares the gradient so.

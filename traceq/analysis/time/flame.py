@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 _OTHER = "other"
-# What the host does in these is of a phase, whatever ops are around it.
+# Host work in these belongs to a phase, whatever ops are around it.
 _PHASES = {OPTIMIZER: "optimizer", ENGINE: "backward", DATA: "data"}
 # Of these the name says what ran; of other kinds only where it is from.
 _NAMED = (DISPATCH, LAUNCHES, SYNC, BLOCKING, CAPTURING, COMPILING)
@@ -81,7 +81,7 @@ def host_flame(trace: Trace, segments: pl.DataFrame, steps: int) -> pl.DataFrame
         cause=pl.col("kind"),
         call_line=pl.lit(None, pl.UInt32),
         call=pl.col("at").is_first_distinct() & pl.col("at").is_not_null(),
-        # What is between two ops of a phase is of that phase, too.
+        # Time between two ops of a phase belongs to that phase, too.
     ).with_columns(phase=pl.coalesce("phase", pl.when(same).then(around)))
     return _paths(
         rows,

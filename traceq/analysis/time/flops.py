@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from traceq.model.trace import Trace
 
-# Which inputs of an op are the two matrices.
+# Indices of the two matrices among an op's inputs.
 _MATMULS = MATMULS | {"aten::_scaled_mm": (0, 1), "aten::_grouped_mm": (0, 1)}
 _CONVOLUTION = "aten::convolution"
 _CONVOLUTION_BACKWARD = "aten::convolution_backward"

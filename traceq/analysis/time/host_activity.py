@@ -63,7 +63,7 @@ _KIND_OF_CALL = {
     "sync": SYNC,
     "other": "other runtime calls",
 }
-# What a hook does is the hook's, but for waits, and for what no hook can help.
+# The work of a hook counts for the hook, except waits and unavoidable work.
 _OF_HOOK = (
     *(DISPATCH, LAUNCHES, "copies and sets", "other runtime calls"),
     *(PYTHON, WITH_LIBRARIES, LIBRARY),
@@ -98,7 +98,7 @@ _KIND_OF_REGION = (
     (OPTIMIZER, r"^Optimizer\.(step|zero_grad)#"),
     (COMPILED, r"^## Call CompiledFxGraph|^Torch-Compiled Region|dynamo_timed\)$"),
 )
-# What runs with compiled code only: eager code runs wrappers of Dynamo's, too.
+# Files that run with compiled code only: eager code runs wrappers of Dynamo's, too.
 _COMPILED_FILE = rf"^torch/_(inductor|functorch/_aot_autograd)/|{GENERATED_FILE}"
 _COMPILED_OP = r"^(TorchDynamo Cache Lookup|Torch-Compiled Region|CompiledFunction)"
 # Files through which a module calls its forward and its hooks.
@@ -245,7 +245,7 @@ def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
     name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
     things = facts.with_columns(
         texts.select(kind=_first_of(_KINDS), name=name),
-        # What an op asks of the runtime before it launches is its own time.
+        # An op's runtime calls before its launch are its own time.
         own=pl.col("is_op") | known((pl.col("call") == "other") & pl.col("in_op")),
     )
     if not _runs_compiled(texts):
@@ -331,7 +331,7 @@ class _Names:
     """The name of each row of the tree, which is none but of a Python call."""
 
     def __getitem__(self, fact: str) -> pl.Series:
-        """Return for each row of the tree what its name tells."""
+        """Return a fact about the name of each row of the tree."""
         return self.facts[fact][self.of_rows]
 
 
@@ -382,7 +382,7 @@ def _places(trace: Trace, contexts: Contexts, frame: pl.Series) -> _Places:
     called = nearest(parent, in_file & ~own & known(own[above]))
     recorder = names["recorder"]
     if recorder.any():
-        # What the recorder calls of Python's own is the recorder's, too.
+        # Calls of the recorder into Python's library are the recorder's, too.
         recorder = recorder[nearest(parent, own | recorder | names["torch"])]
     region = region[nearest(parent, region.is_not_null())]
     table = {
@@ -468,7 +468,7 @@ def _first_of(cases: Sequence[tuple[pl.Expr, pl.Expr]]) -> pl.Expr:
 _OF_TORCH = pl.col("inner_region") & _matches(
     "region", "|".join(pattern for _, pattern in _KIND_OF_REGION)
 )
-# What a row of the tree is: the first of these that it fits.
+# The kind of a row of the tree: the first of these that it fits.
 _KINDS: Sequence[tuple[pl.Expr, pl.Expr]] = (
     (known(pl.col("compiling")), pl.lit(COMPILING)),
     (_matches("op_name", GRAPH_CAPTURE), pl.lit(CAPTURING)),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.analysis.time.call_paths import Contexts
     from traceq.model.trace import Trace
 
-# What makes rows of a table the same to the account.
+# Columns that identify equal rows of a table in the account.
 _SAME = {
     "annotations": ["name"],
     "ops": ["name", "compiling", "module", "file", "line", "function"],

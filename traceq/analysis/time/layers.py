@@ -66,7 +66,7 @@ def _layers(modules: pl.Series) -> pl.DataFrame:
         layered = level.with_columns(
             layer=pl.coalesce("layer", pl.when(several).then("path"))
         ).drop("path", "outer", "kind")
-    # What has no like beside it is shown by the model's own parts.
+    # Modules without others of their class are shown by the model's own parts.
     return layered.select(
         "module",
         layer=pl.coalesce("layer", pl.col("names").list.head(2).list.join("/")),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPTIMIZER = "Optimizer.step"
 COLLECTIVES = "collectives"
 UNKNOWN = "not known"
-# What compiled code runs in: the forward, and the nodes of autograd for its backward.
+# Regions of compiled code: the forward, and the autograd nodes of its backward.
 _COMPILED = (
     r"^(Torch-Compiled Region|CompiledFunction|## Call CompiledFxGraph)"
     r"|evaluate_function: CompiledFunctionBackward$"

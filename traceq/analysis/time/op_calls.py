@@ -38,11 +38,11 @@ PLANNED = (
     r"|^aten::(cudnn|miopen|slow|thnn|mkldnn)?_?conv|^aten::_cudnn_attention"
     r"|^aten::_fft_"
 )
-# How the profiler names the loading of a kernel's code at its first use.
+# The profiler's name for loading a kernel's code at its first use.
 _LAZY_LOADING = "Lazy Function Loading"
 # Calls with which the code of a kernel is loaded when it is first launched.
 _LOADS = r"^cu(da)?(LibraryLoad|ModuleLoad)"
-# What calls that do the same have in common.
+# Columns that are equal for calls that do the same.
 _SAME = ("name", "inputs", "children", "started")
 _OF_OP = ("name", "step", "inputs", "children")
 
@@ -131,7 +131,7 @@ def _of_the_same() -> pl.Expr:
     A plan takes as long on all new inputs, and without it the size matters little: all
     calls of the operator say better what is usual than few on the same inputs.
     """
-    # What computes on the host is not slower for the first time.
+    # Ops that compute on the host are not slower the first time.
     again = ~pl.col("new") | (pl.col("host") & ~pl.col("planned"))
     others = again.sum().over("same") - again.cast(pl.UInt32)
     # Of two the shorter, as one of them may be slow.

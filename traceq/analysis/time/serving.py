@@ -114,7 +114,7 @@ def serving(trace: Trace) -> Serving | None:
         how="left",
         maintain_order="left",
     ).join(_bytes(trace, iteration_rows), on="step", how="left", maintain_order="left")
-    # What the GPU idles between the decodes of one step is not looked at.
+    # Idle time between the decodes of one step is ignored.
     iteration_rows = iteration_rows.with_columns(
         gap=pl.when(times_of() == 1).then("gap")
     )
@@ -356,7 +356,7 @@ def _of_names(names: pl.Series, patterns: dict[str, str]) -> pl.Series:
 
 # Heuristic threshold: a smaller fraction of decode is not worth a finding.
 LEAST_GAP = 0.1
-# What is not work of the program in a gap: it would be there with any program.
+# Activities in a gap that are not the program's work: any program has them.
 _NO_WORK = (SYNCING, LAUNCHING, GRAPHS, COMPILING)
 # A wait is for the token if it is there in most gaps.
 _MOST_GAPS = 0.5

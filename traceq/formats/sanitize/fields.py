@@ -152,7 +152,7 @@ _INPUTS = {
     "Input type": _texts(_DTYPE),
     "Concrete Inputs": _texts(_VALUE),
 }
-# What may stand in an object of the header that is no number.
+# Allowed texts of the objects in the header.
 _HEADER_TEXTS = {
     "name": _GPU,
     "backend": _BACKEND,

@@ -22,7 +22,7 @@ _LIBRARY = re.compile(
     r"^.*?(?=/(?:site|dist)-packages/|/lib/python\d|/torch/(?:nn|optim|autograd|utils"
     r"|cuda|profiler|distributed|fx|_\w+|functional)[./])"
 )
-# What torch_geometric writes for its layers, in a temporary folder of its own.
+# Files that torch_geometric generates for its layers, in a temporary folder.
 _WRITTEN = re.compile(r"^.*/(?=torch_geometric\.[^/]+_[0-9a-z_]{8}\.py$)")
 _INDUCTOR = re.compile(r"^.*/torchinductor(_[^/]*)?/")
 _OF_USER = re.compile(
@@ -63,7 +63,7 @@ class Paths:
 
     @staticmethod
     def shortens(file: str | None) -> bool:
-        """Return whether a path tells whose machine it was."""
+        """Return whether a path identifies a machine or a user."""
         return bool(file and _ABSOLUTE.match(file))
 
     def short(self, file: str) -> str:

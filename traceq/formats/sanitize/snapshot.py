@@ -43,7 +43,7 @@ _EVENT = {
     "compile_context",
 }
 _ANNOTATION = {"stage", "name", "device", "time_us"}
-# What the allocator can be told; its settings and their values are words of torch.
+# Settings of the allocator; their names and values are words of torch.
 _SETTING = re.compile(r"[a-z][a-z0-9_]{2,50}|PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF|\d+")
 _CONF = re.compile(
     r"(?:(?:backend|max_split_size_mb|max_non_split_rounding_mb|expandable_segments"
@@ -52,7 +52,7 @@ _CONF = re.compile(
     r"|throw_on_cudamalloc_oom|use_\w{1,40})"
     r"\s*:\s*(?:True|False|native|cudaMallocAsync|[\d.]+|\[[\d:.,> ]*\])[,\s]*)*"
 )
-# What else is said in words, by key.
+# Other allowed texts, by key.
 _WORDS = {
     "segment_type": re.compile("small|large"),
     "state": re.compile(

@@ -55,7 +55,7 @@ _HEADER = {
     "baseTimeNanoseconds",
     "traceEvents",
 }
-# What may stand in an object of the header.
+# Allowed members of the objects in the header.
 _INSIDE = {
     "deviceProperties": {
         "id",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from traceq.graph.host import Frames
 
-# What the launch of a replay knows better than the capture, unless it has several.
+# Phases: a replay's launch knows them better than its capture, unless it has several.
 _PHASES = ("forward", "backward", "optimizer", "data")
 _MOST_COPIES = 4_000_000
 _THREAD_NAME = "ops of replayed CUDA graphs"

@@ -41,7 +41,7 @@ _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _COUNTED = r"^nn\.Module: (.+)_(\d+)$"
 _TEMPLATE = "triton_tem_"
 _HEAVY = (GEMM, ATTENTION, CONVOLUTION)
-# What a size that changes counts as: it is about the same in all ops of a kernel.
+# Assumed value of a dynamic size: it is about the same in all ops of a kernel.
 _CHANGING = 512
 _SCHEMA = {
     "code": schema.ID,

@@ -273,7 +273,7 @@ def _common(paths: Sequence[tuple[_T, ...]]) -> tuple[_T, ...]:
 
 
 class _Program:
-    """The program's ops by what tells them from each other; an op is its place."""
+    """Indexes of the program's ops, by line, name and kind; an op is its position."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes

@@ -99,7 +99,7 @@ class _Nest:
         self.parent = parent
 
     def followed(self, sources: Mapping[str, str]) -> pl.DataFrame:
-        """Return for each op the line that the source tells, and of which function."""
+        """Return for each op the line by following the source, and its function."""
         direct = self.rows.filter(pl.col("around").is_not_null())
         function = self.rows.select(pl.col(_FUNCTION).gather(direct["around"]))
         events = direct.select("row", "around", "kind", "called", "call_line")

@@ -61,7 +61,7 @@ def _client(address: str) -> Any:  # noqa: ANN401 - Dask has no types
 
 
 def _reach(address: str) -> None:
-    """Raise where nobody listens: Dask's client would go on trying, and say so."""
+    """Raise if nothing listens there: Dask's client would keep trying, and log it."""
     place = urlsplit(address)
     if place.scheme not in ("tcp", "tls") or not place.hostname or not place.port:
         raise ValueError(address)

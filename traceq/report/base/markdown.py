@@ -31,7 +31,7 @@ _LINKED = re.compile(
     r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b",
     re.IGNORECASE,
 )
-# What is the same in a code span and outside of it.
+# Characters that are the same in a code span and outside of it.
 _CODE = re.compile(r"[\w ./:()\[\],=+-]+")
 # A bar would end a table's cell even in a code span.
 _BETWEEN = re.compile(r"([\s|]+)")

@@ -143,7 +143,7 @@ def _result(
 
 def _location(finding: Finding, outcome: Outcome, root: Path | None) -> dict[str, Any]:
     where = finding.place
-    # What has no line of its own stands where the program begins, else at the trace.
+    # A finding without a line stands where the program begins, else at the trace.
     at = where if where.file else outcome.entry or Place(_in(outcome.name, root), 1)
     start, end = at.lines or (1, 1)
     region = {"startLine": start} | ({"endLine": end} if end > start else {})

@@ -149,7 +149,7 @@ def _both(names: tuple[str, str]) -> str:
 
 
 def _unlinted(summary: Summary) -> Outcome:
-    """Return a recording in which nobody looked for anything."""
+    """Return the outcome of a recording that was not linted."""
     return Outcome(
         name=summary.facts.path,
         facts=summary.facts,

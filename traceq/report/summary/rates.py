@@ -21,7 +21,7 @@ _LEAST_SAVED = 0.005
 
 
 def rates(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Return the lines that the recording tells: what each is about, and its text."""
+    """Yield the lines on rates that the recording allows: title and text."""
     if summary.tokens:
         counted = "Tokens" if summary.tokens.source == EMBEDDING else "Targets"
         yield counted, _tokens(summary, summary.tokens)

@@ -27,7 +27,7 @@ _LOADS = (
 )
 # Less of decode than this is no gap to speak of.
 _LEAST_GAP = 0.01
-# How the phase of an iteration is known, in words.
+# Source of an iteration's phase, in words.
 _KNOWN_BY = {
     "annotation": "by the engine's annotations",
     "shapes": "by shapes",

@@ -182,7 +182,7 @@ def _moving(ops: pl.DataFrame, peak: Peak) -> Picture | None:
     )
     if not shown.height:
         return None
-    # What is faster than that is read from the cache, and at the upper edge.
+    # Faster ones are read from the cache, and stand at the upper edge.
     top = max(peak.bandwidth, min(_most(shown["rate"]), _ABOVE * peak.bandwidth)) * 1.04
     low, high = _least(shown["gpu"]) / 1.6, _most(shown["gpu"]) * 1.8
     x = charts.Scale(low, high, _LEFT, _RIGHT, log=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
     from traceq.report.page.section import Subject
 
-# What the data of a picture may take, so that the page stays below 2 MB.
+# Maximum size of a picture's data, so that the page stays below 2 MB.
 _MOST_BYTES = 800_000
 _MOST_SLICES, _FEWEST_SLICES = 20_000, 500
 _LONGEST = 160
@@ -220,7 +220,7 @@ def _colored(texts: _Texts) -> Any:  # noqa: ANN401 - a function of a row
 
 
 def _details(trace: Trace, slices: pl.DataFrame, texts: _Texts) -> pl.Series:
-    """Return the numbers of what is told of a slice: op, module, line and shapes."""
+    """Return the numbers of the texts on a slice: op, module, line and shapes."""
     columns = ["table", "op", "module", "file", "line", "function", "call_line"]
     known = {}
     if "inputs" in slices.columns:
