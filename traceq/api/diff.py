@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.common.dataclass import dataclass
 from traceq.common.git_repository import find_root, read_repository
 from traceq.common.progress import expect, held, noted, reading, say, tell
 from traceq.differ.limits import broken, read_limits

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from traceq.check.budgets import (
     Budgets,
@@ -20,7 +22,6 @@ from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.check.paths import with_short_paths
 from traceq.check.whole import Whole, read_whole
 from traceq.common.atomic_files import write_files
-from traceq.common.dataclass import dataclass
 from traceq.common.units import amount, size
 from traceq.errors import TraceqError
 from traceq.formats.fixture_origin import ORIGIN
@@ -188,7 +189,7 @@ def _linted(
     recording: Recording, rules: Rules, config: Config
 ) -> tuple[Outcome, Recording]:
     # What a finding costs differs from machine to machine; that it is there does not.
-    everything = replace(config, min_cost_us=0)
+    everything = structs.replace(config, min_cost_us=0)
     return lint([recording], rules, everything).outcomes[0], recording
 
 

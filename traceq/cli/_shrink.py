@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import structs
 
 from traceq.api.settings import configuration, nanoseconds
 from traceq.check.fixture import LOG, SNAPSHOTS, TRACES, is_fixture, read_fixture
 from traceq.check.program import LEFT_OUT, repository
 from traceq.cli import output
 from traceq.common.atomic_files import write_folder
-from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
 from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.run import is_run, read_run
@@ -77,7 +77,7 @@ def make(  # noqa: PLR0913 - what the command was given
     if given.recording:
         read = replace(given.recording, step_ns=given.step_ns)
         given = replace(given, recording=read)
-    wanted = replace(configuration(None), min_cost_us=0)
+    wanted = structs.replace(configuration(None), min_cost_us=0)
     rules = load_rules(wanted.packs)
     with output.reading(path.name) as progress:
         shrunk = shrink(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
 from traceq.analysis.time.host_activity import DISPATCH
-from traceq.common.dataclass import dataclass
 from traceq.differ.align import aligned
 from traceq.differ.host import APART, APART_IF_SAME
 from traceq.differ.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of

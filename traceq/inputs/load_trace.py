@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.cache.store import Heard
 from traceq.cache.tables import find, keep
@@ -104,7 +105,7 @@ def _load_rank(  # noqa: PLR0913 - those of load
             why = f"there is no rank {number}, the ranks are {known}"
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
-    owners = replace(recorded[0].owners, said=frozenset(own))
+    owners = structs.replace(recorded[0].owners, said=frozenset(own))
     trace = _load(recorded[0].trace, owners, steps_by, cache=cache, progress=progress)
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
 
@@ -120,7 +121,7 @@ def _with_captured_ops(
 
     rank, recorded = trace.rank, []
     if rank and replays:
-        owners = replace(rank.owners, said=frozenset(own))
+        owners = structs.replace(rank.owners, said=frozenset(own))
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
@@ -145,7 +146,7 @@ def _with_compiled_replays(trace: Trace, own: Collection[str]) -> Trace:
     regions = replayed_regions(trace.frames_by_name())
     if rank is None or regions.is_empty():
         return trace
-    owners = replace(rank.owners, said=frozenset(own))
+    owners = structs.replace(rank.owners, said=frozenset(own))
     found = _with_compiled(replace(trace, annotations=regions), rank, owners)
     fused = found.fused.join(known, on="op", how="anti", maintain_order="left")
     fused = fused.with_columns(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from traceq.common.dataclass import dataclass
+import msgspec
+from msgspec import Struct
+
 from traceq.common.words import rule_name
 from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
 
@@ -25,14 +27,13 @@ _EXAMPLE = re.compile(r"^```diff\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 Value = TypeVar("Value", bool, int, float, str)
 
 
-@dataclass(frozen=True)
-class Bad:
+class Bad(Struct, frozen=True):
     """A drawn trace in which the rule finds something."""
 
     drawing: str
     finds: str | tuple[str, ...]
     """The finding's sentence, or those of several, worst first."""
-    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    args: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """Arguments of the drawn events, by name."""
     log: str = ""
     history: str = ""
@@ -46,19 +47,17 @@ class Bad:
         return (self.finds,) if isinstance(self.finds, str) else self.finds
 
 
-@dataclass(frozen=True)
-class Good:
+class Good(Struct, frozen=True):
     """A drawn trace in which the rule finds nothing."""
 
     drawing: str
-    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    args: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     log: str = ""
     history: str = ""
     ranks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """A finding of the rule as lint prints it, for its page."""
 
     text: str
@@ -87,8 +86,7 @@ def option(default: Value, meaning: str) -> Value:
     return field(default=default, metadata={"meaning": meaning})
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Struct, frozen=True):
     """An option as the configuration sees it."""
 
     name: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from traceq.check.budgets import budgets_for
 from traceq.check.check import (
     FixtureResult,
@@ -78,7 +80,7 @@ def numbers(job: Analysis) -> Numbers:
 
 def _linted(folder: Path, job: Analysis, rules: Rules, config: Config) -> Outcome:
     # What a finding costs differs from machine to machine; that it is there does not.
-    everything = replace(config, min_cost_us=0)
+    everything = structs.replace(config, min_cost_us=0)
     return lint_job(str(folder), job, rules, everything).outcomes[0]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.check.whole import Whole, beyond, extents
 from traceq.errors import UsageError
@@ -114,7 +115,7 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
         )
         loaded = with_sources(bare, given.sources) if bare else None
         if loaded and given.compiled:
-            owners = replace(given.owners, said=frozenset(config.own_code))
+            owners = structs.replace(given.owners, said=frozenset(config.own_code))
             loaded = with_compiled_code(loaded, given.compiled, owners)
         memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
         files = {
