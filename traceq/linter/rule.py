@@ -7,9 +7,6 @@ import re
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import msgspec
-from msgspec import Struct
-
 from traceq.common.words import rule_name
 from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
 
@@ -27,13 +24,14 @@ _EXAMPLE = re.compile(r"^```diff\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 Value = TypeVar("Value", bool, int, float, str)
 
 
-class Bad(Struct, frozen=True):
+@dataclass(frozen=True)
+class Bad:
     """A drawn trace in which the rule finds something."""
 
     drawing: str
     finds: str | tuple[str, ...]
     """The finding's sentence, or those of several, worst first."""
-    args: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Arguments of the drawn events, by name."""
     log: str = ""
     history: str = ""
@@ -47,17 +45,19 @@ class Bad(Struct, frozen=True):
         return (self.finds,) if isinstance(self.finds, str) else self.finds
 
 
-class Good(Struct, frozen=True):
+@dataclass(frozen=True)
+class Good:
     """A drawn trace in which the rule finds nothing."""
 
     drawing: str
-    args: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
+    args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     log: str = ""
     history: str = ""
     ranks: tuple[str, ...] = ()
 
 
-class Seen(Struct, frozen=True):
+@dataclass(frozen=True)
+class Seen:
     """A finding of the rule as lint prints it, for its page."""
 
     text: str
@@ -86,7 +86,8 @@ def option(default: Value, meaning: str) -> Value:
     return field(default=default, metadata={"meaning": meaning})
 
 
-class Option(Struct, frozen=True):
+@dataclass(frozen=True)
+class Option:
     """An option as the configuration sees it."""
 
     name: str
