@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -225,14 +224,18 @@ def _compared(
         ready.join()
         return recording, _analysed(recording, rules or rules_of(()), config)
 
+    def analysed_quietly(ready: Thread) -> tuple[Recording, Half | Outcome, list[str]]:
+        with held() as notes:
+            recording, half = analysed(1, ready)
+        return recording, half, notes
+
     # Who watches sees the first.
     expect(1)
     with importing(*_NEEDED) as ready, ThreadPoolExecutor(1) as background:
-        with held() as second_notes:
-            waiting = background.submit(copy_context().run, analysed, 1, ready)
+        waiting = background.submit(analysed_quietly, ready)
         before, first = analysed(0, ready)
         tell("analysing the second")
-        after, second = waiting.result()
+        after, second, second_notes = waiting.result()
     for sentence in second_notes:
         say(sentence)
     return _compare((before, after), (first, second))
