@@ -86,7 +86,7 @@ def _report(found: Compared, form: str) -> Callable[..., str]:
     return getattr(import_module(f"traceq.report.diff.{module}"), form)
 
 
-def diff(  # noqa: PLR0913 - as the command's options
+def diff(
     before: Name,
     after: Name,
     *,

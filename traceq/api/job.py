@@ -48,7 +48,7 @@ class JobResult(Result):
         return ranks_json.render(self.analysis, self.report)
 
 
-def job(  # noqa: PLR0913 - as the command's options
+def job(
     recordings: Names,
     *,
     fail_on: str | None = None,

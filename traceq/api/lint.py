@@ -117,7 +117,7 @@ class LintResult(Result):
         return [words.content(outcome) for outcome in self.report.outcomes]
 
 
-def lint(  # noqa: PLR0913 - as the command's options
+def lint(
     recording: Names,
     *,
     log: Name | None = None,

@@ -46,7 +46,7 @@ class RegionsResult(Result):
         return report.contents(self.shown)
 
 
-def regions(  # noqa: PLR0913 - as the command's options
+def regions(
     recording: Names,
     *,
     by: str = REGION,

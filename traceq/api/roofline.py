@@ -43,7 +43,7 @@ class RooflineResult(Result):
         return [report.content(self.shown)]
 
 
-def roofline(  # noqa: PLR0913 - as the command's options
+def roofline(
     recording: Name,
     *,
     top: int = 20,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceq.linter.config import Config
 
 
-def load_options(  # noqa: PLR0913 - the options of commands that load
+def load_options(
     config: Config | None = None,
     *,
     own: Sequence[str] | None = None,

@@ -68,7 +68,7 @@ class _Asked:
     options: LoadOptions
 
 
-def summary(  # noqa: PLR0913 - as the command's options
+def summary(
     recording: Names | None = None,
     *,
     critical_path: bool = False,

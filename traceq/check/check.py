@@ -124,6 +124,16 @@ def as_expected(
     return FixtureResult(folder, differences, len(found), len(budget or ()), written)
 
 
+@dataclass(frozen=True)
+class NewRun:
+    """A run to compare with a fixture."""
+
+    outcome: Outcome
+    numbers: Numbers
+    ignored: Collection[str] = ()
+    """Budgets that do not apply to it."""
+
+
 def check_against(
     folder: Path, new: Recording, rules: Rules, config: Config
 ) -> FixtureResult:
@@ -144,21 +154,17 @@ def check_against(
     found = no_worse(
         folder,
         (known, budget),
-        outcome,
-        numbers(recording),
-        ignored,
+        NewRun(outcome, numbers(recording), ignored),
         fail_on=config.fail_on,
         run=run,
     )
     return replace(found, differences=(*found.differences, *notes))
 
 
-def no_worse(  # noqa: PLR0913 - what is known, what was found, and how strict
+def no_worse(
     folder: Path,
     wanted: tuple[Sequence[Expected], Budgets],
-    outcome: Outcome,
-    values: Numbers,
-    ignored: Collection[str] = (),
+    new: NewRun,
     *,
     fail_on: Severity,
     run: Whole | None = None,
@@ -173,11 +179,11 @@ def no_worse(  # noqa: PLR0913 - what is known, what was found, and how strict
     return FixtureResult(
         folder,
         (
-            *_crashes(outcome),
-            *_changes(known, outcome, fail_on, seen),
+            *_crashes(new.outcome),
+            *_changes(known, new.outcome, fail_on, seen),
             *(
                 Difference("budget", one.text, fails=one.worse)
-                for one in breaches(budget, values, ignored)
+                for one in breaches(budget, new.numbers, new.ignored)
             ),
         ),
         len(known),

@@ -42,7 +42,7 @@ class Format(str, Enum):
     markdown = "markdown"
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(

@@ -10,6 +10,7 @@ from msgspec import structs
 from traceq.check.budgets import budgets_for
 from traceq.check.check import (
     FixtureResult,
+    NewRun,
     as_expected,
     known_budgets,
     known_findings,
@@ -58,9 +59,7 @@ def check_job_against(
     found = no_worse(
         folder,
         (findings, budgets),
-        _linted(folder, new, rules, config),
-        numbers(new),
-        incomparable,
+        NewRun(_linted(folder, new, rules, config), numbers(new), incomparable),
         fail_on=config.fail_on,
     )
     notes = [
