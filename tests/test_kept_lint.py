@@ -18,6 +18,7 @@ import pytest
 from command import traceq
 from conftest import ROOT
 from linting import linted, outcome
+from msgspec import structs
 from recordings import CAPTURES, loaded
 from test_lint import FINDS, WAITS, write_config, write_rule, write_trace
 
@@ -74,7 +75,7 @@ def assert_comes_back(outcome: Outcome) -> None:
     known, notes = decode(encode(outcome, ["a note"]))
 
     assert notes == ("a note",)
-    assert replace(known, bound=None) == replace(outcome, bound=None)
+    assert structs.replace(known, bound=None) == structs.replace(outcome, bound=None)
     for one, other in zip(known.findings, outcome.findings, strict=True):
         assert_same(one, other)
     for was, now in zip(outcome.allowed, known.allowed, strict=True):
@@ -105,7 +106,7 @@ def test_an_outcome_with_everything_in_it_comes_back() -> None:
         kernels=frozenset({5}),
         calls=frozenset({7}),
     )
-    everything = replace(
+    everything = structs.replace(
         found,
         findings=(finding,),
         allowed=(Allowed(finding, "meant", Allow("SYN001", "meant", "a*", "*")),),
@@ -122,7 +123,7 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:  # noqa: ANN401 -
     first = replace(known.findings[0], data={"x": value})
 
     with pytest.raises((ValueError, TypeError)):
-        encode(replace(known, findings=(first,)), ())
+        encode(structs.replace(known, findings=(first,)), ())
 
 
 @pytest.mark.usefixtures("kept")

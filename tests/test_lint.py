@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from command import traceq
 from linting import bundled_rules, outcome
+from msgspec import structs
 
 from traceq.errors import ConfigError, PackError, UsageError
 from traceq.linter import Evidence, Fix, Need, Rule, View
@@ -598,12 +599,12 @@ ALLOW = Allow("ITM001", reason="once an epoch")
     "entry",
     [
         ALLOW,
-        replace(ALLOW, rule="item-call"),
-        replace(ALLOW, where="train.py"),
-        replace(ALLOW, where="*.py"),
-        replace(ALLOW, where="main"),
-        replace(ALLOW, where="aten::it*"),
-        replace(ALLOW, trace="waits*"),
+        structs.replace(ALLOW, rule="item-call"),
+        structs.replace(ALLOW, where="train.py"),
+        structs.replace(ALLOW, where="*.py"),
+        structs.replace(ALLOW, where="main"),
+        structs.replace(ALLOW, where="aten::it*"),
+        structs.replace(ALLOW, trace="waits*"),
     ],
 )
 def test_an_allowed_finding_is_not_listed_but_told(entry: Allow) -> None:
@@ -618,9 +619,9 @@ def test_an_allowed_finding_is_not_listed_but_told(entry: Allow) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        replace(ALLOW, rule="QUI001"),
-        replace(ALLOW, where="other.py"),
-        replace(ALLOW, trace="other*"),
+        structs.replace(ALLOW, rule="QUI001"),
+        structs.replace(ALLOW, where="other.py"),
+        structs.replace(ALLOW, trace="other*"),
     ],
 )
 def test_an_entry_that_allows_nothing_is_told(entry: Allow) -> None:
@@ -631,7 +632,7 @@ def test_an_entry_that_allows_nothing_is_told(entry: Allow) -> None:
 
 
 def test_an_entry_for_an_unknown_rule_is_refused_even_if_nothing_is_found() -> None:
-    config = Config(select=("QUI",), allow=(replace(ALLOW, rule="ITM9"),))
+    config = Config(select=("QUI",), allow=(structs.replace(ALLOW, rule="ITM9"),))
 
     with pytest.raises(UsageError, match="there is no rule 'ITM9'"):
         lint([waits()], RULES, config)

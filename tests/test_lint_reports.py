@@ -17,6 +17,7 @@ import pytest
 from command import traceq
 from conftest import FIXTURES
 from linting import bundled_rules
+from msgspec import structs
 
 from traceq.common.units import time
 from traceq.linter import Bad, Fix, Rule, View
@@ -185,7 +186,9 @@ def test_hostile_names_make_no_commands_of_their_own() -> None:
 
 def test_a_file_called_like_a_command_is_none() -> None:
     (outcome,) = hostile().outcomes
-    report = Report((replace(outcome, name="::error::owned"),), Severity.warning)
+    report = Report(
+        (structs.replace(outcome, name="::error::owned"),), Severity.warning
+    )
 
     last = lint_github.render(report).splitlines()[-1]
 
@@ -369,7 +372,7 @@ def test_which_rules_crashed_is_in_sarif() -> None:
 def test_sarif_names_files_as_references(file: str, uri: str) -> None:
     (outcome,) = hostile().outcomes
     found = replace(outcome.findings[0], place=Place(file, 1))
-    report = Report((replace(outcome, findings=(found,)),), Severity.warning)
+    report = Report((structs.replace(outcome, findings=(found,)),), Severity.warning)
 
     (run,) = json.loads(lint_sarif.render(report, RULES))["runs"]
 
@@ -511,7 +514,7 @@ def test_what_fixes_leave_of_a_step_is_said_once(steps: list[int], text: str) ->
         for count, ms in enumerate(steps, 1)
     ]
 
-    found = together(replace(outcome, step_ns=12 * 10**6, together=tuple(left)))
+    found = together(structs.replace(outcome, step_ns=12 * 10**6, together=tuple(left)))
 
     assert text in found
     assert found.count("9.00 ms") == 1

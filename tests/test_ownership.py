@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
+from msgspec import structs
 
 from traceq.analysis.base.callers import innermost_calls
 from traceq.analysis.base.ownership import (
@@ -109,7 +108,7 @@ def test_nothing_is_around_where_no_op_is_chosen() -> None:
 def test_steps_with_another_one_in_between_are_looked_up() -> None:
     trace = load_drawn(_STEPS)
     between = trace.steps["step"] != 2
-    chosen = replace(steady_steps(trace), windows=trace.steps.filter(between))
+    chosen = structs.replace(steady_steps(trace), windows=trace.steps.filter(between))
 
     found = in_steps(trace.ops, trace, chosen)
 

@@ -218,9 +218,6 @@ def test_threads_that_load_rules_at_once_all_get_them() -> None:
 @pytest.mark.parametrize(
     ("known", "now"),
     [
-        ("traceq.words", "traceq.common.words"),
-        ("traceq.expressions", "traceq.common.expressions"),
-        ("traceq.records", "traceq.common.dataclass"),
         ("traceq.linter.fused", "traceq.linter.fused_fix"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from estimates import FOLDER, estimates
+from msgspec import structs
 from recordings import loaded
 
 from traceq.analysis.base.assumptions import (
@@ -272,7 +273,10 @@ def test_work_that_waits_for_another_stream_begins_when_that_is_done() -> None:
     shorter = Change(kernels=kernels(trace, "gemm"), kernel_share=0.5)
 
     # A single step, on a host that takes no time: only the two kernels are left.
-    once, scale = Replay(replace(replay.model, repeats=False)), TimeScale(host=0)
+    once, scale = (
+        Replay(structs.replace(replay.model, repeats=False)),
+        TimeScale(host=0),
+    )
     saved = once.run(scale=scale).step_ns - once.run([shorter], scale).step_ns
 
     assert replay.model.work["after"].drop_nulls().len() == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from traceq.check.expected import expected
 from traceq.linter.same_finding import Extent, Growth, extent, growth, matched
@@ -27,17 +28,17 @@ FINDING = Finding(
     ("after", "change"),
     [
         (BEFORE, "same"),
-        (replace(BEFORE, count=11, saves_ns=1_100_000), "same"),
-        (replace(BEFORE, count=12), "grown"),
-        (replace(BEFORE, count=9), "shrunk"),
-        (replace(BEFORE, saves_ns=1_100_001), "grown"),
-        (replace(BEFORE, saves_ns=0), "shrunk"),
-        (replace(BEFORE, cost_bytes=5), "grown"),
+        (structs.replace(BEFORE, count=11, saves_ns=1_100_000), "same"),
+        (structs.replace(BEFORE, count=12), "grown"),
+        (structs.replace(BEFORE, count=9), "shrunk"),
+        (structs.replace(BEFORE, saves_ns=1_100_001), "grown"),
+        (structs.replace(BEFORE, saves_ns=0), "shrunk"),
+        (structs.replace(BEFORE, cost_bytes=5), "grown"),
         # What costs less is not worse for happening more often.
-        (replace(BEFORE, count=20, saves_ns=500_000), "shrunk"),
+        (structs.replace(BEFORE, count=20, saves_ns=500_000), "shrunk"),
         # Between machines, times are not compared.
-        (replace(BEFORE, saves_ns=None), "same"),
-        (replace(BEFORE, saves_ns=None, count=12), "grown"),
+        (structs.replace(BEFORE, saves_ns=None), "same"),
+        (structs.replace(BEFORE, saves_ns=None, count=12), "grown"),
     ],
 )
 def test_growth_is_more_than_a_tenth(after: Extent, change: Growth) -> None:
@@ -55,7 +56,7 @@ def test_growth_and_shrinking_mirror_each_other() -> None:
 
 
 def test_a_time_that_differs_by_the_noise_of_a_step_is_the_same() -> None:
-    more = replace(BEFORE, saves_ns=1_300_000)
+    more = structs.replace(BEFORE, saves_ns=1_300_000)
 
     assert growth(BEFORE, more, step_ns=20_000_000) == "same"
     assert growth(BEFORE, more, step_ns=10_000_000) == "grown"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -35,7 +35,6 @@ from traceq.analysis.time.phases import PhaseTime, by_phase
 from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.serving import Serving, serving
 from traceq.analysis.time.tokens_per_step import Tokens, tokens_of
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,6 +7,7 @@ the step overtakes the rest is computed from these laws.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -23,7 +24,6 @@ from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.attention_kernels import ATTENTION, kernels_by_part
 from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.time.tokens_per_step import tokens_per_step
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,12 +6,12 @@ slice; the number of omitted ones is counted.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.annotate.events import arguments, literal
-from traceq.common.dataclass import dataclass
 from traceq.linter.finding_spans import CALL, GAP, HOST, KERNEL, MARKS, OP, STEP, marked
 from traceq.report.base.text import where
 from traceq.report.lint import content as words

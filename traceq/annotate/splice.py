@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.chunks import NO_SEPARATOR, Cut, chunks
 from traceq.formats.events import joined, nanoseconds

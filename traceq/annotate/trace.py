@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traceq.annotate.gzip_splice import spliced_packed
@@ -9,7 +10,6 @@ from traceq.annotate.splice import Copied, Output, Window, copy
 from traceq.annotate.steps import chosen_steps
 from traceq.annotate.tracks import tracks_of
 from traceq.common.atomic_files import written_whole
-from traceq.common.dataclass import dataclass
 from traceq.linter.view import View
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Annotated:
     bytes_after: int
     steps: tuple[int, ...] = ()
     """The steps that it was cut to."""
-    copied: Copied = Copied(None)
+    copied: Copied = field(default_factory=lambda: Copied(None))
     """The file's own events that were copied, and those that were left out."""
 
 

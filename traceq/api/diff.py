@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.common.dataclass import dataclass
 from traceq.common.git_repository import find_root, read_repository
 from traceq.common.progress import expect, held, noted, reading, say, tell
 from traceq.differ.limits import broken, read_limits
@@ -88,7 +86,7 @@ def _report(found: Compared, form: str) -> Callable[..., str]:
     return getattr(import_module(f"traceq.report.diff.{module}"), form)
 
 
-def diff(  # noqa: PLR0913 - as the command's options
+def diff(
     before: Name,
     after: Name,
     *,
@@ -226,14 +224,18 @@ def _compared(
         ready.join()
         return recording, _analysed(recording, rules or rules_of(()), config)
 
+    def analysed_quietly(ready: Thread) -> tuple[Recording, Half | Outcome, list[str]]:
+        with held() as notes:
+            recording, half = analysed(1, ready)
+        return recording, half, notes
+
     # Who watches sees the first.
     expect(1)
     with importing(*_NEEDED) as ready, ThreadPoolExecutor(1) as background:
-        with held() as second_notes:
-            waiting = background.submit(copy_context().run, analysed, 1, ready)
+        waiting = background.submit(analysed_quietly, ready)
         before, first = analysed(0, ready)
         tell("analysing the second")
-        after, second = waiting.result()
+        after, second, second_notes = waiting.result()
     for sentence in second_notes:
         say(sentence)
     return _compare((before, after), (first, second))

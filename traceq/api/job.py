@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import noted
 from traceq.linter.config import severity
 from traceq.linter.pack import load_rules
@@ -47,7 +48,7 @@ class JobResult(Result):
         return ranks_json.render(self.analysis, self.report)
 
 
-def job(  # noqa: PLR0913 - as the command's options
+def job(
     recordings: Names,
     *,
     fail_on: str | None = None,
@@ -72,7 +73,7 @@ def job(  # noqa: PLR0913 - as the command's options
     with noted() as notes:
         wanted = settings.configuration(path(config))
         if fail_on:
-            wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
+            wanted = structs.replace(wanted, fail_on=severity(fail_on, "--fail-on"))
         rules = load_rules(wanted.packs)
         options = settings.load_options(
             wanted, own=several(own), steps_by=steps_by, cache=cache

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
 
 from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.cache import findings as kept
-from traceq.common.dataclass import dataclass
 from traceq.common.git_repository import find_root, read_repository
 from traceq.common.progress import noted, say, tell
 from traceq.errors import TraceqError
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     from traceq.report.base.content import Content
 
 
-@dataclass(frozen=True, kw_only=True)
-class LintOptions:
+class LintOptions(Struct, frozen=True, kw_only=True):
     """Options for linting, from the caller and the configuration."""
 
     config: Config
@@ -117,7 +117,7 @@ class LintResult(Result):
         return [words.content(outcome) for outcome in self.report.outcomes]
 
 
-def lint(  # noqa: PLR0913 - as the command's options
+def lint(
     recording: Names,
     *,
     log: Name | None = None,
@@ -167,7 +167,7 @@ def lint(  # noqa: PLR0913 - as the command's options
     with noted() as notes:
         wanted = settings.configuration(path(config), packs=packs)
         wanted = _overridden(wanted, several(select), several(ignore), fail_on)
-        wanted = replace(wanted, packs=(*wanted.packs, *paths(rules)))
+        wanted = structs.replace(wanted, packs=(*wanted.packs, *paths(rules)))
         load = settings.load_options(
             wanted,
             own=several(own),
@@ -333,11 +333,11 @@ def _overridden(
 ) -> Config:
     """Return the configuration as who asks overrides it."""
     if select:
-        config = replace(config, select=_split(select))
+        config = structs.replace(config, select=_split(select))
     if ignore:
-        config = replace(config, ignore=config.ignore + _split(ignore))
+        config = structs.replace(config, ignore=config.ignore + _split(ignore))
     if fail_on:
-        config = replace(config, fail_on=severity(fail_on, "--fail-on"))
+        config = structs.replace(config, fail_on=severity(fail_on, "--fail-on"))
     return config
 
 

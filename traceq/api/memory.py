@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,6 @@ from traceq.analysis.memory.history import History
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import noted, say
 from traceq.errors import InputError, TraceqError
 from traceq.formats.run import is_run, read_run

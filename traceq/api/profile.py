@@ -84,7 +84,7 @@ class Profile:
         return f"<traceq.profile: {self._recording.folder}{lacks}>"
 
 
-def profile(  # noqa: PLR0913 - as the command's options
+def profile(
     *,
     out: Name = "traceq-runs",
     name: str | None = None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named
 from traceq.analysis.time.regions import regions as regions_of
 from traceq.api import settings
 from traceq.api.result import Names, Result, paths, several
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import noted
 from traceq.errors import InputError, UsageError
 from traceq.inputs.discovery import traces
@@ -46,7 +46,7 @@ class RegionsResult(Result):
         return report.contents(self.shown)
 
 
-def regions(  # noqa: PLR0913 - as the command's options
+def regions(
     recording: Names,
     *,
     by: str = REGION,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from traceq.common.dataclass import dataclass
 from traceq.inputs.display_path import typed
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.replay.bound import bound_of
@@ -9,7 +10,6 @@ from traceq.analysis.replay.roofline_savings import by_op
 from traceq.analysis.time.roofline import roofline as roofline_of
 from traceq.api import settings
 from traceq.api.result import Name, Result, several
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import noted
 from traceq.errors import InputError, UsageError
 from traceq.inputs.discovery import traces
@@ -43,7 +43,7 @@ class RooflineResult(Result):
         return [report.content(self.shown)]
 
 
-def roofline(  # noqa: PLR0913 - as the command's options
+def roofline(
     recording: Name,
     *,
     top: int = 20,

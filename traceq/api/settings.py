@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from traceq.common.units import NS_PER_MS
 from traceq.inputs.options import LoadOptions
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from traceq.linter.config import Config
 
 
-def load_options(  # noqa: PLR0913 - the options of commands that load
+def load_options(
     config: Config | None = None,
     *,
     own: Sequence[str] | None = None,
@@ -48,7 +49,7 @@ def configuration(file: Path | None, *, packs: bool = True) -> Config:
     """
     found = read_config(file) if file else find_config(Path.cwd())
     if not packs:
-        return replace(found, packs=())
+        return structs.replace(found, packs=())
     return found if file else with_trusted_packs(found)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.summary import Summary, summarise
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.api.start_up import warn_of_start
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import noted, say
 from traceq.errors import TraceqError
 from traceq.inputs.discovery import traces
@@ -68,7 +68,7 @@ class _Asked:
     options: LoadOptions
 
 
-def summary(  # noqa: PLR0913 - as the command's options
+def summary(
     recording: Names | None = None,
     *,
     critical_path: bool = False,

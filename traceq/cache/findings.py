@@ -7,13 +7,13 @@ step's bound, only the part that reports need is stored.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import orjson
+from msgspec import Struct, structs, to_builtins
 
 from traceq.cache import store
-from traceq.common.dataclass import dataclass
 from traceq.model.facts import Facts
 from traceq.model.finding import CodeFrame, Evidence, Finding, Place, Severity
 from traceq.model.lint_report import (
@@ -40,8 +40,7 @@ _Json: TypeAlias = dict[str, Any]
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True)
-class KeptByCause:
+class KeptByCause(Struct, frozen=True):
     """The time of a step by cause, as it was kept."""
 
     rows: Sequence[tuple[str, float]]
@@ -50,8 +49,7 @@ class KeptByCause:
     step_ns: float
 
 
-@dataclass(frozen=True)
-class KeptWaits:
+class KeptWaits(Struct, frozen=True):
     """What the host does while the GPU waits for it, as it was kept."""
 
     idle_ns: float
@@ -66,21 +64,21 @@ def encode(outcome: Outcome, notes: Sequence[str]) -> bytes:
     Raises ``ValueError`` or ``TypeError`` for what JSON cannot hold, as a float that
     is not a number.
     """
-    plain = replace(
+    plain = structs.replace(
         outcome,
         bound=None,
         findings=tuple(replace(one, fixes=()) for one in outcome.findings),
         allowed=tuple(
-            replace(one, finding=replace(one.finding, fixes=()))
+            structs.replace(one, finding=replace(one.finding, fixes=()))
             for one in outcome.allowed
         ),
     )
     bound = _maybe(_bound_data, outcome.bound)
     content = orjson.dumps(
-        {"outcome": plain, "bound": bound, "notes": list(notes)}, default=_sorted
+        {"outcome": plain, "bound": bound, "notes": list(notes)}, default=_plain
     )
     known, said = decode(content)
-    if (replace(known, bound=None), said) != (plain, tuple(notes)) or _maybe(
+    if (structs.replace(known, bound=None), said) != (plain, tuple(notes)) or _maybe(
         _bound_data, known.bound
     ) != bound:
         msg = "what lint reports cannot be written as JSON"
@@ -110,7 +108,9 @@ def keep(asked: store.Question | None, outcome: Outcome, notes: Sequence[str]) -
         store.keep_answer(asked, lambda: encode(outcome, notes))
 
 
-def _sorted(value: object) -> list[Any]:
+def _plain(value: object) -> dict[str, Any] | list[Any]:
+    if isinstance(value, Struct):
+        return structs.asdict(value)
     if isinstance(value, frozenset):
         return sorted(value)
     msg = f"{type(value).__name__} is not kept"
@@ -185,8 +185,7 @@ def _idle(found: _Json) -> ExplainedIdle:
 
 
 def _bound_data(bound: Bound) -> _Json:
-    plain = {item.name: getattr(bound, item.name) for item in fields(bound)}
-    return plain | {
+    return structs.asdict(bound) | {
         "bottleneck": _maybe(_by_cause_data, bound.bottleneck),
         "waits": _maybe(_waits_data, bound.waits),
     }
@@ -219,7 +218,7 @@ def _waits_data(waits: Waits) -> _Json:
         "idle_ns": waits.idle_ns,
         "kind_rows": list(map(list, waits.kind_rows)),
         "line_rows": list(waits.line_rows),
-        "largest": waits.largest and asdict(waits.largest),
+        "largest": waits.largest and to_builtins(waits.largest),
     }
 
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
+from msgspec import Struct
 
-from traceq.common.dataclass import dataclass
 from traceq.common.locations import KEPT_PAGES, cache_directory
 from traceq.errors import TraceqError
 
@@ -77,8 +77,7 @@ _hashing = threading.Lock()
 _noted: dict[tuple[object, ...], str] = {}
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Struct, frozen=True):
     """Dependencies of an answer: files and settings, before the files were read."""
 
     files: tuple[Path, ...]

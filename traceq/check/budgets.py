@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from traceq.check.numbers import EXACT, KINDS, NOISY, OF_JOBS, Backends, Numbers
 from traceq.check.spread import Spread, tidy
 from traceq.common import toml
-from traceq.common.dataclass import dataclass
 from traceq.common.units import size
 from traceq.errors import ConfigError
 from traceq.linter.config import number, read_config, refuse_unknown

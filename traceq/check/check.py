@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from traceq.check.budgets import (
     Budgets,
@@ -20,7 +22,6 @@ from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.check.paths import with_short_paths
 from traceq.check.whole import Whole, read_whole
 from traceq.common.atomic_files import write_files
-from traceq.common.dataclass import dataclass
 from traceq.common.units import amount, size
 from traceq.errors import TraceqError
 from traceq.formats.fixture_origin import ORIGIN
@@ -123,6 +124,16 @@ def as_expected(
     return FixtureResult(folder, differences, len(found), len(budget or ()), written)
 
 
+@dataclass(frozen=True)
+class NewRun:
+    """A run to compare with a fixture."""
+
+    outcome: Outcome
+    numbers: Numbers
+    ignored: Collection[str] = ()
+    """Budgets that do not apply to it."""
+
+
 def check_against(
     folder: Path, new: Recording, rules: Rules, config: Config
 ) -> FixtureResult:
@@ -143,21 +154,17 @@ def check_against(
     found = no_worse(
         folder,
         (known, budget),
-        outcome,
-        numbers(recording),
-        ignored,
+        NewRun(outcome, numbers(recording), ignored),
         fail_on=config.fail_on,
         run=run,
     )
     return replace(found, differences=(*found.differences, *notes))
 
 
-def no_worse(  # noqa: PLR0913 - what is known, what was found, and how strict
+def no_worse(
     folder: Path,
     wanted: tuple[Sequence[Expected], Budgets],
-    outcome: Outcome,
-    values: Numbers,
-    ignored: Collection[str] = (),
+    new: NewRun,
     *,
     fail_on: Severity,
     run: Whole | None = None,
@@ -172,11 +179,11 @@ def no_worse(  # noqa: PLR0913 - what is known, what was found, and how strict
     return FixtureResult(
         folder,
         (
-            *_crashes(outcome),
-            *_changes(known, outcome, fail_on, seen),
+            *_crashes(new.outcome),
+            *_changes(known, new.outcome, fail_on, seen),
             *(
                 Difference("budget", one.text, fails=one.worse)
-                for one in breaches(budget, values, ignored)
+                for one in breaches(budget, new.numbers, new.ignored)
             ),
         ),
         len(known),
@@ -188,7 +195,7 @@ def _linted(
     recording: Recording, rules: Rules, config: Config
 ) -> tuple[Outcome, Recording]:
     # The cost of a finding depends on the machine; the finding itself does not.
-    everything = replace(config, min_cost_us=0)
+    everything = structs.replace(config, min_cost_us=0)
     return lint([recording], rules, everything).outcomes[0], recording
 
 

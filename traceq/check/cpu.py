@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from traceq.analysis.patterns.host_calls import (
 )
 from traceq.check.budgets import Budget, budget_of
 from traceq.check.spread import Spread, tidy
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 
 if TYPE_CHECKING:

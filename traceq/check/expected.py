@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.model.finding import Evidence, Place
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError, UsageError
 from traceq.formats.fixture_origin import ORIGIN, origin_step_ns, read_origin
 from traceq.formats.log import read_log

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,7 +11,6 @@ from traceq.analysis.memory.trace_peak import peak_memory, peaks_by_step
 from traceq.analysis.patterns.compilation import captures, compilations
 from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.check.spread import Spread, spread_of, tidy
-from traceq.common.dataclass import dataclass
 from traceq.common.units import NS_PER_MS
 from traceq.common.words import layer_names
 from traceq.linter.snapshot_view import highest, snapshot_views

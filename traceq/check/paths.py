@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.common.expressions import text
 from traceq.formats.sanitize.paths import Paths
@@ -32,7 +33,7 @@ def with_short_paths(outcome: Outcome, recording: Recording) -> Outcome:
         return outcome
     paths = Paths(sorted(_source_files(recording)))
     findings = tuple(with_short_path(one, paths) for one in outcome.findings)
-    return replace(outcome, findings=findings)
+    return structs.replace(outcome, findings=findings)
 
 
 def _source_files(recording: Recording) -> set[str]:

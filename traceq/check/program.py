@@ -8,12 +8,12 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from traceq.common.dataclass import dataclass
 from traceq.common.locations import bundled
 from traceq.errors import UsageError
 from traceq.formats.fixture_origin import ORIGIN

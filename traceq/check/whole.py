@@ -6,14 +6,13 @@ origin.toml records how, so that budgets apply to the run, too.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from traceq.check.numbers import KINDS, Backends, Layer, Numbers
 from traceq.check.spread import Spread
 from traceq.common import toml
-from traceq.common.dataclass import dataclass
 from traceq.errors import ConfigError, InputError
 from traceq.linter.config import number
 from traceq.linter.same_finding import Extent, extent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from traceq.annotate.trace import is_packed, write_annotated
 from traceq.api.settings import nanoseconds
 from traceq.cli import output
 from traceq.common.atomic_files import written_whole
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import reading, tell
 from traceq.errors import UsageError
 from traceq.inputs.discovery import one_program

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from traceq.api.settings import nanoseconds
 from traceq.check.check import FixtureResult, check, check_against
@@ -14,7 +16,6 @@ from traceq.check.fixture import find_fixtures, read_fixture
 from traceq.check.program import ProgramError, command_of, run_program
 from traceq.check.run import check_run, unable, why_not_to_run
 from traceq.cli import output
-from traceq.common.dataclass import dataclass
 from traceq.errors import TraceqError, UsageError
 from traceq.formats.fixture_origin import ORIGIN
 from traceq.inputs.load_recording import load_recording
@@ -137,7 +138,7 @@ def _ran(folder: Path, how: Checking, running: Running, to: Path) -> FixtureResu
         output.say(f"running {' '.join(command.words)}")
         out = to / folder.resolve().name
         made = run_program(command, out, cpu=running.cpu, timeout_s=running.timeout_s)
-        new = load_recording(made, replace(how.load, use_cache=False))
+        new = load_recording(made, structs.replace(how.load, use_cache=False))
         return check_run(folder, new, how.rules, how.config, update=how.update)
     except ProgramError as error:
         for line in error.last_lines:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import structs
 
 from traceq.api.settings import configuration, nanoseconds
 from traceq.check.fixture import LOG, SNAPSHOTS, TRACES, is_fixture, read_fixture
 from traceq.check.program import LEFT_OUT, repository
 from traceq.cli import output
 from traceq.common.atomic_files import write_folder
-from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
 from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.run import is_run, read_run
@@ -48,54 +48,65 @@ class _Source:
     """An origin.toml that goes along as it is."""
 
 
-def make(  # noqa: PLR0913 - what the command was given
-    path: Path,
-    folder: Path,
-    *,
-    program: str | None,
-    run_by: str | None,
-    log: Path | None,
-    snapshot: Path | None,
-    step_ms: float | None,
-    keep_regions: bool,
-    replace_it: bool,
-    max_kb: int,
-) -> None:
+@dataclass(frozen=True)
+class Request:
+    """Arguments of the command."""
+
+    path: Path
+    folder: Path
+    program: str | None
+    run_by: str | None
+    log: Path | None
+    snapshot: Path | None
+    step_ms: float | None
+    keep_regions: bool
+    replace_it: bool
+    max_kb: int
+
+
+def make(request: Request) -> None:
     """Write a fixture, and say what is in it."""
+    folder, replace_it = request.folder, request.replace_it
     before = _before(folder, replace_it=replace_it)
-    source = _source(path, repository(folder))
-    given = source.given
-    if log:
-        given = replace(given, log=log_shown(log))
-    if snapshot:
-        given = replace(given, snapshot=snapshot)
-    if not source.kept:
-        # Check reads it so, too: with lines, captures and packages that a run knows.
-        read = load_recording(path, UNCACHED, log=log)
-        given = replace(given, recording=read, step_ns=read.step_ns)
-    given = replace(given, step_ns=nanoseconds(step_ms) or given.step_ns)
-    if given.recording:
-        read = replace(given.recording, step_ns=given.step_ns)
-        given = replace(given, recording=read)
-    wanted = replace(configuration(None), min_cost_us=0)
-    rules = load_rules(wanted.packs)
-    with output.reading(path.name) as progress:
+    source = _source(request.path, repository(folder))
+    given = _given(source, request)
+    wanted = structs.replace(configuration(None), min_cost_us=0)
+    with output.reading(request.path.name) as progress:
         shrunk = shrink(
-            given,
-            rules,
+            replace(given, keep_regions=request.keep_regions),
+            load_rules(wanted.packs),
             wanted,
-            limit=max_kb * _KILOBYTE,
-            keep_regions=keep_regions,
+            limit=request.max_kb * _KILOBYTE,
             progress=progress,
         )
-    known = _origin(source, before, program, run_by)
-    origin = _kept(source, step_ms) or shrink_report.origin(
+    known = _origin(source, before, request.program, request.run_by)
+    origin = _kept(source, request.step_ms) or shrink_report.origin(
         shrunk, known, given.step_ns
     )
     _write(folder, shrunk, origin, replace_it=replace_it)
     named = bool(source.kept or known.get("program"))
     whole = LEFT_OUT not in str(known.get("command", ""))
-    output.write(shrink_report.render(folder, shrunk, max_kb, named=named, whole=whole))
+    output.write(
+        shrink_report.render(folder, shrunk, request.max_kb, named=named, whole=whole)
+    )
+
+
+def _given(source: _Source, request: Request) -> Given:
+    """Return what to shrink: the source, with what the command adds to it."""
+    given = source.given
+    if request.log:
+        given = replace(given, log=log_shown(request.log))
+    if request.snapshot:
+        given = replace(given, snapshot=request.snapshot)
+    if not source.kept:
+        # Check reads it so, too: with lines, captures and packages that a run knows.
+        read = load_recording(request.path, UNCACHED, log=request.log)
+        given = replace(given, recording=read, step_ns=read.step_ns)
+    given = replace(given, step_ns=nanoseconds(request.step_ms) or given.step_ns)
+    if given.recording:
+        read = replace(given.recording, step_ns=given.step_ns)
+        given = replace(given, recording=read)
+    return given
 
 
 def _before(folder: Path, *, replace_it: bool) -> Fixture | None:

@@ -23,7 +23,7 @@ from traceq.cli.options import (
 )
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     paths: Annotated[
         list[Path],
         paths_argument(

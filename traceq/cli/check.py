@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import structs
 
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer
@@ -42,7 +42,7 @@ class Format(str, Enum):
     markdown = "markdown"
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -124,7 +124,7 @@ def command(  # noqa: PLR0913 - one parameter an option
 
     wanted = configuration(config, packs=not no_packs)
     if fail_on:
-        wanted = replace(wanted, fail_on=severity(fail_on, "--fail-on"))
+        wanted = structs.replace(wanted, fail_on=severity(fail_on, "--fail-on"))
     loaded = (*wanted.packs, *(packs or ()))
     how = Checking(
         rules=load_rules(loaded),

@@ -52,7 +52,7 @@ def _limits(incomplete: str) -> list[str]:
     return [before + comma + one for one in NAMES if one.startswith(last)]
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     before: Annotated[
         Path,
         paths_argument(

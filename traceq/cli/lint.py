@@ -60,7 +60,7 @@ class Format(str, Enum):
 _ATTACHING = (Format.sarif, Format.github)
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     paths: Annotated[
         list[Path],
         paths_argument(

@@ -38,7 +38,7 @@ class Format(str, Enum):
     html = "html"
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     paths: Annotated[
         list[Path] | None,
         paths_argument(

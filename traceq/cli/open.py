@@ -16,7 +16,7 @@ _CHECKED_S = 0.2
 _PATIENCE_S = 600.0
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     path: Annotated[
         Path, paths_argument("A trace, or a folder, archive or run folder with one.")
     ],

@@ -45,7 +45,7 @@ class Format(str, Enum):
     json = "json"
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     path: Annotated[Path, paths_argument("A trace.", "TRACE")],
     sql: Annotated[str, typer.Argument(help="The query.", metavar="SQL")],
     *,

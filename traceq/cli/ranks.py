@@ -46,7 +46,7 @@ _RENDERERS = {
 }
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     paths: Annotated[
         list[Path],
         paths_argument(

@@ -28,7 +28,7 @@ class By(str, Enum):
     module = "module"
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     paths: Annotated[
         list[Path],
         paths_argument("Traces or run folders; of two, each region is compared."),

@@ -38,7 +38,7 @@ _MARK = b'<meta name="generator" content="traceq '
 _HEAD = 4096
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     paths: Annotated[
         list[Path] | None,
         paths_argument(

@@ -21,7 +21,7 @@ from traceq.cli.options import (
 )
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     path: Annotated[Path, paths_argument("A trace or a run folder.")],
     *,
     top: Annotated[

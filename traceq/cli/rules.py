@@ -32,7 +32,7 @@ class Format(str, Enum):
     markdown = "markdown"
 
 
-def list_command(  # noqa: PLR0913 - one parameter an option
+def list_command(
     *,
     packs: Packs = None,
     form: Annotated[Format, format_option(Format)] = Format.text,

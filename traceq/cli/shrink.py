@@ -11,7 +11,7 @@ from traceq.cli.options import Log, StepMs, paths_argument
 from traceq.inputs.display_path import typed
 
 
-def command(  # noqa: PLR0913 - one parameter an option
+def command(
     path: Annotated[
         Path,
         paths_argument("A trace, a memory snapshot, a run folder or a fixture."),
@@ -64,9 +64,9 @@ def command(  # noqa: PLR0913 - one parameter an option
     harmless. Names of code stay: files, functions, modules, operators, kernels. The
     result is a fixture for traceq check.
     """
-    from traceq.cli._shrink import make
+    from traceq.cli._shrink import Request, make
 
-    make(
+    request = Request(
         path,
         folder,
         program=program,
@@ -78,3 +78,4 @@ def command(  # noqa: PLR0913 - one parameter an option
         replace_it=replace_it,
         max_kb=max_kb,
     )
+    make(request)

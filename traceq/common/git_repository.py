@@ -10,12 +10,10 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
-
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,10 +38,20 @@ class Watcher:
         return nullcontext(None)
 
 
+class _Collectors(threading.local):
+    """Lists that collect the notices of this thread, innermost last.
+
+    One that defers its notices passes them to nobody.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[list[str], bool]] = []
+
+
 _DEAF = Watcher()
 _watchers: list[Watcher] = []
-_notes: ContextVar[list[str] | None] = ContextVar("notes", default=None)
-_held: ContextVar[list[str] | None] = ContextVar("held", default=None)
+# By thread: several threads may load recordings at once, each with notices of its own.
+_collectors = _Collectors()
 
 
 def _here() -> Watcher:
@@ -58,13 +67,10 @@ def tell(phase: str, done: int = 0, total: int = 0, what: str = "") -> None:
 
 def say(sentence: str) -> None:
     """Report a notice for the user that is not part of the result."""
-    held = _held.get()
-    if held is not None:
-        held.append(sentence)
-        return
-    notes = _notes.get()
-    if notes is not None:
-        notes.append(sentence)
+    for sentences, deferred in reversed(_collectors.stack):
+        sentences.append(sentence)
+        if deferred:
+            return
     if _watchers:
         _watchers[-1].say(sentence)
 
@@ -96,24 +102,23 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
-    """Collect the notices inside the context, which are still displayed."""
-    notes: list[str] = []
-    outer = _notes.get()
-    token = _notes.set(notes)
-    try:
-        yield notes
-    finally:
-        _notes.reset(token)
-        if outer is not None:
-            outer += notes
+    """Collect the notices of this thread, which are still displayed."""
+    with _collecting(deferred=False) as sentences:
+        yield sentences
 
 
 @contextmanager
 def held() -> Iterator[list[str]]:
-    """Hold back the notices inside the context, to be reported later."""
+    """Hold back the notices of this thread, to be reported later."""
+    with _collecting(deferred=True) as sentences:
+        yield sentences
+
+
+@contextmanager
+def _collecting(*, deferred: bool) -> Iterator[list[str]]:
     sentences: list[str] = []
-    token = _held.set(sentences)
+    _collectors.stack.append((sentences, deferred))
     try:
         yield sentences
     finally:
-        _held.reset(token)
+        _collectors.stack.pop()

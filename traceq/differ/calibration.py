@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.differ.steps import Step

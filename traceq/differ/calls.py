@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.base.steady import in_steps
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 from traceq.differ.structure import plain_op
 from traceq.model.names import REGION

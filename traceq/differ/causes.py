@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
 from traceq.analysis.time.host_activity import DISPATCH
-from traceq.common.dataclass import dataclass
 from traceq.differ.align import aligned
 from traceq.differ.host import APART, APART_IF_SAME
 from traceq.differ.kinds import Kind, differ, first, key_of, kind_of, ranked, where_of
@@ -277,6 +277,24 @@ def _limit_launches(groups: dict[tuple[object, ...], _Sum]) -> None:
 _Found = tuple[tuple[object, ...], Kind, Affects, tuple[_Share, ...]]
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """Matched rows of both sides, with their kernels and what the host did."""
+
+    match: int
+    rows: list[list[dict[str, Any]]]
+    used: list[list[dict[str, Any]]]
+    waits: list[list[dict[str, Any]]]
+
+    @cached_property
+    def counts(self) -> list[dict[str, float]]:
+        """The numbers of each side."""
+        return [
+            {name: sum(row[name] for row in side) for name in NUMBERS}
+            for side in self.rows
+        ]
+
+
 def _shares(
     before: Parts, after: Parts, scales: tuple[Scale, Scale], entries: Entries
 ) -> Iterator[_Found]:
@@ -293,33 +311,47 @@ def _shares(
     ]
     affects: Affects = "host" if before.on_host else "gpu"
     for match in sorted(numbers[0].keys() | numbers[1].keys()):
-        rows = [side.get(match, []) for side in numbers]
-        used = [side.get(match, []) for side in kernels]
-        waits = [side.get(match, []) for side in waited]
+        pair = _Pair(
+            match,
+            rows=[side.get(match, []) for side in numbers],
+            used=[side.get(match, []) for side in kernels],
+            waits=[side.get(match, []) for side in waited],
+        )
+        yield from _on_gpu(pair, scales, affects)
+        yield from _idle(pair, scales)
+
+
+def _on_gpu(
+    pair: _Pair, scales: tuple[Scale, Scale], affects: Affects
+) -> Iterator[_Found]:
+    """Yield what the GPU's work of matched rows adds."""
+    rows, used, counts = pair.rows, pair.used, pair.counts
+    on_gpu = tuple(
+        _share(side, used[index], counts[index], scales[index], ("gpu_ns",))
+        for index, side in enumerate(rows)
+    )
+    if on_gpu[0].ns or on_gpu[1].ns:
         likeness = (rows[0] or rows[1])[0]["likeness"]
-        counts = [
-            {name: sum(r[name] for r in side) for name in NUMBERS} for side in rows
-        ]
-        on_gpu = tuple(
-            _share(side, used[index], counts[index], scales[index], ("gpu_ns",))
-            for index, side in enumerate(rows)
-        )
-        if on_gpu[0].ns or on_gpu[1].ns:
-            kind = kind_of(likeness, rows, used, counts)
-            yield key_of(kind, match, rows, used), kind, affects, on_gpu
-        idle = tuple(
-            _idle_share(side, waits[index], counts[index], scales[index])
-            for index, side in enumerate(rows)
-        )
-        other = any(differ(counts, name) for name in ("launches", "syncs"))
-        kinds = APART if other else APART_IF_SAME
-        yield from _apart(idle, kinds)
-        left = tuple(_not_apart(share, kinds) for share in idle)
-        if other:
-            yield ("launches", *where_of(rows)), "launches", "idle", left
-        elif left[0].ns or left[1].ns:
-            same = tuple(replace(one, rows=one.entries or one.rows) for one in left)
-            yield ("same launches",), "same launches", "idle", same
+        kind = kind_of(likeness, rows, used, counts)
+        yield key_of(kind, pair.match, rows, used), kind, affects, on_gpu
+
+
+def _idle(pair: _Pair, scales: tuple[Scale, Scale]) -> Iterator[_Found]:
+    """Yield what the GPU's waiting for the host in matched rows adds."""
+    counts = pair.counts
+    idle = tuple(
+        _idle_share(side, pair.waits[index], counts[index], scales[index])
+        for index, side in enumerate(pair.rows)
+    )
+    other = any(differ(counts, name) for name in ("launches", "syncs"))
+    kinds = APART if other else APART_IF_SAME
+    yield from _apart(idle, kinds)
+    left = tuple(_not_apart(share, kinds) for share in idle)
+    if other:
+        yield ("launches", *where_of(pair.rows)), "launches", "idle", left
+    elif left[0].ns or left[1].ns:
+        same = tuple(replace(one, rows=one.entries or one.rows) for one in left)
+        yield ("same launches",), "same launches", "idle", same
 
 
 def _apart(idle: tuple[_Share, ...], kinds: tuple[str, ...]) -> Iterator[_Found]:

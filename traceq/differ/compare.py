@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,6 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.memory.diff import MemoryDiff, memory_diff
 from traceq.analysis.memory.history import History
 from traceq.analysis.replay.bound import bound_of
-from traceq.common.dataclass import dataclass
 from traceq.common.parallel import at_once
 from traceq.differ.attribution import SPECIAL
 from traceq.differ.calibration import scale_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
-from traceq.common.dataclass import dataclass
 from traceq.linter.same_finding import Extent, growth, matched
 
 if TYPE_CHECKING:

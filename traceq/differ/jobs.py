@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.common.words import counted
 from traceq.differ.findings import FindingChanges, compare_findings
 from traceq.differ.metrics import Metric, metrics

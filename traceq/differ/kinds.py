@@ -68,33 +68,53 @@ def kind_of(
     counts: list[dict[str, float]],
 ) -> Kind:
     """Return the kind of change in a part of the program that has GPU work."""
-    role = (rows[0] or rows[1])[0]["role"]
+    if (rows[0] or rows[1])[0]["role"] == "cast":
+        # As many casts as before are not a change, however long they take.
+        return "casts" if differ(counts, "kernels") else "same kernels"
+    return (
+        _kind_by_match(likeness, rows)
+        or _kind_by_kernels(used)
+        or _kind_by_counts(likeness, rows, counts)
+    )
+
+
+def _kind_by_match(likeness: str, rows: list[list[dict[str, Any]]]) -> Kind | None:
+    """Return how the part was matched, if that alone is a change."""
+    if likeness == "replaced":
+        return "replaced"
+    if likeness == "compiled":
+        return "compiled"
+    if likeness == "alone":
+        return "removed" if rows[0] else "added"
+    return None
+
+
+def _kind_by_kernels(used: list[list[dict[str, Any]]]) -> Kind | None:
+    """Return whether the dtype or the main kernel changed; None if neither did."""
     formats = [first(_times(side, "dtype")) for side in used]
     main = [family(first(_times(side, "name")) or "") for side in used]
     there = [{family(kernel["name"]) for kernel in side} for side in used]
-    fewer = differ(counts, "kernels")
     moved = any(name.startswith("Mem") for name in main)
-    kind: Kind = "same kernels"
-    if role == "cast":
-        # As many casts as before are not a change, however long they take.
-        kind = "casts" if fewer else "same kernels"
-    elif likeness == "replaced":
-        kind = "replaced"
-    elif likeness == "compiled":
-        kind = "compiled"
-    elif likeness == "alone":
-        kind = "removed" if rows[0] else "added"
-    elif all(formats) and formats[0] != formats[1] and not moved:
-        kind = "dtype"
-    elif main[0] not in there[1] or main[1] not in there[0]:
-        kind = "kernel"
-    elif differ(counts, "calls"):
-        kind = "calls"
-    elif fewer:
-        kind = "fused"
-    elif likeness == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
-        kind = "shapes"
-    return kind
+    if all(formats) and formats[0] != formats[1] and not moved:
+        return "dtype"
+    if main[0] not in there[1] or main[1] not in there[0]:
+        return "kernel"
+    return None
+
+
+def _kind_by_counts(
+    likeness: str,
+    rows: list[list[dict[str, Any]]],
+    counts: list[dict[str, float]],
+) -> Kind:
+    """Return whether calls, kernels or shapes changed of a part with its kernels."""
+    if differ(counts, "calls"):
+        return "calls"
+    if differ(counts, "kernels"):
+        return "fused"
+    if likeness == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
+        return "shapes"
+    return "same kernels"
 
 
 def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:

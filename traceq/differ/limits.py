@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:

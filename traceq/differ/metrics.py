@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
 from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.time.launch_overhead import launches_per_step
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.differ.calibration import Scale

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from traceq.analysis.time.modules import UNKNOWN, compiles, module_parts
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,7 +13,6 @@ from traceq.analysis.base.assumptions import (
     SINGLE_STEP_NOISE,
 )
 from traceq.analysis.base.steady import SteadySteps, steady_steps
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.recording import Recording

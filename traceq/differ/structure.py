@@ -7,6 +7,7 @@ of the op.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,7 +18,6 @@ from traceq.analysis.base.steady import are_in_steps, in_steps
 from traceq.analysis.time.device_syncs import device_syncs, waits_long
 from traceq.analysis.time.gpu_time import busy_time
 from traceq.analysis.time.modules import OPTIMIZER
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known, text
 from traceq.common.words import layer_names
 from traceq.differ.attribution import SPECIAL, idle_time

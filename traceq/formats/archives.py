@@ -11,7 +11,8 @@ import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
+
 from traceq.errors import InputError
 from traceq.formats.compression import DamagedError, blocks
 from traceq.formats.kinds import head_of, kind, kind_of
@@ -34,8 +35,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _OTHER_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """A file in an archive."""
 
     name: str

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
+from msgspec import Struct, field
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import place_among
 from traceq.common.progress import tell
 from traceq.errors import InputError
@@ -50,8 +49,7 @@ _CHANGED = ("ts", "lane")
 _NO_ARGS = pl.lit(None, pl.String).alias("args")
 
 
-@dataclass(frozen=True)
-class RawTrace:
+class RawTrace(Struct, frozen=True):
     """A trace as the file has it: tables by category, nothing linked yet."""
 
     tables: Frames
@@ -121,8 +119,7 @@ def read(
     )
 
 
-@dataclass
-class _Work:
+class _Work(Struct):
     """Chunks on their way into tables: cut into events first, then sorted.
 
     Both run on the pool, and Polars lets go of Python while it works. What is taken

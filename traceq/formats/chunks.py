@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import field
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct, field
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.events import Layout, Piece, joined
 
@@ -55,8 +54,7 @@ NO_SEPARATOR = b"\0"
 """Never found in a text: for files with a single event, or none."""
 
 
-@dataclass
-class Cut:
+class Cut(Struct):
     """Facts about a file, learnt while its chunks are read."""
 
     layout: Layout = field(default_factory=lambda: Layout(NO_SEPARATOR))

@@ -11,7 +11,8 @@ import importlib
 import lzma
 from typing import TYPE_CHECKING, Any, Protocol
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
+
 from traceq.formats import gunzip
 from traceq.formats.gunzip import DamagedGzipError as DamagedError
 
@@ -49,8 +50,7 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
-@dataclass(frozen=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """Signature and decompressor of a compression."""
 
     name: str

@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import orjson
 import polars as pl
-
-from traceq.common.dataclass import dataclass
+from msgspec import Struct, structs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,8 +56,7 @@ _CUT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Layout of a file, learnt from its start.
 
     An event that is laid out otherwise costs more time, and is read all the same.
@@ -80,8 +77,8 @@ class Layout:
     @property
     def any_spacing(self) -> Layout:
         """The keys alone, whatever stands between them and the values."""
-        keys = replace(self, ts='"ts":', dur='"dur":', args='"args":')
-        return replace(keys, blanks=" ,\n\r\t")
+        keys = structs.replace(self, ts='"ts":', dur='"dur":', args='"args":')
+        return structs.replace(keys, blanks=" ,\n\r\t")
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -168,8 +165,7 @@ def _cut(pieces: pl.DataFrame, which: pl.Expr, layout: Layout) -> pl.DataFrame:
     return cut.collect(engine="in-memory").filter(_GOOD)
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """Counts of read and lost events."""
 
     events: int = 0

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.native import _native
 
 _MISSING = -(1 << 63)

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
 from traceq.formats.pickled_columns import CompiledEvents
 from traceq.native import available
 

@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import constant, rows_where
 from traceq.formats import event_heads, tables
 from traceq.formats.events import EVENTS, Tally, decode_pieces, whole_events
@@ -40,8 +40,7 @@ _MOST_LEFT = 4 << 20
 _DUR, _ARGS = b'"dur":', b'"args":'
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(Struct, frozen=True, dict=True):
     """The columns that the scanner fills for a table, in its order."""
 
     table: str

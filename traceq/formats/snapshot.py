@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.pickled_columns import Column

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import Struct, field
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known
 from traceq.formats import event_heads
 from traceq.model import names, schema
@@ -147,8 +146,7 @@ _NO_ARGS = {
 _TEXTS = ("name", "lane", "caller", "inputs", "call_stack", "args", "category")
 
 
-@dataclass
-class Sorted:
+class Sorted(Struct):
     """Events sorted into raw tables, and how many went into none."""
 
     tables: dict[str, list[pl.DataFrame]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
+from msgspec import Struct
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known, place_among
 from traceq.graph.nesting import INDEX, in_preorder, nearest, parents, row_numbers
 from traceq.model.names import STEP
@@ -38,8 +38,7 @@ def by_name(table: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     return distinct, place_among(table["name"], distinct)
 
 
-@dataclass(frozen=True)
-class HostTree:
+class HostTree(Struct, frozen=True):
     """The rows of PARTS in pre-order: by thread, then start, the longest first."""
 
     part: pl.Series

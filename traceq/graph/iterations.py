@@ -14,11 +14,11 @@ rest is the end of one, and the beginning of another.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, text
 from traceq.model.names import LANDMARKS, TORCH_REGION
 

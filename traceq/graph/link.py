@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import constant, known
 from traceq.common.parallel import at_once
 from traceq.common.progress import tell
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _STAGES = 8
 
 
-@dataclass(frozen=True)
-class Linked:
+class Linked(Struct, frozen=True):
     """The linked tables of a trace."""
 
     tables: dict[str, pl.DataFrame]

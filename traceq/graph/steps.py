@@ -6,8 +6,8 @@ from itertools import accumulate, combinations
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END
 from traceq.graph import marked_steps
 from traceq.graph.devices import busiest_device
@@ -43,8 +43,7 @@ _NEVER = -(1 << 63)
 _NONE = pl.DataFrame(schema={"ts": pl.Int64, "end": pl.Int64})
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The steps' windows on the host."""
 
     windows: pl.DataFrame

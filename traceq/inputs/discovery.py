@@ -11,11 +11,11 @@ import re
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct, structs
+
 from traceq.common.progress import expect, reading, say
 from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
@@ -43,8 +43,7 @@ _NUMBERS = re.compile(r"(\d+)")
 _stashes: list[Path] = []
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """The files of one program that the user named."""
 
     name: str
@@ -56,8 +55,7 @@ class Program:
     """The folder that holds these and nothing else of the kind."""
 
 
-@dataclass(frozen=True)
-class _Files:
+class _Files(Struct, frozen=True):
     """Files by kind, in order."""
 
     traces: tuple[Path, ...] = ()
@@ -236,7 +234,7 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
     if not files.traces and not files.snapshots:
         raise InputError(_nothing_in(folder, inside))
     if files.one_program:
-        return [replace(_together(str(folder), files), folder=folder)]
+        return [structs.replace(_together(str(folder), files), folder=folder)]
     if files.traces and files.snapshots:
         say(
             f"{folder} has {files}: which of them belong together is not known, so each"
@@ -365,7 +363,7 @@ def joined(found: list[Program], say: Callable[[str], None]) -> list[Program]:
         return found
     if len(alone) == len(found) and files.one_program:
         known = _together("", files)
-        return [replace(known, name=str(known.trace or known.snapshot))]
+        return [structs.replace(known, name=str(known.trace or known.snapshot))]
     say(
         f"of {len(found)} recordings it is not known which belong together, so each"
         " stands alone; give TRACE, SNAPSHOT and LOG of one program"

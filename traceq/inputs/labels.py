@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.common import toml
-from traceq.common.dataclass import dataclass
 from traceq.common.units import NS_PER_MS
 from traceq.errors import UsageError
 from traceq.inputs.display_path import Url, typed

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.common.progress import reading, say
 from traceq.common.words import counted
@@ -120,7 +121,8 @@ def snapshot_of(
     from traceq.formats.snapshot import read_snapshot  # noqa: PLC0415 - few need it
 
     owners = rank.owners if rank else NOBODY
-    return replace(read_snapshot(path), owners=replace(owners, said=own_code))
+    owners = structs.replace(owners, said=own_code)
+    return replace(read_snapshot(path), owners=owners)
 
 
 def log_shown(path: Path) -> pl.DataFrame:

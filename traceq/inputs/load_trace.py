@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.cache.store import Heard
 from traceq.cache.tables import find, keep
@@ -21,6 +22,7 @@ from traceq.graph.link import link
 from traceq.graph.steps import SOURCES, representative
 from traceq.inputs.discovery import trace_in
 from traceq.inputs.display_path import typed
+from traceq.inputs.options import LoadOptions
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.model.trace import Trace
@@ -73,9 +75,10 @@ def load(  # noqa: PLR0913 - what is known beside the file
     file = trace_in(typed(path), cache=cache, progress=progress)
     given = [load(one, own=own, cache=cache) for one in captures]
     if is_run(file):
-        trace = _load_rank(
-            read_run(file), rank, own, steps_by, cache=cache, progress=progress
+        options = LoadOptions(
+            own_code=frozenset(own), steps_by=steps_by, use_cache=cache
         )
+        trace = _load_rank(read_run(file), rank, options, progress)
     elif rank is None:
         owners = Owners(frozenset(own))
         trace = _load(file, owners, steps_by, cache=cache, progress=progress)
@@ -85,13 +88,10 @@ def load(  # noqa: PLR0913 - what is known beside the file
     return _with_captured_ops(trace, given, own, cache=cache)
 
 
-def _load_rank(  # noqa: PLR0913 - those of load
+def _load_rank(
     run: Run,
     number: int | None,
-    own: Collection[str],
-    steps_by: str,
-    *,
-    cache: bool,
+    options: LoadOptions,
     progress: Callable[[int, int], None] | None,
 ) -> Trace:
     """Load the trace of one rank, and say why if there is none."""
@@ -104,8 +104,14 @@ def _load_rank(  # noqa: PLR0913 - those of load
             why = f"there is no rank {number}, the ranks are {known}"
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
-    owners = replace(recorded[0].owners, said=frozenset(own))
-    trace = _load(recorded[0].trace, owners, steps_by, cache=cache, progress=progress)
+    owners = structs.replace(recorded[0].owners, said=options.own_code)
+    trace = _load(
+        recorded[0].trace,
+        owners,
+        options.steps_by,
+        cache=options.use_cache,
+        progress=progress,
+    )
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
 
 
@@ -120,7 +126,7 @@ def _with_captured_ops(
 
     rank, recorded = trace.rank, []
     if rank and replays:
-        owners = replace(rank.owners, said=frozenset(own))
+        owners = structs.replace(rank.owners, said=frozenset(own))
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
@@ -145,7 +151,7 @@ def _with_compiled_replays(trace: Trace, own: Collection[str]) -> Trace:
     regions = replayed_regions(trace.frames_by_name())
     if rank is None or regions.is_empty():
         return trace
-    owners = replace(rank.owners, said=frozenset(own))
+    owners = structs.replace(rank.owners, said=frozenset(own))
     found = _with_compiled(replace(trace, annotations=regions), rank, owners)
     fused = found.fused.join(known, on="op", how="anti", maintain_order="left")
     fused = fused.with_columns(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class LoadOptions(Struct, frozen=True, kw_only=True):
     """Options for loading, from the caller and the configuration."""
 
     own_code: frozenset[str] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     )
     from traceq.analysis.base.roofline import roofline_ns
     from traceq.analysis.base.sizes import first_sizes
-    from traceq.common.dataclass import dataclass
     from traceq.common.expressions import END, asof, fill_false, nth, rows_where, text
     from traceq.common.words import (
         at_function,
@@ -127,7 +127,6 @@ _MODULES = {
         ),
         "analysis.base.roofline": "roofline_ns",
         "analysis.base.sizes": "first_sizes",
-        "common.dataclass": "dataclass",
         "common.expressions": "END asof fill_false nth rows_where text",
         "common.words": "at_function counted listed often shape size time",
         "graph.nesting": "nearest",

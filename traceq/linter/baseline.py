@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct, structs, to_builtins
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.linter.same_finding import extent, growth, matched
 from traceq.model.finding import Evidence
@@ -24,8 +24,7 @@ _NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"
 _LARGEST = 64 << 20
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """All findings of one fingerprint in one recording, as a baseline lists them."""
 
     code: str
@@ -85,7 +84,7 @@ def baseline_of(report: Report) -> list[Known]:
         for _, group in matched((), outcome.findings):
             now = _known(group)
             before = entries.get(now.fingerprint, now)
-            entries[now.fingerprint] = replace(
+            entries[now.fingerprint] = structs.replace(
                 now,
                 count=max(before.count, now.count),
                 saves_ns=max(before.saves_ns, now.saves_ns),
@@ -96,14 +95,17 @@ def baseline_of(report: Report) -> list[Known]:
 
 def write_baseline(entries: Iterable[Known]) -> bytes:
     """Return a baseline's content."""
-    content = {"version": VERSION, "findings": [asdict(entry) for entry in entries]}
+    content = {
+        "version": VERSION,
+        "findings": [to_builtins(entry) for entry in entries],
+    }
     return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def without_known(report: Report, baseline: Sequence[Known]) -> Report:
     """Return a report of what is new or has grown."""
     outcomes = tuple(_without_known(outcome, baseline) for outcome in report.outcomes)
-    return replace(report, outcomes=outcomes)
+    return structs.replace(report, outcomes=outcomes)
 
 
 def _without_known(outcome: Outcome, baseline: Sequence[Known]) -> Outcome:
@@ -121,7 +123,9 @@ def _without_known(outcome: Outcome, baseline: Sequence[Known]) -> Outcome:
     hidden = len(outcome.findings) - len(shown)
     # The combined savings of all findings do not apply to the few that are shown.
     together = () if hidden else outcome.together
-    return replace(outcome, findings=shown, in_baseline=hidden, together=together)
+    return structs.replace(
+        outcome, findings=shown, in_baseline=hidden, together=together
+    )
 
 
 def _with_past(finding: Finding, before: Known | None) -> Finding:

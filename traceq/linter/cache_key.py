@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from traceq.cache import store
-from traceq.common.dataclass import dataclass
 from traceq.common.locations import bundled
 from traceq.errors import TraceqError
 from traceq.formats.run import is_run, read_run
@@ -30,8 +31,7 @@ _MOST_FILES = 10_000
 _LARGEST_CODE = 16 << 20
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A program to lint, with what the user adds to its recording."""
 
     program: Program

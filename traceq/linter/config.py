@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
-from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from traceq.common import toml
-from traceq.common.dataclass import dataclass
 from traceq.errors import ConfigError
 from traceq.linter.select import ALL, find_rule
 from traceq.model.finding import Severity
@@ -33,8 +33,7 @@ _MAY_SET = (
 )
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Struct, frozen=True):
     """Selection of rules, their options, and the severities that fail a run."""
 
     packs: tuple[Path, ...] = ()
@@ -86,7 +85,7 @@ def read_config(file: Path) -> Config:
     content = toml.read(file, ConfigError)
     if file.name == _SHARED_FILE:
         content = _table(file, _table(file, content, "tool"), "traceq")
-    keys = {item.name.replace("_", "-") for item in fields(Config)} - {"file"}
+    keys = {name.replace("_", "-") for name in Config.__struct_fields__} - {"file"}
     refuse_unknown(content, keys, f"{file}")
     readers: dict[str, Callable[[Any], Any]] = {
         "packs": lambda value: tuple(
@@ -229,7 +228,7 @@ def _allows(file: Path, value: object) -> tuple[Allow, ...]:
 
 
 def _allow(file: Path, entry: Mapping[str, Any]) -> Allow:
-    refuse_unknown(entry, [item.name for item in fields(Allow)], f"{file}: allow")
+    refuse_unknown(entry, Allow.__struct_fields__, f"{file}: allow")
     for key in ("rule", "reason"):
         if not str(entry.get(key, "")).strip():
             msg = f"{file}: an entry of allow needs a {key}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.common.expressions import text
 from traceq.common.words import MODULE_LEVEL
@@ -27,7 +28,9 @@ def with_libraries(ran: Ran, trace: Trace | None) -> Ran:
         for table in (trace.ops, trace.kernels, trace.runtime)
     ):
         return ran
-    return replace(ran, findings=tuple(_placed(one, trace) for one in ran.findings))
+    return structs.replace(
+        ran, findings=tuple(_placed(one, trace) for one in ran.findings)
+    )
 
 
 def entry_of(trace: Trace) -> Place | None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import re
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceq.common import toml
-from traceq.common.dataclass import dataclass
 from traceq.common.locations import MEASURED
 from traceq.errors import PackError
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from traceq.common.dataclass import dataclass
 from traceq.common.words import rule_name
 from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
 

@@ -11,8 +11,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import Struct, structs
 
-from traceq.common.dataclass import dataclass
 from traceq.common.progress import tell
 from traceq.linter.finding_lines import with_function, with_line
 from traceq.linter.need import Need
@@ -39,8 +39,7 @@ _A_STEP = re.compile(r"\ba step\b")
 _NO_TRACE = "there is no trace"
 
 
-@dataclass(frozen=True)
-class Views:
+class Views(Struct, frozen=True, dict=True):
     """A recording as rules see it; each view is made once."""
 
     recording: Recording
@@ -62,7 +61,9 @@ class Views:
 
     def after(self, fixed: tuple[Change, ...], named: frozenset[int]) -> Views:
         """Return the same for rules that report what remains after the others."""
-        return replace(self, fixed=fixed, named=named) if fixed or named else self
+        return (
+            structs.replace(self, fixed=fixed, named=named) if fixed or named else self
+        )
 
     @cached_property
     def memory(self) -> tuple[SnapshotView, ...]:
@@ -70,8 +71,7 @@ class Views:
         return snapshot_views(self.recording)
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """Findings of the rules that ran, and the rules that were skipped or crashed."""
 
     findings: tuple[Finding, ...]

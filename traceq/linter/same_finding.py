@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,8 +50,7 @@ Old = TypeVar("Old", bound=Comparable)
 New = TypeVar("New", bound=Comparable)
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """Extent of a finding in one run, per step."""
 
     count: int

@@ -10,7 +10,6 @@ from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.history import History
 from traceq.analysis.memory.stacks import chain_of
 from traceq.analysis.memory.trace_allocations import in_trace, made_by, modules
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 from traceq.common.words import listed
 from traceq.linter.evidence import module_line
@@ -34,8 +33,7 @@ _PLACES = {
 }
 
 
-@dataclass(frozen=True)
-class SnapshotView(History):
+class SnapshotView(History, frozen=True):
     """The history of one rank's snapshot, with places and evidence for findings."""
 
     rank: int = 0

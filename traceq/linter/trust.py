@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from traceq.common.atomic_files import write_folder
 from traceq.common.locations import config_directory
@@ -49,7 +50,7 @@ def with_trusted_packs(config: Config) -> Config:
         " trusted them as they are now; to run them, read them, then traceq rules"
         " --trust FOLDER, or give --rules FOLDER"
     )
-    return replace(config, packs=trusted)
+    return structs.replace(config, packs=trusted)
 
 
 def is_trusted(pack: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ from traceq.analysis.replay.bound import (
     replay_of,
     waits_after,
 )
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need

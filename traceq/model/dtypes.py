@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Dtype:
+class Dtype(Struct, frozen=True):
     """One dtype under its three names."""
 
     recorded: str

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
-
-from traceq.common.dataclass import dataclass
+from dataclasses import dataclass, field, fields
 
 
 def _fact(meaning: str) -> dict[str, str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from traceq.common.dataclass import dataclass
 from traceq.common.words import layer_name
 
 if TYPE_CHECKING:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct, field
 
 TERA = 1e12
 GIGA = 1e9
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The vendor's figures for one GPU, without sparsity."""
 
     pattern: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,8 +42,7 @@ class ByCause(Protocol):
         """Duration of a step in the replay."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A kind of what the host does, and its largest line; times are per step."""
 
     kind: str
@@ -79,8 +78,7 @@ class Waits(Protocol):
         """The kind that takes longest, with its largest line."""
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """Bound of a step, and how busy the GPU is in it."""
 
     by: By
@@ -111,8 +109,7 @@ class Bound:
         return self.step_from == "measured"
 
 
-@dataclass(frozen=True)
-class StepKinds:
+class StepKinds(Struct, frozen=True):
     """Steps of two kinds, typical and long ones, and which of them were recorded."""
 
     window: Window
@@ -139,8 +136,7 @@ class StepKinds:
     """Share of the program's time that long steps take, where that was measured."""
 
 
-@dataclass(frozen=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """Kernels, copies and sets that replays of CUDA graphs ran, of the whole trace."""
 
     kernels: int
@@ -152,8 +148,7 @@ class Replayed:
     """True if a capture was at hand, in the trace or beside it."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """The peak of one device of one rank."""
 
     rank: int
@@ -165,8 +160,7 @@ class Memory:
     """Sentences on what is missing in the snapshots."""
 
 
-@dataclass(frozen=True)
-class Together:
+class Together(Struct, frozen=True):
     """Combined savings of fixing the worst findings."""
 
     findings: int
@@ -182,8 +176,7 @@ class Together:
     """Time that the GPU has work in such a step; known only where all are fixed."""
 
 
-@dataclass(frozen=True)
-class ExplainedIdle:
+class ExplainedIdle(Struct, frozen=True):
     """GPU idle time that findings explain; times are per step."""
 
     idle_ns: float
@@ -203,8 +196,7 @@ class ExplainedIdle:
         return self.explained_ns / self.idle_ns if self.idle_ns else 1.0
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A rule that did not run, and why."""
 
     code: str
@@ -212,8 +204,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True)
-class Crashed:
+class Crashed(Struct, frozen=True):
     """A rule that raised an error, which says nothing about the recording."""
 
     code: str
@@ -221,8 +212,7 @@ class Crashed:
     error: str
 
 
-@dataclass(frozen=True)
-class Allow:
+class Allow(Struct, frozen=True):
     """A finding that is intentional."""
 
     rule: str
@@ -233,8 +223,7 @@ class Allow:
     """A pattern of the trace's path."""
 
 
-@dataclass(frozen=True)
-class Allowed:
+class Allowed(Struct, frozen=True):
     """A finding that is intentional."""
 
     finding: Finding
@@ -243,8 +232,7 @@ class Allowed:
     """The entry of the configuration that allows it; none if the program does."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Lint result of one recording."""
 
     name: str
@@ -282,8 +270,7 @@ class Outcome:
     """Kinds of steps, if not all are alike."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """Lint results of all recordings."""
 
     outcomes: tuple[Outcome, ...]

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import polars as pl
@@ -79,8 +79,7 @@ _NAME = r"^([^/]+?)(?:\.py)?(?:/|$)"
 _FORWARD = "forward"
 
 
-@dataclass(frozen=True)
-class Owners:
+class Owners(Struct, frozen=True):
     """Names of packages and modules, by who they are known to belong to."""
 
     said: frozenset[str] = frozenset()

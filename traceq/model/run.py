@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
+
 from traceq.model.owners import NOBODY, Owners
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ _DEVIATIONS = 2.563
 Window = Literal["period", "typical", "consecutive", ""]
 
 
-@dataclass(frozen=True)
-class LongSteps:
+class LongSteps(Struct, frozen=True):
     """Steps that do more than the typical ones, as one rollout every 16 steps."""
 
     share: float
@@ -75,8 +75,7 @@ def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
     return [widest >= apart and time >= least for time in times]
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """Duration of a step with the profiler off, in nanoseconds."""
 
     ns: int
@@ -154,8 +153,7 @@ class HostCost(NamedTuple):
     """Overhead of recording it."""
 
 
-@dataclass(frozen=True)
-class RecorderOverhead:
+class RecorderOverhead(Struct, frozen=True):
     """Cost of recording on the machine of a run, measured after it."""
 
     frame: HostCost | None
@@ -167,8 +165,7 @@ class RecorderOverhead:
     """True if it was measured with Python stacks."""
 
 
-@dataclass(frozen=True)
-class CompiledPlace:
+class CompiledPlace(Struct, frozen=True):
     """A graph break, or a function that was compiled again."""
 
     file: str | None
@@ -178,8 +175,7 @@ class CompiledPlace:
     count: int
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     """Work of torch.compile in a process until its recording ended."""
 
     ops: int = 0

@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
-
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +54,7 @@ NUMBER = pl.Int64()
 TEXT = pl.Categorical()
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: what it holds, in which unit, and where a trace says it."""
 
     dtype: Dtype
@@ -363,8 +361,7 @@ OTHER = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """One table: what a row is, and its columns."""
 
     meaning: str

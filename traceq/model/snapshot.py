@@ -7,12 +7,11 @@ their events are in order all the same. An ``id`` is the row number of its table
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import UsageError
 from traceq.model.owners import NOBODY, Owners
 from traceq.model.schema import ID, NS, NUMBER, TEXT, Column, Table

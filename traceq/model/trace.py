@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
 from traceq.model.schema import TABLES
 from traceq.model.tables import Tables
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,7 +13,6 @@ from traceq.analysis.base.assumptions import (
     STRAGGLER,
     TOGETHER,
 )
-from traceq.common.dataclass import dataclass
 from traceq.ranks.columns import lowest, total
 from traceq.ranks.counterfactual import WhatIf, WhatIfs
 from traceq.ranks.experts import Experts, experts

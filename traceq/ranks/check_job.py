@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from traceq.check.budgets import budgets_for
 from traceq.check.check import (
     FixtureResult,
+    NewRun,
     as_expected,
     known_budgets,
     known_findings,
@@ -56,9 +59,7 @@ def check_job_against(
     found = no_worse(
         folder,
         (findings, budgets),
-        _linted(folder, new, rules, config),
-        numbers(new),
-        incomparable,
+        NewRun(_linted(folder, new, rules, config), numbers(new), incomparable),
         fail_on=config.fail_on,
     )
     notes = [
@@ -78,7 +79,7 @@ def numbers(job: Analysis) -> Numbers:
 
 def _linted(folder: Path, job: Analysis, rules: Rules, config: Config) -> Outcome:
     # The cost of a finding depends on the machine; the finding itself does not.
-    everything = replace(config, min_cost_us=0)
+    everything = structs.replace(config, min_cost_us=0)
     return lint_job(str(folder), job, rules, everything).outcomes[0]
 
 

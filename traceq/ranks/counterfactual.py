@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.ranks.peers import IDEAL, retimed
 from traceq.ranks.replay import JobReplay, job_replay
 from traceq.ranks.timeline import COMPUTE, PARTS, STALLED

@@ -9,6 +9,7 @@ what it takes and returns can be sent, and running it twice does no harm.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import orjson
 import polars as pl
 
 from traceq.analysis.base.steady import steady_steps
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 from traceq.errors import InputError
 from traceq.graph.devices import busiest_device

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
-
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.ranks.job import Job

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import median as middle
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.analysis.base.assumptions import ALIGNED_END_NS, STRAGGLER
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known
 from traceq.common.units import time
 from traceq.errors import InputError, UsageError

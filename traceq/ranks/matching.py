@@ -10,6 +10,7 @@ either, the rank is not matched, and the report states it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from traceq.analysis.base.assumptions import (
     TRUSTED_CLOCK_NS,
     USUAL_NOISE,
 )
-from traceq.common.dataclass import dataclass
 from traceq.ranks.columns import highest, lowest
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ then a run with other times is one pass over flat lists.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.ranks.timeline import READY
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from traceq.analysis.base.assumptions import EXPLAINED
-from traceq.common.dataclass import dataclass
 from traceq.model.finding import NOWHERE, Place
 from traceq.ranks.columns import total
 from traceq.ranks.peers import IDEAL

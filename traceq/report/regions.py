@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,7 +12,6 @@ from traceq import __version__
 from traceq.analysis.base.significance import difference
 from traceq.analysis.time.regions import BY_MODULE, by_path, ops_of
 from traceq.common import units
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import as_unicode, plain_json, printable
 from traceq.common.words import counted
 from traceq.report.base.columns import Column, cut_middle

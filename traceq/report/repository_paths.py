@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from traceq.common.words import counted
 from traceq.model.finding import CodeFrame
 
@@ -25,7 +27,9 @@ def located(report: Report, repository: Repository) -> tuple[Report, str]:
     """
     missing: dict[str, None] = {}
     outcomes = tuple(_outcome(one, repository, missing) for one in report.outcomes)
-    return replace(report, outcomes=outcomes), _sentence(list(missing), repository)
+    return structs.replace(report, outcomes=outcomes), _sentence(
+        list(missing), repository
+    )
 
 
 def with_sources(report: Report, sources: Mapping[str, Mapping[str, str]]) -> Report:
@@ -34,7 +38,7 @@ def with_sources(report: Report, sources: Mapping[str, Mapping[str, str]]) -> Re
     ``sources`` are by the name of the recording, then by the file's in the trace.
     """
     outcomes = tuple(
-        replace(
+        structs.replace(
             outcome,
             findings=tuple(
                 _from_copy(one, sources.get(outcome.name, {}))
@@ -43,7 +47,7 @@ def with_sources(report: Report, sources: Mapping[str, Mapping[str, str]]) -> Re
         )
         for outcome in report.outcomes
     )
-    return replace(report, outcomes=outcomes)
+    return structs.replace(report, outcomes=outcomes)
 
 
 def _from_copy(finding: Finding, files: Mapping[str, str]) -> Finding:
@@ -83,7 +87,7 @@ def _outcome(
 ) -> Outcome:
     findings = tuple(_finding(one, repository, missing) for one in outcome.findings)
     entry = outcome.entry and _place(outcome.entry, repository)
-    return replace(outcome, findings=findings, entry=entry)
+    return structs.replace(outcome, findings=findings, entry=entry)
 
 
 def _finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -9,7 +10,6 @@ import polars as pl
 
 from traceq import __version__
 from traceq.common import units
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import as_unicode, plain_json, printable
 from traceq.model.gpu_peaks import GIGA, TERA
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ import polars as pl
 from traceq.check.expected import Expected, expected
 from traceq.check.numbers import Numbers, numbers
 from traceq.check.paths import with_short_path
-from traceq.common.dataclass import dataclass
 from traceq.common.words import at_function, at_line
 from traceq.formats.chrome import read
 from traceq.formats.snapshot import read_snapshot

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.check.whole import Whole, beyond, extents
 from traceq.errors import UsageError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from traceq.check.expected import Expected
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
+    from traceq.model.snapshot import Snapshot
     from traceq.model.trace import Trace
 
 # Numbers of steps to try before keeping all of them.
@@ -59,6 +61,13 @@ class Given:
     owners: Owners = NOBODY
     recording: Recording | None = None
     """The same as check reads it, with what else is known of the run."""
+    keep_regions: bool = False
+    """Whether regions keep their texts."""
+
+    @property
+    def name(self) -> Path | None:
+        """The file that errors name."""
+        return self.trace or self.snapshot
 
 
 @dataclass(frozen=True)
@@ -90,22 +99,66 @@ class Shrunk:
     make."""
 
 
-def shrink(  # noqa: PLR0913 - what, by which rules, and three options
+@dataclass(frozen=True)
+class _Clean:
+    """What is read, and the same without what may be private."""
+
+    loaded: Trace | None
+    memory: dict[int, Snapshot]
+    written: Written | None
+    snapshot: bytes | None
+    paths: Paths
+    regions: Regions
+
+
+def shrink(
     given: Given,
     rules: Rules,
     config: Config,
     *,
     limit: int,
-    keep_regions: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Shrunk:
     """Return a recording made small, in which the same is found.
 
     What is never missed is removed first, what may be missed only while the packed
-    trace is larger than ``limit`` bytes. What is small already stays as it is. Regions
-    keep their texts only with ``keep_regions``. Raises ``UsageError`` if a finding
-    would be lost with private data.
+    trace is larger than ``limit`` bytes. What is small already stays as it is. Raises
+    ``UsageError`` if a finding would be lost with private data.
     """
+    clean = _read(given, config, progress)
+    lines = _log(given, clean.paths, rules, config)
+    whole = Probe(rules, config, given.step_ns)
+    probe = replace(
+        whole, log=None if lines is None else log_lines(lines), snapshot=clean.snapshot
+    )
+    before = _before(given, clean, whole)
+    start = _without_private(given, clean, probe, before)
+    if clean.written is None or clean.loaded is None:
+        run = beyond(Whole(before.numbers), start.numbers, start.findings)
+        return Shrunk(None, clean.snapshot, lines, start, clean.loaded, run)
+    work = _Shrinking(clean.written, start, probe, limit)
+    work.run()
+    checked = (
+        whole.of_recording(given.recording, clean.paths, clean.regions)
+        if given.recording
+        else before
+    )
+    small = Shrunk(
+        trace=work.trace.gzipped(),
+        snapshot=clean.snapshot,
+        log=lines,
+        seen=work.seen,
+        loaded=clean.loaded,
+        run=_beyond(work, before, checked),
+        unseen=tuple(before.lost(checked)),
+    )
+    return _counted(small, work, clean.written, clean.loaded)
+
+
+def _read(
+    given: Given, config: Config, progress: Callable[[int, int], None] | None
+) -> _Clean:
+    """Read the files, and write them again without what may be private."""
     # Both are read twice, and must be the same both times.
     with ExitStack() as same:
         for path in filter(None, (given.trace, given.snapshot)):
@@ -113,72 +166,84 @@ def shrink(  # noqa: PLR0913 - what, by which rules, and three options
         bare = (
             load(given.trace, own=config.own_code, cache=False) if given.trace else None
         )
-        loaded = with_sources(bare, given.sources) if bare else None
-        if loaded and given.compiled:
-            owners = replace(given.owners, said=frozenset(config.own_code))
-            loaded = with_compiled_code(loaded, given.compiled, owners)
+        loaded = _with_program(bare, given, config) if bare else None
         memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
         files = {
             name for one in memory.values() for name in one.frames["file"].unique()
         }
-        written = (
-            read_written(given.trace, progress, files, keep_regions=keep_regions)
-            if given.trace
-            else None
-        )
+        keep = given.keep_regions
+        written = None
+        if given.trace:
+            written = read_written(given.trace, progress, files, keep_regions=keep)
         if written and bare and loaded:
             written = with_lines(written, bare.ops, loaded.ops)
         paths = written.paths if written else Paths(sorted(files))
-        regions = written.regions if written else Regions(paths, keep=keep_regions)
-        whole = Probe(rules, config, given.step_ns)
-        snapshot = (
-            clean_snapshot(given.snapshot, paths, regions) if given.snapshot else None
-        )
-    lines = None
-    if given.log is not None:
-        texts = needed_lines(given.log["text"].to_list(), rules, config)
-        lines = "".join(paths.text(line) + "\n" for line in texts)
-    probe = replace(
-        whole, log=None if lines is None else log_lines(lines), snapshot=snapshot
+        regions = written.regions if written else Regions(paths, keep=keep)
+        snapshot = None
+        if given.snapshot:
+            snapshot = clean_snapshot(given.snapshot, paths, regions)
+    return _Clean(loaded, memory, written, snapshot, paths, regions)
+
+
+def _with_program(bare: Trace, given: Given, config: Config) -> Trace:
+    """Return the trace with the program's source, and with what was compiled of it."""
+    loaded = with_sources(bare, given.sources)
+    if not given.compiled:
+        return loaded
+    owners = structs.replace(given.owners, said=frozenset(config.own_code))
+    return with_compiled_code(loaded, given.compiled, owners)
+
+
+def _log(given: Given, paths: Paths, rules: Rules, config: Config) -> str | None:
+    """Return the lines of the log that rules read."""
+    if given.log is None:
+        return None
+    texts = needed_lines(given.log["text"].to_list(), rules, config)
+    return "".join(paths.text(line) + "\n" for line in texts)
+
+
+def _before(given: Given, clean: _Clean, whole: Probe) -> Seen:
+    """Return what is found in the whole; refuse it if a rule crashes on it."""
+    recording = Recording(
+        "fixture", clean.loaded, given.log, given.step_ns, clean.memory
     )
-    recording = Recording("fixture", loaded, given.log, given.step_ns, memory)
-    before = whole.of_recording(recording, paths, regions)
-    name = given.trace or given.snapshot
+    before = whole.of_recording(recording, clean.paths, clean.regions)
     if before.crashed:
         crashed = ", ".join(before.crashed)
-        msg = f"{name} cannot be shrunk: {crashed} crashed on it;"
+        msg = f"{given.name} cannot be shrunk: {crashed} crashed on it;"
         msg += f" {_without(before.crashed)}"
         raise UsageError(msg)
-    start = probe.of_content(written.json() if written else None)
+    return before
+
+
+def _without_private(given: Given, clean: _Clean, probe: Probe, before: Seen) -> Seen:
+    """Return what is found without private data; refuse to lose a finding."""
+    start = probe.of_content(clean.written.json() if clean.written else None)
     if not before.same_kinds(start):
         lost = "; ".join(before.changes(start))
-        msg = f"{name} cannot be shrunk: without what may be private, {lost}; "
-        msg += _advice(before, start, keep_regions=keep_regions)
+        msg = f"{given.name} cannot be shrunk: without what may be private, {lost}; "
+        msg += _advice(before, start, keep_regions=given.keep_regions)
         raise UsageError(msg)
-    if written is None or loaded is None:
-        run = beyond(Whole(before.numbers), start.numbers, start.findings)
-        return Shrunk(None, snapshot, lines, start, loaded, run)
-    work = _Shrinking(written, start, probe, limit)
-    work.run()
-    dropped = {"arrows between events": written.arrows, **work.dropped}
-    if written.unreadable:
-        dropped["events that are not JSON"] = written.unreadable
-    checked = (
-        whole.of_recording(given.recording, paths, regions)
-        if given.recording
-        else before
-    )
+    return start
+
+
+def _beyond(work: _Shrinking, before: Seen, checked: Seen) -> Whole:
+    """Return what of the whole cannot be seen in the small trace."""
     parts = [before.findings, checked.findings, *work.parts()]
     codes = {one.fingerprint: one.code for part in parts for one in part}
     everything = Whole(checked.numbers, extents(parts), codes)
-    return Shrunk(
-        trace=work.trace.gzipped(),
-        snapshot=snapshot,
-        log=lines,
-        seen=work.seen,
-        loaded=loaded,
-        run=beyond(everything, work.seen.numbers, work.seen.findings),
-        unseen=tuple(before.lost(checked)),
+    return beyond(everything, work.seen.numbers, work.seen.findings)
+
+
+def _counted(
+    small: Shrunk, work: _Shrinking, written: Written, loaded: Trace
+) -> Shrunk:
+    """Return the result with the numbers of steps and events that were kept."""
+    dropped = {"arrows between events": written.arrows, **work.dropped}
+    if written.unreadable:
+        dropped["events that are not JSON"] = written.unreadable
+    return replace(
+        small,
         steps=(work.steps or loaded.steps.height, loaded.steps.height),
         events=(work.trace.events.height, loaded.facts.events),
         dropped={what: count for what, count in dropped.items() if count},

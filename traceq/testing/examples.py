@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
 from traceq.formats.log import log_lines
 from traceq.linter.rule import Bad
 from traceq.linter.run import Views, run_rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from traceq.check.budgets import (
 from traceq.check.cpu import cpu_part
 from traceq.check.cpu_changes import spent_on
 from traceq.check.numbers import numbers
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import printable
 from traceq.common.words import counted, listed
 from traceq.errors import ConfigError, UsageError

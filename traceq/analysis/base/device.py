@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.common.dataclass import dataclass
 from traceq.model.gpu_peaks import Peak, peak_of
 
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 _AMD = re.compile(r"AMD|Instinct|Radeon|\bMI\d{3}")
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """Facts about a GPU; a capability of (0, 0) is unknown."""
 
     name: str = ""

@@ -7,10 +7,9 @@ takes less time.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
-
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.assumptions import (
     CONTEXT_NS,
@@ -19,7 +20,6 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps, steady_steps
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _MAKES_CONTEXT = (
 _NOT_LOADING = ("copy", "set", "sync", "capture")
 
 
-@dataclass(frozen=True)
-class StartUp:
+class StartUp(Struct, frozen=True):
     """One-time work of a program's start that is in the steps."""
 
     call: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, constant, known
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 
-@dataclass(frozen=True)
-class SteadySteps:
+class SteadySteps(Struct, frozen=True):
     """The steps without warm-up, or the whole trace if it has no steps."""
 
     windows: pl.DataFrame

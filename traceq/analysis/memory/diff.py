@@ -7,6 +7,7 @@ the highest moment of the other snapshot in the same phase.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,7 +15,6 @@ import polars as pl
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.timeline import category_curves, category_peaks
 from traceq.analysis.memory.weight_copies import weight_copies
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 from traceq.model.schema import NUMBER, PHASES, Column, Table
 

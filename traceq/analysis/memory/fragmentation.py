@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -11,7 +11,6 @@ from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.curve import RELEASING, RESERVING
 from traceq.analysis.memory.lifetimes import live_at
 from traceq.analysis.memory.stacks import SOURCE
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import asof, known, text
 from traceq.model.schema import ID, NUMBER, TEXT, Column, Table
 from traceq.model.snapshot import DEFAULT_POOL

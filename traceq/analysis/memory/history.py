@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.memory.stacks import stack_sources
 from traceq.analysis.memory.trace_allocations import (
@@ -19,7 +20,6 @@ from traceq.analysis.memory.trace_allocations import (
     modules,
     trace_ops,
 )
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known
 from traceq.model.snapshot_names import FLAGS
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 _KEY = ["stack", "size"]
 
 
-@dataclass(frozen=True)
-class History:
+class History(Struct, frozen=True, dict=True):
     """The history of one snapshot; each part is computed once, on first use."""
 
     snapshot: Snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -9,7 +10,6 @@ import polars as pl
 from traceq.analysis.base.callers import PLACE
 from traceq.analysis.memory.fragmentation import holders, shared_free_blocks
 from traceq.analysis.memory.stacks import SOURCE
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 from traceq.model.schema import ID, NS, NUMBER, Column, Table
 

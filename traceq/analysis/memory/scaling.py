@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.scaling_laws import best_fit
 from traceq.analysis.memory.timeline import category_peaks
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

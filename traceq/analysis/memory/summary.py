@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,7 +13,6 @@ from traceq.analysis.memory.fragmentation import Fragmentation, fragmentation
 from traceq.analysis.memory.leaks import memory_leaks
 from traceq.analysis.memory.oom import failures
 from traceq.analysis.memory.timeline import category_curves
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

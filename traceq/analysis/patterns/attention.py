@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.assumptions import (
     ATTENTION_BACKWARD,
@@ -28,7 +29,6 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.base.roofline import roofline_ns, saved_share
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import ascii_only, known, rows_where, text
 from traceq.graph.nesting import INDEX
 from traceq.model.dtypes import BFLOAT16, HALF, SIZES
@@ -47,8 +47,7 @@ _OP = "aten::_scaled_dot_product_"
 _BACKWARD = "_backward"
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """Positions of an op's arguments: query, mask, flags."""
 
     query: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,7 +13,6 @@ from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
 )
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 
 if TYPE_CHECKING:

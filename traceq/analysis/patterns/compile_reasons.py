@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 # Text that torch quotes after a guard: the program's line, then hints.
 _QUOTED = re.compile(r"\s{2,}#\s*(?P<code>.*)$", re.DOTALL)
@@ -19,8 +19,7 @@ _LONGEST = 120
 _PER_CALL = "each value has a version of its own"
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """The reason of a recompilation or of a graph break."""
 
     text: str

@@ -26,12 +26,12 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
 from traceq.analysis.base.steady import in_steps
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, constant, rows_where, text
 from traceq.common.words import layer_names
 from traceq.graph.nesting import nearest, parents, row_numbers, sums_of
@@ -207,8 +207,7 @@ def _parts(marks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return parts.join(by_part, on="part", how="left", maintain_order="left")
 
 
-@dataclass(frozen=True)
-class Loops:
+class Loops(Struct, frozen=True):
     """The loops of a trace."""
 
     table: pl.DataFrame

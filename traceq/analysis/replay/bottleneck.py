@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.gpu_causes import BETWEEN, ON_GPU, gpu_causes
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
-from traceq.common.dataclass import dataclass
 from traceq.graph.devices import busiest_device
 from traceq.intervals import covered, disjoint, uncovered
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _WORK = ["id", "launched_at", "host_ns", "begin", "done", "by_launch"]
 
 
-@dataclass(frozen=True)
-class Bottleneck:
+class Bottleneck(Struct, frozen=True, dict=True):
     """The time of a step by cause."""
 
     causes: pl.DataFrame
@@ -86,8 +85,7 @@ def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
     )
 
 
-@dataclass(frozen=True)
-class LateWork:
+class LateWork(Struct, frozen=True):
     """GPU work in the replayed steps whose launch was late."""
 
     work: pl.DataFrame

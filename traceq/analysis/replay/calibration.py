@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from traceq.analysis.base.assumptions import (
     BISECTIONS,
     FASTEST_GPU,
@@ -23,14 +25,12 @@ from traceq.analysis.base.assumptions import (
     SLOWEST_SEARCHED,
 )
 from traceq.analysis.replay.simulation import AS_RECORDED, TimeScale
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Host and GPU speed without the profiler."""
 
     likely: TimeScale

@@ -13,12 +13,12 @@ stops.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.analysis.time.idle_causes import causes_in
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 from traceq.intervals import disjoint
 

@@ -8,11 +8,11 @@ the GPU idled, which is all that can be saved, and an estimate without the profi
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
+from msgspec import Struct, structs
 
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like, outermost_ops
@@ -34,7 +34,6 @@ from traceq.analysis.time.host_activity import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import constant, known, rows_where
 from traceq.common.progress import tell
 from traceq.common.words import layer_names
@@ -68,8 +67,7 @@ _TIMES = ("recorded", "idle", "estimated")
 _FUNCTIONS = (PYTHON, WITH_LIBRARIES, HOOKS)
 
 
-@dataclass(frozen=True)
-class HostAccount:
+class HostAccount(Struct, frozen=True, dict=True):
     """The host's time of a step, by entry.
 
     A long recording has millions of spans: what the host did in them is looked up for
@@ -216,7 +214,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     return HostAccount(
         calls,
         host.segments.with_columns(thing=thing),
-        replace(described, things=things),
+        structs.replace(described, things=things),
         host,
         idle_gaps(trace),
         replay,
@@ -337,7 +335,7 @@ def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
         on=["thing", "kind"],
         maintain_order="left",
     )["number"]
-    return replace(
+    return structs.replace(
         described,
         thing=thing.clone().scatter(slow_rows["row"], number),
         things=pl.concat(

@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_activity import UNKNOWN
-from traceq.common.dataclass import dataclass
 from traceq.intervals import count_before, count_until, covered_until, disjoint
 from traceq.model.lint_report import MOST_LINES, Entry
 
@@ -37,8 +37,7 @@ _PARTS_OF_NS = 1024
 _EARLIEST, _LATEST = -(2**63), 2**63 - 1
 
 
-@dataclass(frozen=True)
-class IdleAccount:
+class IdleAccount(Struct, frozen=True, dict=True):
     """The host's activity while the GPU waits for it.
 
     How long it waits is known at once; what the host does then is found when that is
@@ -99,8 +98,7 @@ class IdleAccount:
         return things.with_columns(pl.col("time", "calls") / self.steps)
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """The GPU's waits for the host, and the host's activity in them."""
 
     host: HostAccount

@@ -9,11 +9,11 @@ it, and is the median of those elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct, structs
 
 from traceq.analysis.base.assumptions import (
     CALL_COST,
@@ -34,7 +34,6 @@ from traceq.analysis.base.profiler_overhead import graph_launches, recorder_stal
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.replay.compile_wrappers import wrapper_time
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, asof, constant
 from traceq.graph.nesting import INDEX, counts_between, row_numbers
 from traceq.intervals import Cover, overlap, spans
@@ -49,8 +48,7 @@ if TYPE_CHECKING:
 _SIDES = ("start", "end")
 
 
-@dataclass(frozen=True)
-class HostCosts:
+class HostCosts(Struct, frozen=True):
     """Costs of host events without the profiler, and the overhead of recording."""
 
     frame: HostCost = FRAME_COST
@@ -98,8 +96,7 @@ def _as_much(cost: HostCost, assumed: HostCost, measured: HostCost) -> HostCost:
     return HostCost(*(round(one * after / before) for one, before, after in triples))
 
 
-@dataclass(frozen=True)
-class StepModel:
+class StepModel(Struct, frozen=True):
     """The steps as work of the host and of the GPU, with dependencies."""
 
     work: pl.DataFrame
@@ -140,7 +137,7 @@ def build_model(
 def with_costs(model: StepModel, trace: Trace, costs: HostCosts) -> StepModel:
     """Return the model of a trace with the host's time estimated by other costs."""
     moments = pl.concat([model.host["start"][:1], model.host["end"]])
-    return replace(model, host=_host(trace, moments, costs))
+    return structs.replace(model, host=_host(trace, moments, costs))
 
 
 def _work(trace: Trace, steady: SteadySteps) -> pl.DataFrame:

@@ -7,10 +7,10 @@ one call and records nothing meanwhile: that time stays as recorded.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import structs
 
 from traceq.analysis.base.profiler_overhead import recorder_stalls
 from traceq.analysis.time.op_calls import op_calls, own_segments
@@ -41,7 +41,7 @@ def unslowed(model: StepModel, trace: Trace) -> StepModel:
     # What the estimate leaves out of such time comes back.
     left_out = (1 - some["own"] / (some["end"] - some["start"])).clip(lower_bound=0)
     own = some["own"] + left_out * (beyond * covered)
-    return replace(
+    return structs.replace(
         model,
         host=pieces.with_columns(pieces["own"].clone().scatter(part, own)),
     )

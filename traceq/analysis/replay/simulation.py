@@ -20,14 +20,13 @@ as it will be.
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
+from msgspec import Struct, field
 
 from traceq.analysis.replay import native_simulation
-from traceq.common.dataclass import dataclass
 from traceq.intervals import Cover, count_before, count_until
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ _ROUNDS = 3
 NO_SPANS = pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64})
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
+class Change(Struct, frozen=True, eq=False, dict=True):
     """The effect of a fix on the steps."""
 
     kernels: frozenset[int] = frozenset()
@@ -63,8 +61,7 @@ class Change:
         return Cover(self.spans)
 
 
-@dataclass(frozen=True)
-class TimeScale:
+class TimeScale(Struct, frozen=True):
     """Scale of host and GPU time, relative to the model."""
 
     host: float = 1.0
@@ -77,8 +74,7 @@ class TimeScale:
 AS_RECORDED = TimeScale(recorded=True)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """The result of a run."""
 
     step_ns: float

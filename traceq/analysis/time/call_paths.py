@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import cached_property
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.group_ids import Alike, alike, counted
-from traceq.common.dataclass import dataclass
 from traceq.graph.host import only
 from traceq.graph.nesting import nearest
 
@@ -20,8 +20,7 @@ from traceq.graph.nesting import nearest
 PARTS = ("annotations", "frames", "ops", "runtime")
 
 
-@dataclass(frozen=True)
-class Contexts:
+class Contexts(Struct, frozen=True, dict=True):
     """Rows of the host's tree with equal call paths, as one row each."""
 
     number: pl.Series

@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.assumptions import PAGEABLE_COPY_BYTES
 from traceq.analysis.base.group_ids import alike
 from traceq.analysis.base.sync_calls import OTHER_COPY, blocking_calls, copy_directions
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import known, rows_where, text
 from traceq.graph.host import describe as told_once
 from traceq.graph.host import only
@@ -106,8 +106,7 @@ _CALLS_HOOKS = r"^torch/nn/modules/module\.py$|^torch/utils/hooks\.py$"
 _FORWARD = r"^(forward|__[0-9A-Za-z_]+__)$"
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Struct, frozen=True, dict=True):
     """The activity of each row of the host's tree: few activities, many rows."""
 
     thing: pl.Series
@@ -140,8 +139,7 @@ class Described:
         return only(caller, caller < self.host.nothing)
 
 
-@dataclass(frozen=True)
-class _Places:
+class _Places(Struct, frozen=True):
     """The rows of the tree that say where in the program all others are.
 
     They are functions that are in a file, modules and regions.
@@ -319,8 +317,7 @@ def _facts(
     )
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """Facts from the names of Python calls; each distinct name is parsed once."""
 
     facts: pl.DataFrame

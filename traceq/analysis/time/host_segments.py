@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.group_ids import alike
 from traceq.analysis.time.call_paths import PARTS, contexts
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, known, text
 from traceq.graph.host import only
 from traceq.graph.nesting import (
@@ -44,8 +44,7 @@ _SAME = {
 }
 
 
-@dataclass(frozen=True)
-class HostSegments:
+class HostSegments(Struct, frozen=True, dict=True):
     """The host's time in the steady-state steps, cut into segments."""
 
     segments: pl.DataFrame

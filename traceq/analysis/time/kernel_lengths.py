@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.base.steady import in_steps, steady_steps
 from traceq.analysis.time.launch_overhead import launches_outside_captures
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

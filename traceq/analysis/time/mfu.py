@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,7 +10,6 @@ import polars as pl
 from traceq.analysis.base.assumptions import COUNTED_SHARE
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import text
 
 if TYPE_CHECKING:

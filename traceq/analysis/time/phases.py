@@ -8,6 +8,7 @@ step is other. Without a GPU the host's outermost ops are the work.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,7 +16,6 @@ import polars as pl
 from traceq.analysis.base.gpu_idle import gaps_in
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import LOADING, host_spans
-from traceq.common.dataclass import dataclass
 from traceq.graph.devices import busiest_device
 from traceq.intervals import disjoint, overlap, spans
 from traceq.model.schema import PHASES

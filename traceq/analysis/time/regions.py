@@ -7,6 +7,7 @@ region, in columns of their own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,7 +15,6 @@ import polars as pl
 from traceq.analysis.base.callers import innermost
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.steady import steady_steps
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, text
 from traceq.common.words import layer_names
 from traceq.graph.nesting import INDEX, parents

@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
@@ -25,7 +26,6 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import constant, elements, known, nth, text
 from traceq.graph.nesting import INDEX, row_numbers
 from traceq.model.dtypes import ALL_SIZES
@@ -48,8 +48,7 @@ _CALL = (
 _PLACE = ("module", "file", "line", "function", "via", "call_line", "phase")
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """The ops of the steady steps with GPU work, and the GPU's peaks."""
 
     ops: pl.DataFrame

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
+from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
@@ -28,7 +29,6 @@ from traceq.analysis.time.host_activity import (
 )
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.roofline import roofline
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, known, text
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import row_numbers
@@ -76,8 +76,7 @@ _SECOND_NS = 1e9
 _MOST_KNOWN = 0.9
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """The iterations of a serving trace; all times are nanoseconds as recorded."""
 
     iterations: pl.DataFrame
@@ -362,8 +361,7 @@ _NO_WORK = (SYNCING, LAUNCHING, GRAPHS, COMPILING)
 _MOST_GAPS = 0.5
 
 
-@dataclass(frozen=True)
-class TokenGaps:
+class TokenGaps(Struct, frozen=True):
     """The GPU's idle time between decode iterations, and its cause."""
 
     gaps: pl.DataFrame

@@ -8,6 +8,7 @@ small step is complete and can be zoomed into.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,7 +16,6 @@ import polars as pl
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.gpu_causes import gpu_causes
 from traceq.analysis.time.idle_causes import idle_stretches
-from traceq.common.dataclass import dataclass
 from traceq.common.expressions import END, text
 from traceq.graph.nesting import depth, parents
 from traceq.model.names import MODULE, STEP

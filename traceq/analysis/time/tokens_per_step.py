@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
 from traceq.analysis.base.ownership import named
 from traceq.analysis.base.steady import in_steps, steady_steps
-from traceq.common.dataclass import dataclass
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

@@ -10,12 +10,11 @@ import gzip
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks
 from traceq.formats.events import joined, nanoseconds

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from traceq.common.dataclass import dataclass
 from traceq.model.compiled_graphs import CPP, EXTERN
 
 if TYPE_CHECKING:

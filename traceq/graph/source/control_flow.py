@@ -8,9 +8,9 @@ run: the source is only parsed.
 from __future__ import annotations
 
 import ast
-from dataclasses import field
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct, field
+
 from traceq.common.words import MODULE_LEVEL
 
 ENTRY, EXIT = 0, 1
@@ -33,8 +33,7 @@ _COMPREHENSIONS = {
 Ends = set[int]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """One operation of a function."""
 
     kind: str
@@ -47,8 +46,7 @@ class Node:
     """The last line of the expression."""
 
 
-@dataclass
-class Graph:
+class Graph(Struct):
     """The operations of a function, and the possible successors of each."""
 
     nodes: list[Node]
@@ -58,8 +56,7 @@ class Graph:
     last: int = 0
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Struct, frozen=True):
     """A function of a source file."""
 
     begins: int
@@ -82,8 +79,7 @@ class Function:
         return min(around, key=lambda one: one[1] - one[0], default=None)
 
 
-@dataclass
-class Program:
+class Program(Struct):
     """The functions of a source file, by first line and name."""
 
     functions: list[Function] = field(default_factory=list)
@@ -135,8 +131,7 @@ def graph_of(function: Function) -> Graph:
     return Graph(builder.nodes, builder.after, function.begins, function.ends)
 
 
-@dataclass
-class _Loop:
+class _Loop(Struct):
     breaks: Ends = field(default_factory=set)
     continues: Ends = field(default_factory=set)
 

@@ -8,10 +8,9 @@ once would have been seen again. An op's line is known if all paths agree on it.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.common.dataclass import dataclass
 from traceq.graph.source.control_flow import (
     ATTRIBUTE,
     CALL,

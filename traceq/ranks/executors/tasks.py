@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from traceq.common.dataclass import dataclass
 from traceq.errors import TraceqError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,16 +15,14 @@ if TYPE_CHECKING:
     from traceq.report.base.columns import Column
 
 
-@dataclass(frozen=True)
-class TextTable:
+class TextTable(Struct, frozen=True):
     """A table of texts that are safe to print."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(Struct, frozen=True):
     """A trace or a device: its name, facts with their labels, and tables."""
 
     title: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import printable
 from traceq.common.units import average, size, time
 from traceq.common.words import counted, listed

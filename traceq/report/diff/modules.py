@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from traceq.common.safe_text import printable
 from traceq.common.units import time
@@ -64,7 +65,7 @@ def data(changes: ModuleChanges) -> dict[str, Any]:
             }
             for one in changes.rows
         ],
-        "graph_breaks": [asdict(one) for one in changes.breaks],
+        "graph_breaks": [to_builtins(one) for one in changes.breaks],
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import to_builtins
 
 from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
@@ -27,7 +28,7 @@ def render(report: Report) -> str:
         "fail_on": report.fail_on.value,
         "failing": len(report.failing),
         "recordings": [_outcome(outcome) for outcome in report.outcomes],
-        "unused_allows": [asdict(entry) for entry in report.unused],
+        "unused_allows": [to_builtins(entry) for entry in report.unused],
     }
     return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
@@ -39,21 +40,21 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "steps": outcome.steps,
         "step_ns": outcome.step_ns,
         "bound": bound_data(outcome.bound) if outcome.bound else None,
-        "memory": asdict(outcome.memory) if outcome.memory else None,
+        "memory": to_builtins(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],
-        "together": [asdict(one) for one in outcome.together],
+        "together": [to_builtins(one) for one in outcome.together],
         "idle": _idle(outcome.idle) if outcome.idle else None,
         "below_min_cost": outcome.below_min_cost,
         "in_baseline": outcome.in_baseline,
-        "skipped": [asdict(rule) for rule in outcome.skipped],
-        "crashed": [asdict(rule) for rule in outcome.crashed],
+        "skipped": [to_builtins(rule) for rule in outcome.skipped],
+        "crashed": [to_builtins(rule) for rule in outcome.crashed],
         "allowed": [
             {"finding": finding_data(one.finding), "reason": one.reason}
             for one in outcome.allowed
         ],
         "rules_ran": outcome.ran,
-        "replayed": asdict(outcome.replayed) if outcome.replayed else None,
-        "step_kinds": asdict(outcome.step_kinds) if outcome.step_kinds else None,
+        "replayed": to_builtins(outcome.replayed) if outcome.replayed else None,
+        "step_kinds": to_builtins(outcome.step_kinds) if outcome.step_kinds else None,
     }
 
 

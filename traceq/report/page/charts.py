@@ -7,11 +7,10 @@ colours are classes, so that the page's style can choose them for light and dark
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traceq.common import units
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import printable
 from traceq.report.base.columns import cut_middle
 

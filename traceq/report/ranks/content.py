@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.common import units
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
 from traceq.ranks.analysis import by_kind, heat

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import to_builtins
 
 from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
@@ -28,7 +29,9 @@ def render(found: Analysis, report: Report) -> str:
         "findings": [
             finding_data(one) for each in report.outcomes for one in each.findings
         ],
-        "crashed": [asdict(one) for each in report.outcomes for one in each.crashed],
+        "crashed": [
+            to_builtins(one) for each in report.outcomes for one in each.crashed
+        ],
     }
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
     return plain_json(text) + "\n"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
+from msgspec import to_builtins
 
 from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
@@ -44,7 +45,9 @@ def _trace(summary: Summary) -> dict[str, Any]:
         if run
         else None,
         "labels": dict(summary.labels),
-        "measured_step": asdict(rank.step_time) if rank and rank.step_time else None,
+        "measured_step": to_builtins(rank.step_time)
+        if rank and rank.step_time
+        else None,
         "facts": asdict(summary.facts)
         | {
             "path": as_unicode(summary.facts.path),
@@ -65,7 +68,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "gpu_time_ns": summary.gpu_time / steps,
         "gemm_share": summary.gemm_share if summary.facts.gpu else None,
         "launches": summary.launches,
-        "replayed": asdict(summary.replayed) if summary.replayed else None,
+        "replayed": to_builtins(summary.replayed) if summary.replayed else None,
         "serving": serving_data(summary.serving),
         "kernels_under_5_us": summary.small_kernels,
         "kinds": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -9,7 +10,6 @@ import polars as pl
 from traceq.analysis.time.modules import UNKNOWN
 from traceq.analysis.time.phases import STEP
 from traceq.common import units
-from traceq.common.dataclass import dataclass
 from traceq.common.safe_text import printable
 from traceq.model.schema import PHASES
 from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place

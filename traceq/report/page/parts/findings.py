@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from string import digits
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-from traceq.common.dataclass import dataclass
 from traceq.common.words import counted
 from traceq.model.finding import Severity
 from traceq.report.base.text import where
