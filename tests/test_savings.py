@@ -85,14 +85,27 @@ def test_at_the_median_the_step_after_the_fixes_is_foretold_within_a_fifth(
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_the_step_of_nine_repaired_twins_in_ten_is_in_the_range(*, told: bool) -> None:
+def test_the_step_of_eight_repaired_twins_in_ten_is_in_the_range(*, told: bool) -> None:
     inside = [
         low <= _after(pair) <= high
         for pair in PAIRS
         for _, low, high in [_left(pair, told=told)]
     ]
 
-    assert sum(inside) >= 0.9 * len(inside)
+    assert sum(inside) >= 0.8 * len(inside)
+
+
+def test_a_finding_has_the_range_of_the_step_that_its_fix_alone_leaves() -> None:
+    pair = PAIRS["pairs-vocab_misaligned"]
+    trace, step_ns = loaded(pair.captures.trace(pair.sick)), pair.captures.step_ms
+    savings = Savings(View(trace, round(step_ns[pair.sick] * _MS)))
+    findings = _linted("pairs-vocab_misaligned").findings
+    (finding,) = [one for one in findings if one.code == "GEM002"]
+    (left,) = savings.together([finding])
+
+    assert finding.saves_low_ns < finding.saves_ns < finding.saves_high_ns
+    low, high = savings.step_ns - left.step_high_ns, savings.step_ns - left.step_low_ns
+    assert (finding.saves_low_ns, finding.saves_high_ns) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize(
