@@ -101,16 +101,41 @@ class Savings:
         self._host_changes: dict[tuple[Fix, ...], tuple[Change, ...]] = {}
 
     @cached_property
-    def _scales(self) -> tuple[TimeScale, ...]:
-        """The likely host speed, then a fast and a slow one unless it is brief."""
-        found = self._view.calibration
-        if self._brief:
-            return (found.likely,)
-        return found.scales
+    def _scales(self) -> tuple[tuple[TimeScale, TimeScale | None], ...]:
+        """The likely host speed, then a fast and a slow one unless it is brief.
+
+        Each with that of the other calibration, near the balance of host and GPU.
+        """
+        one, other = self._view.calibration, self._view.calibration.other
+        pairs: list[tuple[TimeScale, TimeScale | None]]
+        if other is None:
+            pairs = [(scale, None) for scale in one.scales]
+        else:
+            pairs = [
+                (one.likely, other.likely),
+                (one.fast, other.fast),
+                (one.slow, other.slow),
+            ]
+        return tuple(pairs[:1] if self._brief else pairs)
 
     @cached_property
     def _before(self) -> list[float]:
-        return [self._view.replay.run(scale=scale).step_ns for scale in self._scales]
+        return self._steps_after(())
+
+    def _steps_after(self, changes: Sequence[Change], most: int = 3) -> list[float]:
+        """Return the step after changes, likely and with a fast and a slow host.
+
+        Near the balance of host and GPU it is a mean of both calibrations, by their
+        weights, so that a step measured a little longer is predicted a little longer.
+        """
+        run, weight = self._view.replay.run, self._view.calibration.other_weight
+        steps = []
+        for scale, other in self._scales[:most]:
+            step = run(changes, scale).step_ns
+            if other is not None:
+                step += weight * (run(changes, other).step_ns - step)
+            steps.append(step)
+        return steps
 
     @property
     def step_ns(self) -> float:
@@ -186,8 +211,7 @@ class Savings:
         """Return what fixes leave of a step; the range only for all of them."""
         changes = [change for one in findings for change in self._changes(one)]
         view = self._view
-        scales = self._scales if last else self._scales[:1]
-        steps = [view.replay.run(changes, scale).step_ns for scale in scales]
+        steps = self._steps_after(changes, 3 if last else 1)
         saved = [
             round(max(0.0, before - after))
             for before, after in zip(self._before, steps, strict=False)
@@ -197,7 +221,8 @@ class Savings:
         busy = 1.0
         if last:
             low, high = self._range(saved[0], min(saved), max(saved))
-            busy = gpu_busy(view.trace, view.replay, scales[0], changes)
+            scale, _ = self._scales[0]
+            busy = gpu_busy(view.trace, view.replay, scale, changes)
         by = bound_by(busy)
         # Whatever the fixes do not save, a step is not longer than before them.
         longest = max(self.step_ns, *self._before) * (1 + _between_runs(by))
@@ -227,10 +252,11 @@ class Savings:
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
         """Return what changes save, likely and with a fast and a slow host."""
-        calibrate = self._scales[:most]
         return [
-            max(0, round(before - self._view.replay.run(changes, scale).step_ns))
-            for before, scale in zip(self._before, calibrate, strict=False)
+            max(0, round(before - after))
+            for before, after in zip(
+                self._before, self._steps_after(changes, most), strict=False
+            )
         ]
 
     def _changes(self, finding: Finding) -> list[Change]:
