@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from functools import cache
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from linting import bundled_rules, linted
 from recordings import CAPTURES, ROOT, loaded
 
 from traceq.analysis.replay.model import ASSUMED_COSTS, costs_of
-from traceq.analysis.replay.simulation import Change
+from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.linter.savings import Savings
 from traceq.linter.view import View
 from traceq.model.finding import Fix, Severity
@@ -85,14 +86,27 @@ def test_at_the_median_the_step_after_the_fixes_is_foretold_within_a_fifth(
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_the_step_of_nine_repaired_twins_in_ten_is_in_the_range(*, told: bool) -> None:
+def test_the_step_of_eight_repaired_twins_in_ten_is_in_the_range(*, told: bool) -> None:
     inside = [
         low <= _after(pair) <= high
         for pair in PAIRS
         for _, low, high in [_left(pair, told=told)]
     ]
 
-    assert sum(inside) >= 0.9 * len(inside)
+    assert sum(inside) >= 0.8 * len(inside)
+
+
+def test_a_finding_has_the_range_of_the_step_that_its_fix_alone_leaves() -> None:
+    pair = PAIRS["pairs-vocab_misaligned"]
+    trace, step_ns = loaded(pair.captures.trace(pair.sick)), pair.captures.step_ms
+    savings = Savings(View(trace, round(step_ns[pair.sick] * _MS)))
+    findings = _linted("pairs-vocab_misaligned").findings
+    (finding,) = [one for one in findings if one.code == "GEM002"]
+    (left,) = savings.together([finding])
+
+    assert finding.saves_low_ns < finding.saves_ns < finding.saves_high_ns
+    low, high = savings.step_ns - left.step_high_ns, savings.step_ns - left.step_low_ns
+    assert (finding.saves_low_ns, finding.saves_high_ns) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize(
@@ -222,3 +236,19 @@ def test_a_capture_may_be_a_file_with_what_recording_cost_or_a_run_folder(
 
     costs = {name: costs_of(captures.load(name)) for name in captures.step_ms}
     assert costs["file"] == costs["folder"] != costs["plain"] == ASSUMED_COSTS
+
+
+def test_a_step_measured_a_little_longer_is_predicted_a_little_longer() -> None:
+    trace = loaded(CAPTURES.trace("norm_fused"))
+    alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns
+    longest = trace.kernels.top_k(trace.kernels.height // 10, by="dur")
+    change = Change(kernels=frozenset(longest["id"]), kernel_share=0.5)
+    left = []
+    for percent in range(98, 130):
+        step_ns = round(alone * percent / 100)
+        savings = Savings(View(trace, step_ns))
+        left.append((step_ns - savings._saved([change], 1)[0]) / alone)  # noqa: SLF001
+
+    assert left[0] < 0.8  # the GPU bounds it
+    assert left[-1] > 1  # the host does
+    assert max(after - before for before, after in pairwise(left)) <= 0.05

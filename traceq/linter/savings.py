@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from traceq.analysis.base.assumptions import (
-    FIX_SPREAD,
     GPU_BOUND,
     HOST_RUN_SPREAD,
     MEASURED_SPREAD,
+    SAVING_ERROR_OF_STEP,
+    SAVING_ERRORS,
 )
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
@@ -100,16 +101,41 @@ class Savings:
         self._host_changes: dict[tuple[Fix, ...], tuple[Change, ...]] = {}
 
     @cached_property
-    def _scales(self) -> tuple[TimeScale, ...]:
-        """The likely host speed, then a fast and a slow one unless it is brief."""
-        calibration = self._view.calibration
-        if self._brief:
-            return (calibration.likely,)
-        return calibration.scales
+    def _scales(self) -> tuple[tuple[TimeScale, TimeScale | None], ...]:
+        """The likely host speed, then a fast and a slow one unless it is brief.
+
+        Each with that of the other calibration, near the balance of host and GPU.
+        """
+        one, other = self._view.calibration, self._view.calibration.other
+        pairs: list[tuple[TimeScale, TimeScale | None]]
+        if other is None:
+            pairs = [(scale, None) for scale in one.scales]
+        else:
+            pairs = [
+                (one.likely, other.likely),
+                (one.fast, other.fast),
+                (one.slow, other.slow),
+            ]
+        return tuple(pairs[:1] if self._brief else pairs)
 
     @cached_property
     def _before(self) -> list[float]:
-        return [self._view.replay.run(scale=scale).step_ns for scale in self._scales]
+        return self._steps_after(())
+
+    def _steps_after(self, changes: Sequence[Change], most: int = 3) -> list[float]:
+        """Return the step after changes, likely and with a fast and a slow host.
+
+        Near the balance of host and GPU it is a mean of both calibrations, by their
+        weights, so that a step measured a little longer is predicted a little longer.
+        """
+        run, weight = self._view.replay.run, self._view.calibration.other_weight
+        steps = []
+        for scale, other in self._scales[:most]:
+            step = run(changes, scale).step_ns
+            if other is not None:
+                step += weight * (run(changes, other).step_ns - step)
+            steps.append(step)
+        return steps
 
     @property
     def step_ns(self) -> float:
@@ -138,12 +164,10 @@ class Savings:
         gpu_ns = sum(map(self._kernel_ns, changes)) / self._view.steps
         if saved[0] >= worth or (gpu_ns >= worth and not self._view.bound.sure):
             saved = self._saved(changes)
-        return replace(
-            finding,
-            saves_ns=saved[0],
-            saves_low_ns=min(saved),
-            saves_high_ns=max(saved),
-        )
+        low, high = min(saved), max(saved)
+        if saved[0] >= worth:
+            low, high = self._range(saved[0], low, high)
+        return replace(finding, saves_ns=saved[0], saves_low_ns=low, saves_high_ns=high)
 
     def idles(self, finding: Finding) -> bool:
         """Return whether it is on idle time that matters though no fix is known."""
@@ -186,37 +210,53 @@ class Savings:
     def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
         """Return the step with these findings fixed; the range only for all of them."""
         changes = [change for one in findings for change in self._changes(one)]
-        run, scale = self._view.replay.run, self._scales[0]
-        after = run(changes, scale).step_ns
-        step = self.step_ns - max(0.0, self._before[0] - after)
-        others = self._scales[1:] if last else ()
-        steps = [step, *(run(changes, other).step_ns for other in others)]
         view = self._view
-        busy = gpu_busy(view.trace, view.replay, scale, changes) if last else 1.0
+        steps = self._steps_after(changes, 3 if last else 1)
+        saved = [
+            round(max(0.0, before - after))
+            for before, after in zip(self._before, steps, strict=False)
+        ]
+        step = self.step_ns - saved[0]
+        low = high = saved[0]
+        busy = 1.0
+        if last:
+            low, high = self._range(saved[0], min(saved), max(saved))
+            scale, _ = self._scales[0]
+            busy = gpu_busy(view.trace, view.replay, scale, changes)
         by = bound_by(busy)
-        spread = self._spread(step, by) if last else 0.0
         # Whatever the fixes do not save, a step is not longer than before them.
         longest = max(self.step_ns, *self._before) * (1 + _between_runs(by))
         return Together(
             findings=len(findings),
             step_ns=round(step),
-            step_low_ns=round(min(steps) * (1 - spread)),
-            step_high_ns=round(min(max(steps) * (1 + spread), longest)),
+            # Where no step was measured, the steps of a fast and a slow host differ.
+            step_low_ns=round(min(self.step_ns - high, *steps[1:], step)),
+            step_high_ns=round(min(max(self.step_ns - low, *steps[1:], step), longest)),
             by=by,
             gpu_ns=round(min(1.0, busy) * step) if last else None,
         )
 
-    def _spread(self, step_ns: float, by: Literal["gpu", "host"]) -> float:
-        """Return the relative uncertainty of the predicted step."""
-        removed = max(0.0, 1 - step_ns / self.step_ns) if self.step_ns else 0.0
-        return FIX_SPREAD * removed + _between_runs(by)
+    def _range(self, likely: int, low: int, high: int) -> tuple[int, int]:
+        """Return the range of a saving, at least as wide as from low to high.
+
+        It contains 80% of the savings that were measured. Where it is not sure what
+        bounds the step, the errors of host-bound steps count, which are larger.
+        """
+        bound = self._view.bound
+        least, most = SAVING_ERRORS[bound.by if bound.sure else "host"]
+        base = likely + SAVING_ERROR_OF_STEP * self.step_ns
+        return (
+            max(0, min(low, round(likely + least * base))),
+            min(round(self.step_ns), max(high, round(likely + most * base))),
+        )
 
     def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
         """Return the savings of changes: likely, and with a fast and a slow host."""
-        calibrate = self._scales[:most]
         return [
-            max(0, round(before - self._view.replay.run(changes, scale).step_ns))
-            for before, scale in zip(self._before, calibrate, strict=False)
+            max(0, round(before - after))
+            for before, after in zip(
+                self._before, self._steps_after(changes, most), strict=False
+            )
         ]
 
     def _changes(self, finding: Finding) -> list[Change]:

@@ -88,6 +88,8 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
     others = calibration.scales[1:]
     if not calibration.measured:
         others += (AS_RECORDED,)
+    if calibration.other is not None:
+        others += calibration.other.scales
     return Bound(
         by=bound_by(busy),
         sure=all(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from traceq.analysis.base.assumptions import (
     BISECTIONS,
@@ -40,6 +40,10 @@ class Calibration(Struct, frozen=True):
     """As likely, with the host as slow as it may be."""
     measured: bool
     """True if the speeds come from a step timed without the profiler."""
+    other: Calibration | None = None
+    """The less likely one of two, near the balance of host and GPU."""
+    other_weight: float = 0.0
+    """How likely that is, from 0 to 0.5."""
 
     @property
     def scales(self) -> tuple[TimeScale, ...]:
@@ -58,15 +62,48 @@ def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
         return Calibration(TimeScale(), TimeScale(FASTEST_HOST), slow, measured=False)
     gpu_alone_ns = replay.run(scale=TimeScale(host=0)).step_ns
     host = _fitted(replay, step_ns)
+    weight = _gpu_weight(step_ns / gpu_alone_ns, host)
+    if weight == 0:
+        return _host_bound(replay, step_ns, host)
+    gpu_bound = _gpu_bound(replay, step_ns, gpu_alone_ns)
+    if weight == 1:
+        return gpu_bound
+    host_bound = _host_bound(replay, step_ns, host)
+    if weight < 0.5:  # noqa: PLR2004 - half of the weight
+        return structs.replace(host_bound, other=gpu_bound, other_weight=weight)
+    return structs.replace(gpu_bound, other=host_bound, other_weight=1 - weight)
+
+
+def _gpu_weight(ratio: float, host: float) -> float:
+    """Return how likely it is that the GPU, not the host, bounds the measured step.
+
+    ``ratio`` is the step divided by what the GPU takes alone; ``host`` is the scale of
+    the host's time that explains the step. A measured step is known to a few percent,
+    so the weight does not jump at a limit.
+    """
+    gpu_bound = _below(ratio, 1 / GPU_BOUND)
     # A host that would have to be slower than hosts are does not bound a step, if a GPU
     # as slow as GPUs are explains it.
-    slow_gpu = host > SLOWEST_HOST and step_ns <= SLOWEST_GPU * gpu_alone_ns
-    if gpu_alone_ns < GPU_BOUND * step_ns and not slow_gpu:
-        fast, slow = (
-            TimeScale(_fitted(replay, step_ns * factor))
-            for factor in (1 - MEASURED_SPREAD, 1 + MEASURED_SPREAD)
-        )
-        return Calibration(TimeScale(host), fast, slow, measured=True)
+    slow_gpu = (1 - _below(host, SLOWEST_HOST)) * _below(ratio, SLOWEST_GPU)
+    return 1 - (1 - gpu_bound) * (1 - slow_gpu)
+
+
+def _below(value: float, limit: float) -> float:
+    """Return 1 well below a limit, 0 well above it, and a straight line between."""
+    return min(max(0.5 + (1 - value / limit) / (2 * MEASURED_SPREAD), 0.0), 1.0)
+
+
+def _host_bound(replay: Replay, step_ns: float, host: float) -> Calibration:
+    """Return the speeds if the host bounds the step: the host takes its rest."""
+    fast, slow = (
+        TimeScale(_fitted(replay, step_ns * factor))
+        for factor in (1 - MEASURED_SPREAD, 1 + MEASURED_SPREAD)
+    )
+    return Calibration(TimeScale(host), fast, slow, measured=True)
+
+
+def _gpu_bound(replay: Replay, step_ns: float, gpu_alone_ns: float) -> Calibration:
+    """Return the speeds if the GPU bounds the step: the GPU takes its rest."""
     gpu = min(max(step_ns / gpu_alone_ns, FASTEST_GPU), SLOWEST_GPU)
     # A host any slower than this would show in the step.
     visible_ns = max(step_ns, gpu_alone_ns) * (1 + MEASURED_SPREAD)

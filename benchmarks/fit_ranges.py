@@ -1,0 +1,57 @@
+"""Fit the range of a predicted saving to the measured pairs, cross-validated.
+
+    python benchmarks/fit_ranges.py
+
+Reads ``savings.json``, which ``savings.py`` writes. The error of a saving is measured
+minus predicted, divided by the predicted saving plus a share of the step. Prints its
+10% and 90% quantiles, which are ``SAVING_ERRORS`` in traceq/analysis/base, and how many
+pairs have their measured saving in the range that the other programs' quantiles give.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from savings import read_results
+
+_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2)
+_LOW, _HIGH = 0, -1  # of nine deciles
+
+
+def main() -> None:
+    """Print a line for each bound and share of the step."""
+    results = read_results()
+    for bound in ("gpu", "host"):
+        pairs = [
+            (one.before_alone.true, one.after.likely, one.after.true)
+            for one in results
+            if one.bound == bound
+        ]
+        for share in _SHARES:
+            print(bound, share, *_fitted(pairs, share))
+
+
+def _fitted(
+    pairs: list[tuple[float, float, float]], share: float
+) -> tuple[float, float, str]:
+    """Return the quantiles, and in how many ranges the measured saving is."""
+    saved = [(max(0.0, step - said), step - true, step) for step, said, true in pairs]
+    bases = [said + share * step for said, _, step in saved]
+    errors = [
+        (true - said) / base for (said, true, _), base in zip(saved, bases, strict=True)
+    ]
+    inside = 0
+    for at, (said, true, _) in enumerate(saved):
+        deciles = statistics.quantiles(errors[:at] + errors[at + 1 :], n=10)
+        low = max(0.0, said + deciles[_LOW] * bases[at])
+        inside += low <= max(0.0, true) <= said + deciles[_HIGH] * bases[at]
+    deciles = statistics.quantiles(errors, n=10)
+    return (
+        round(deciles[_LOW], 2),
+        round(deciles[_HIGH], 2),
+        f"{inside} of {len(pairs)}",
+    )
+
+
+if __name__ == "__main__":
+    main()
