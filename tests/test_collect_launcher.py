@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,28 @@ redact = module("shared.redact")
 run_facts = module("launcher.run_facts")
 launch = module("launcher.launch")
 
-OLDEST, NEWEST = 6, 14
+OLDEST = 6
 SUPPORTED = range(9, 14)
 
 
-def find_pythons() -> dict[int, str]:
-    """Return the Pythons of this machine that start, by their minor version."""
+@cache
+def find_python(minor: int) -> str | None:
+    """Return a Python of this machine that starts, of a minor version."""
+    if minor == sys.version_info.minor:
+        return sys.executable
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    found = {sys.version_info.minor: sys.executable}
-    for minor in range(OLDEST, NEWEST):
-        kept = [str(one) for one in root.glob(f"3.{minor}.*/bin/python")]
-        for path in [shutil.which(f"python3.{minor}"), *kept]:
-            if path and _starts(path):
-                found.setdefault(minor, path)
+    kept = [str(one) for one in root.glob(f"3.{minor}.*/bin/python")]
+    for path in [shutil.which(f"python3.{minor}"), *kept]:
+        if path and _starts(path):
+            return path
+    return None
+
+
+def python_of(minor: int) -> str:
+    """Return a Python of a minor version, or skip."""
+    found = find_python(minor)
+    if found is None:
+        pytest.skip(f"no Python 3.{minor} is on this machine")
     return found
 
 
@@ -44,13 +54,10 @@ def _starts(python: str) -> bool:
     return done.returncode == 0
 
 
-PYTHONS = find_pythons()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
+@pytest.mark.parametrize("minor", SUPPORTED)
 def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> None:
-    python = PYTHONS[minor]
+    python = python_of(minor)
     code = "import sys; print(sorted(n for n in sys.modules if 'traceq' in n))"
     out = ["--out", str(tmp_path / "out"), "--name", "run"]
     done = subprocess.run(
@@ -72,18 +79,18 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
+@pytest.mark.parametrize("minor", SUPPORTED)
 def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> None:
     shutil.copytree(COLLECT, tmp_path / "collect")
-    command = [PYTHONS[minor], "-m", "compileall", "-q", str(tmp_path / "collect")]
+    command = [python_of(minor), "-m", "compileall", "-q", str(tmp_path / "collect")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("minor", [one for one in PYTHONS if one < min(SUPPORTED)])
+@pytest.mark.parametrize("minor", range(OLDEST, min(SUPPORTED)))
 def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) -> None:
-    run = collect(tmp_path, [PYTHONS[minor], "-c", "print('ran')"])
+    run = collect(tmp_path, [python_of(minor), "-c", "print('ran')"])
     assert run.out == "ran\n"
     assert (run.folder / "stderr.log").read_text() == ""
 
@@ -103,7 +110,7 @@ def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
         "    optimizer.step()\n"
     )
     (tmp_path / "program.py").write_text(program)
-    oldest = PYTHONS[min(one for one in PYTHONS if one in SUPPORTED)]
+    oldest = next(filter(None, map(find_python, SUPPORTED)))
     # -I and -S: neither the working directory nor site-packages, and so no traceq.
     launcher = [oldest, "-I", "-S", "elsewhere", "--name", "run", "--warmup", "1"]
     command = ["--timed", "2", "--active", "1", "--", sys.executable, "program.py"]
