@@ -106,6 +106,7 @@ def test_a_trace_that_changes_while_it_is_read_is_refused(
     assert not list((big.parent / "cache").rglob("facts.json"))
 
 
+@pytest.mark.real
 def test_a_trace_that_is_replaced_while_it_is_read_is_whole_and_not_cached(
     big: Path,
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_snapshot_that_changes_while_it_is_read_is_refused(
         read_snapshot(file)
 
 
+@pytest.mark.real
 def test_shrink_reads_one_version(big: Path) -> None:
     with pytest.raises(InputError, match=CHANGED):
         shrink(Given(big), load_rules(), Config(), limit=1, progress=once(replace, big))

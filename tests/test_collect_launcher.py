@@ -54,7 +54,7 @@ def _starts(python: str) -> bool:
     return done.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("minor", SUPPORTED)
 def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> None:
     python = python_of(minor)
@@ -78,7 +78,7 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("minor", SUPPORTED)
 def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> None:
     shutil.copytree(COLLECT, tmp_path / "collect")
@@ -87,7 +87,7 @@ def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("minor", range(OLDEST, min(SUPPORTED)))
 def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) -> None:
     run = collect(tmp_path, [python_of(minor), "-c", "print('ran')"])
@@ -127,7 +127,7 @@ def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
     assert len(run.step_names()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
     answer = traceq("collect", "--help")
     assert answer.status == 0
@@ -141,7 +141,7 @@ def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
         assert done.stdout.replace("python collect", "traceq collect") == answer.out
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_traceq_collect_passes_every_word_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,7 +152,7 @@ def test_traceq_collect_passes_every_word_on(
     assert capfd.readouterr().out == "['--help', '--', '-x']\n"
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
     run = collect(tmp_path, ["no-such-command"])
     assert run.status == 127
@@ -160,7 +160,7 @@ def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
     assert "nothing was recorded: the program did not start" in run.err
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_changes_no_exit_status(tmp_path: Path, closed: str) -> None:
     command = shlex.join(words(tmp_path, ["sh", "-c", "exit 3"]))
@@ -276,7 +276,7 @@ def test_paths_are_shortened(given: str, shown: str) -> None:
     assert redact.paths(given, cwd="/work", home="/home/ann") == shown
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
     env = {"MY_SECRET": "very-secret-value", "HOSTNAME": "very-secret-host"}
     run = collect(tmp_path, [sys.executable, "-c", ""], env=env)
@@ -285,7 +285,7 @@ def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
     assert run.facts["host"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
     run = collect(tmp_path, [sys.executable, "-c", ""], ("--keep-paths",))
     assert run.facts["host"]
@@ -293,7 +293,7 @@ def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
     assert run.facts["command"][0] == sys.executable
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_commit_of_the_program_is_kept(tmp_path: Path) -> None:
     place = tmp_path / "repo"
     place.mkdir()
@@ -367,7 +367,7 @@ def test_the_two_dashes_may_be_left_out() -> None:
     assert found.command == ["python", "x.py", "--warmup", "9"]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_on_a_terminal_the_program_has_one_too(tmp_path: Path) -> None:
     ours, end = pty.openpty()
     code = "import sys; print(sys.stderr.isatty()); print('a\\nb', file=sys.stderr)"

@@ -14,6 +14,8 @@ from traceq.differ.modules import ModuleChange, ModuleChanges
 from traceq.model.run import CompiledPlace
 from traceq.report.diff import modules as words
 
+pytestmark = pytest.mark.real
+
 DATA = Path(__file__).parent / "data" / "compiled"
 EAGER, COMPILED = DATA / "transformer-eager", DATA / "transformer"
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from traceq.api.lint import LintResult
     from traceq.model.lint_report import Outcome
 
+pytestmark = pytest.mark.real
+
 FORMATS = ("full", "concise", "json", "sarif", "github", "markdown", "html")
 COPIES = ROOT / "fixtures" / "copies" / "trace.json.gz"
 OTHER = WAITS.replace("aten::item", "aten::adds")
@@ -533,6 +535,7 @@ finally:
         assert done.stderr.splitlines()[-1] == "[]", form
 
 
+@pytest.mark.slow
 def test_processes_that_lint_at_once_all_succeed(tmp_path: Path, kept: Path) -> None:
     line = [sys.executable, "-m", "traceq", "lint", str(write_trace(tmp_path))]
     running = [subprocess.Popen(line, stdout=subprocess.PIPE) for _ in range(3)]

@@ -535,6 +535,7 @@ def test_a_full_report_keeps_to_the_width(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+@pytest.mark.real
 def test_color_changes_nothing_but_color() -> None:
     plain = lint_full.render(ordinary(), width=80, color=False)
     colored = lint_full.render(ordinary(), width=80, color=True)

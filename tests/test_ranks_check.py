@@ -14,7 +14,7 @@ from test_schemas import errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("jobs")]
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("jobs")]
 
 
 @pytest.fixture

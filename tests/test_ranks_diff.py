@@ -13,7 +13,7 @@ import recordings
 from command import traceq
 from ranking import Works, write_job
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 EVEN = [Works()] * 4
 LATE = [Works(), Works(), Works(sleep=400), Works()]

@@ -19,6 +19,8 @@ from traceq.ranks.job import Unread, assemble
 if TYPE_CHECKING:
     from traceq.ranks.job import Job
 
+pytestmark = pytest.mark.real
+
 MS = 1_000_000
 US = 1_000
 # Collectives that two ranks or more recorded, by hand from the files.

@@ -11,6 +11,8 @@ import recordings
 from traceq.ranks.analysis import analyse
 from traceq.ranks.job import assemble
 
+pytestmark = pytest.mark.real
+
 _HOST_BOUND, _GPU_BOUND = (
     "public/a100_nccl.json.gz",
     "public/mi300_resnet_checkpoint.json.gz",

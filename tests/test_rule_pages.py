@@ -87,7 +87,7 @@ def assert_seen(code: str, found: str) -> None:
         assert SEEN[code][1] == found
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.golden
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_finding_of_a_recording_is_what_lint_prints(recording: str) -> None:
@@ -100,6 +100,7 @@ def test_a_finding_of_a_recording_is_what_lint_prints(recording: str) -> None:
             assert_seen(code, printed(report, code))
 
 
+@pytest.mark.real
 @pytest.mark.golden
 @pytest.mark.parametrize("code", [code for code, (of, _) in SEEN.items() if not of])
 def test_a_finding_of_a_drawing_is_what_lint_prints(code: str) -> None:

@@ -35,6 +35,8 @@ from traceq.testing.timeline import draw
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.real
+
 COPIES = ROOT / "fixtures" / "copies" / "trace.json.gz"
 TWINS = ROOT / "fixtures" / "twins"
 MANUAL = ROOT / "fixtures" / "attn_manual" / "snapshot.pickle.gz"
@@ -111,6 +113,7 @@ def test_shrinking_what_is_shrunk_gives_the_same_bytes(
         assert (tmp_path / "again" / name).read_bytes() == (copies / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["copies_fixed", "graph_rerecord", "oom_fragmented"])
 def test_committed_fixtures_are_as_small_as_they_get(name: str, tmp_path: Path) -> None:
     answer = traceq("shrink", TWINS / name, "-o", tmp_path / name)
