@@ -16,7 +16,7 @@ import pytest
 from recordings import ROOT, SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 _TESTS = str(ROOT / "tests")
@@ -45,13 +45,19 @@ def mark(item: pytest.Function) -> None:
         item.add_marker(pytest.mark.slow)
 
 
-def _names_of(item: pytest.Function) -> set[str]:
+def _names_of(item: pytest.Function) -> frozenset[str]:
     """Return the names that a test uses, with those of its fixtures."""
     given = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no other way
-    functions = [item.function, *(found[-1].func for found in given.values())]
-    names = set[str]().union(*(_names_in(unwrap(one)) for one in functions))
+    names = _names_in_all(
+        (item.function, *(found[-1].func for found in given.values()))
+    )
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return names | {_A_FILE for one in parameters if _is_recording(one)}
+
+
+@cache
+def _names_in_all(functions: tuple[Callable[..., object], ...]) -> frozenset[str]:
+    return frozenset[str]().union(*(_names_in(unwrap(one)) for one in functions))
 
 
 @cache
