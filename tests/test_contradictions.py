@@ -89,6 +89,7 @@ def test_more_of_a_summary_does_not_contradict_itself(fixture_trace: Path) -> No
         assert contradictions(text, steps=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [

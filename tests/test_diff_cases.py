@@ -62,6 +62,7 @@ def test_the_repaired_cause_comes_first(
     assert REPAIRS[before, after] in causes(diff)[0]
 
 
+@pytest.mark.slow
 @PAIRS
 def test_undoing_a_repair_costs_what_it_saved(before: str, after: str) -> None:
     there = shared_diff(before, after, measured=True)

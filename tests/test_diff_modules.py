@@ -73,6 +73,7 @@ def test_the_rows_add_up_to_the_gpus_time_and_kernels() -> None:
         assert sum(row["kernels"] for row in rows) == pytest.approx(kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["full", "markdown", "html"])
 def test_people_read_the_table_in_every_format(form: str) -> None:
     text = run("diff", EAGER, COMPILED, "--format", form).out

@@ -127,6 +127,7 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:  # noqa: ANN401 -
         encode(replace(known, findings=(first,)), ())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_of_the_command_is_the_same_from_the_cache(

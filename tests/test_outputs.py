@@ -30,7 +30,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_result_goes_to_a_file_and_an_existing_one_is_refused(
     name: str, tmp_path: Path

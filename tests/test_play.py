@@ -111,6 +111,7 @@ def played(
     return host, run.step_ns, replay.timeline(scale, changes)
 
 
+@pytest.mark.slow
 @compiled
 @examples
 @given(WORK, WAITS, SCALES, st.booleans(), st.booleans())

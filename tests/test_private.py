@@ -405,7 +405,7 @@ def test_regions_keep_their_texts_if_asked(tmp_path: Path) -> None:
     assert b"attention of eve" not in read_written(file).json()
 
 
-@pytest.mark.real
+@pytest.mark.slow
 def test_a_run_folder_leaves_no_word_in_a_fixture(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -87,7 +87,7 @@ def assert_seen(code: str, found: str) -> None:
         assert SEEN[code][1] == found
 
 
-@pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.golden
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_finding_of_a_recording_is_what_lint_prints(recording: str) -> None:

@@ -295,7 +295,7 @@ def stripped(fixture: Path, missing: str, folder: Path) -> Recording:
     return Recording(missing, load(path, steps_by=steps_by, cache=False))
 
 
-@pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize("missing", ["shapes", *WITHOUT])
 def test_no_rule_fails_where_a_part_of_the_trace_is_missing(

@@ -505,7 +505,7 @@ def test_a_real_file_that_is_cut_off_is_refused(share: float, tmp_path: Path) ->
     assert "is cut off" in refusal(tmp_path, packed[: int(share * len(packed))])
 
 
-@pytest.mark.real
+@pytest.mark.slow
 def test_bytes_that_flip_give_an_answer_or_a_refusal(tmp_path: Path) -> None:
     whole = pickle.dumps(
         {
@@ -650,7 +650,7 @@ def test_a_damaged_gzip_stream_is_refused(tmp_path: Path) -> None:
     refusal(tmp_path, bytes(packed))
 
 
-@pytest.mark.real
+@pytest.mark.slow
 def test_a_million_events_are_read(tmp_path: Path) -> None:
     trace = [event("alloc", 512 * at, at % 7 + 1) for at in range(1_000_000)]
     content = {"segments": [], "device_traces": [trace]}

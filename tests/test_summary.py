@@ -252,6 +252,7 @@ def test_the_csv_file_has_the_same_rows_as_the_csv_format(tmp_path: Path) -> Non
     assert file.read_text() == traceq("summary", *FIXTURES, "--format", "csv").out
 
 
+@pytest.mark.slow
 def test_the_old_spelling_of_a_csv_file_works_and_says_the_new_one(
     tmp_path: Path,
 ) -> None:
