@@ -1,4 +1,4 @@
-"""Which tests are real, and which are slow: told by what they do.
+"""Kinds of tests, real and slow: told by what a test does.
 
 Names count in the code of a test, of its fixtures and of the helpers that they call:
 who reads a recording or starts a process need not say so.
