@@ -11,18 +11,22 @@ TEXTS := *.md docs rules collect traceq benchmarks fixtures tests action.yml mkd
 # Tests start many processes: let the first of them compile what all import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check tests docs fuzz soak goldens clean
+.PHONY: demo test quick slow check tests docs fuzz soak goldens clean
 
 demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
 
-# All that must pass; what is not pytest runs beside it.
+# All that must pass, but for what `make slow` runs; what is not pytest runs beside it.
 test: $(VENV)/test-installed $(VENV)/docs-installed
 	$(MAKE) --jobs 2 check tests docs
 
-# What to run after each change: no processes, no torch, no fuzzing.
+# What to run after each change: no recordings, no processes, no torch.
 quick: $(VENV)/test-installed
-	$(PYTEST) -m "not slow and not collect"
+	$(PYTEST) -m "not real and not slow and not collect"
+
+# What takes long by its nature: programs under torch, browsers, fuzzing, every recording.
+slow: $(VENV)/test-installed
+	$(PYTEST) -m slow --durations 25
 
 check: $(VENV)/test-installed
 	$(BIN)/ruff format --check .
@@ -33,7 +37,7 @@ check: $(VENV)/test-installed
 	$(BIN)/traceq check --no-cache fixtures
 
 tests: $(VENV)/test-installed
-	$(PYTEST) --durations 25
+	$(PYTEST) -m "not slow" --durations 25
 
 # The pages that one can browse, in build/site; a dead link fails.
 docs: $(VENV)/docs-installed

@@ -56,6 +56,9 @@ class Late:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it holds
+        if name.startswith("__") or name == "_mock_name":
+            # pytest asks whatever a test module holds whether it is a fixture.
+            raise AttributeError(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of torch's own import
             import_module("torch")

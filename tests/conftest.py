@@ -8,25 +8,19 @@ from logging import CRITICAL
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from recordings import FIXTURE_TRACES, ROOT, TRACES, WHOLE_TRACES
+from kinds_of_tests import mark
+from recordings import FIXTURE_TRACES, ROOT, TRACES, WHOLE_TRACES, by_trace
 
 from traceq.cache import store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Its asserts show what differs, as those of the tests do.
 pytest.register_assert_rewrite("goldens")
 
 __all__ = ["FIXTURES", "ROOT"]
-
-# Tests that use one of these read a whole recording, or start a process.
-_SLOW = {
-    *("fixture_trace", "real_trace", "whole_trace"),
-    *("case_findings", "case_snapshot", "linted", "loaded", "read"),
-    *("half_of", "shared_diff", "shared_half", "subprocess"),
-}
 
 FIXTURES = sorted((ROOT / "fixtures").glob("*/trace.json.gz"))
 
@@ -83,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ("real_trace", TRACES),
     ):
         if name in metafunc.fixturenames:
-            metafunc.parametrize(name, _by_trace(files))
+            metafunc.parametrize(name, by_trace(files))
 
 
 def pytest_collection_finish() -> None:
@@ -91,23 +85,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _by_trace(files: Mapping[str, Path]) -> list[object]:
-    """Return a parameter for each file; one worker gets all tests of a file."""
-    return [
-        pytest.param(path, id=name, marks=pytest.mark.xdist_group(name))
-        for name, path in files.items()
-    ]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Mark what is slow, and group tests for workers: by trace, else by file.
+    """Mark what is not quick, and group tests for workers: by trace, else by file.
 
     What takes longest comes first, so that no worker is left alone with it.
     """
     for item in items:
-        if _SLOW & {*item.function.__code__.co_names, *item.fixturenames}:
-            item.add_marker(pytest.mark.slow)
+        mark(item)
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.get_closest_marker("collect") is None)

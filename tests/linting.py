@@ -81,6 +81,14 @@ def case_findings(
     return tuple(one for one in found if one.code.startswith(codes))
 
 
+def says(found: Finding, what: str, often: str = "") -> bool:
+    """Say whether a finding is of something, so often; other words of it may change.
+
+    Its whole sentence is held by the examples of its rule and by goldens.
+    """
+    return found.message.startswith(what) and found.message.endswith(often)
+
+
 @cache
 def linted(path: Path, step_ns: int | None = None) -> Outcome:
     """Return what all rules say of a trace, once."""

@@ -14,6 +14,9 @@ from traceq.formats.snapshot import read_snapshot
 from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+
     from traceq.model.snapshot import Snapshot
     from traceq.model.trace import Trace
 
@@ -63,6 +66,42 @@ PUBLIC_SNAPSHOTS = {
 }
 SNAPSHOTS = OWN_SNAPSHOTS | PUBLIC_SNAPSHOTS
 """All snapshots by name."""
+
+
+SAMPLE = {
+    *("copies", "graph_replay", "python_in_step", "recompile", "varying_length"),
+    *("sweep/seq-512", "twins/adam_fused", "twins/moe_batched", "tutorial/5"),
+    *("copies_fixed", "optimizer_fused", "lines/vocab_misaligned"),
+    *("public/a100_alexnet", "public/a100_cuda_event_sync", "public/a100_triton"),
+    *("public/a100_vit_graph", "public/compact_sampled_rank0"),
+    *("public/cpu_only_rank34", "public/legacy_bare_list", "public/mi250_minitoy"),
+    *("public/v100_tp2_rank0", "serving/sglang_decode"),
+}
+"""Small traces, each of another kind: `make test` reads these, `make slow` all."""
+
+
+FEW = {"copies_fixed", "public/a100_vit_graph", "serving/sglang_decode"}
+"""Fewer of them, for what takes seconds with each."""
+
+
+def by_trace(
+    files: Mapping[str, Path], usual: AbstractSet[str] = SAMPLE
+) -> list[object]:
+    """Return a parameter for each file, slow but for the usual ones.
+
+    One worker gets all tests of a file.
+    """
+    return [
+        pytest.param(
+            path,
+            id=name,
+            marks=[
+                pytest.mark.xdist_group(name),
+                *([] if name in usual else [pytest.mark.slow]),
+            ],
+        )
+        for name, path in files.items()
+    ]
 
 
 def path_of(file: str) -> Path:

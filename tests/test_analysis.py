@@ -217,6 +217,7 @@ def test_host_time_by_op_is_the_time_ops_spent_themselves() -> None:
     assert rows.rows() == [("aten::addmm", 18_000, 1), ("aten::linear", 5_000, 1)]
 
 
+@pytest.mark.real
 def test_a_summary_counts_launches_and_small_kernels_per_step() -> None:
     summary = summarise(
         load_drawn(

@@ -22,6 +22,8 @@ from traceq.ranks.findings import lint_job
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.real
+
 _US = 1000
 _LATE = 600
 

@@ -48,6 +48,7 @@ def answers() -> dict[str, Result]:
     return {name: ask() for name, (ask, _) in QUESTIONS.items()}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_text_and_json_are_what_the_command_prints(
     name: str, answers: dict[str, Result]
@@ -218,6 +219,7 @@ def test_what_is_asked_ends_with_the_question() -> None:
     assert traceq.lint(TRACE).to_dict() == before
 
 
+@pytest.mark.real
 def test_ranks_of_a_job_are_told() -> None:
     ranks = recordings.job("resnet18")
 
@@ -227,7 +229,7 @@ def test_ranks_of_a_job_are_told() -> None:
     assert "<pre>" in found._repr_html_()
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_importing_traceq_loads_nothing_large() -> None:
     code = (
         "import sys, traceq; assert callable(traceq.__getattr__);"

@@ -125,6 +125,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     assert not list(kept.glob("code-*/*"))
 
 
+@pytest.mark.real
 def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
     tmp_path: Path, kept: Path
 ) -> None:
@@ -215,6 +216,7 @@ main()
     )
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_all_succeed(kept: Path) -> None:
     path = FIXTURES[0]
     code = f"import traceq; print(traceq.load({str(path)!r}).ops.height)"
@@ -360,6 +362,7 @@ def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(
     ]
 
 
+@pytest.mark.real
 def test_without_cache_nothing_is_read_or_written(tmp_path: Path, kept: Path) -> None:
     path = write_trace(tmp_path / "trace.json")
     traceq.load(path, cache=False)

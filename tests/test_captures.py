@@ -151,6 +151,7 @@ def test_what_ran_while_a_graph_was_captured_is_not_in_it() -> None:
     assert ops_of(trace) == [(ADD, "aten::add", None), (GEMM, "aten::mm", True)]
 
 
+@pytest.mark.real
 def test_ops_of_the_backward_are_captured_on_their_own_thread() -> None:
     whole = host(BEGIN, "aten::mm", "cudaEventQuery", END)
     backward = f"host 2 {' ' * 2 * _WIDTH}[AddBackward0        ]\n"
@@ -160,6 +161,7 @@ def test_ops_of_the_backward_are_captured_on_their_own_thread() -> None:
     assert ops_of(trace) == [(GEMM, "aten::mm", True), (ADD, "AddBackward0", True)]
 
 
+@pytest.mark.real
 def test_two_graphs_have_each_their_capture() -> None:
     trace = with_captures(
         load_drawn(
@@ -173,6 +175,7 @@ def test_two_graphs_have_each_their_capture() -> None:
     assert [op for _, op, _ in ops_of(trace)] == ["aten::sub", "aten::mm", "aten::add"]
 
 
+@pytest.mark.real
 def test_graphs_alike_in_a_step_are_replayed_in_the_order_of_their_captures() -> None:
     trace = with_captures(
         load_drawn(
@@ -269,6 +272,7 @@ def test_a_capture_that_does_not_fit_names_no_kernel(captured: tuple[str, ...]) 
     assert trace.ops.is_empty()
 
 
+@pytest.mark.real
 def test_a_capture_of_another_shape_does_not_fit() -> None:
     """Its own replay shows that it runs other grids."""
     other = load_drawn(
@@ -288,6 +292,7 @@ def test_a_capture_that_is_cut_off_names_no_kernel() -> None:
     assert ops_of(trace) == [(GEMM, None, None)]
 
 
+@pytest.mark.real
 def test_a_captured_module_has_the_number_that_the_replay_knows() -> None:
     """In the recording of one block's capture that block is the first."""
     block = "nn.Module: Block_{}"
@@ -322,6 +327,7 @@ def test_copies_belong_to_the_step_that_replays_them() -> None:
     assert trace.steps.select("kernels", "launches").rows() == [(1, 1)]
 
 
+@pytest.mark.real
 def test_where_captures_of_several_shapes_fit_the_shapes_are_not_known() -> None:
     sizes = ([[64, 8], [8, 8]], [[32, 8], [8, 8]])
     captures = [

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from traceq.model.trace import Trace
 
+pytestmark = pytest.mark.real
+
 MASKED = ROOT / "tests" / "data" / "graphs" / "masked"
 """Forward and backward of a model in one graph, captured by hand, on an H200."""
 REPLAYED = 3 * 433

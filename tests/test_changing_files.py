@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pickle
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,16 +32,24 @@ if TYPE_CHECKING:
 CHANGED = "changed while it was read: wait until it is written"
 
 
-def trace(count: int, name: str = "aten::mm") -> bytes:
+@cache
+def trace(name: str) -> bytes:
     """Return a trace of several blocks."""
     events = [
         timed(name, 10 * at, 5, cat="cpu_op", args={"Input Dims": [[at] * 8]})
-        for at in range(count)
+        for at in range(3_000)
     ]
     return json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()
 
 
-BIG, OTHER = trace(3_000), trace(3_000, "aten::xx")
+def written() -> bytes:
+    """Return what a file holds at first."""
+    return trace("aten::mm")
+
+
+def other() -> bytes:
+    """Return what is written over it, of the same length."""
+    return trace("aten::xx")
 
 
 def grow(file: Path) -> None:
@@ -49,17 +58,17 @@ def grow(file: Path) -> None:
 
 
 def cut(file: Path) -> None:
-    os.truncate(file, len(BIG) // 2)
+    os.truncate(file, len(written()) // 2)
 
 
 def overwrite(file: Path) -> None:
     with file.open("r+b") as stream:
-        stream.write(OTHER)
+        stream.write(other())
 
 
 def replace(file: Path) -> None:
     new = file.with_name("new.json")
-    new.write_bytes(OTHER)
+    new.write_bytes(other())
     new.rename(file)
 
 
@@ -79,10 +88,10 @@ def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRACEQ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(reading, "BLOCK", 1 << 16)
     file = tmp_path / "trace.json"
-    file.write_bytes(BIG)
+    file.write_bytes(written())
     # As if it had been written long ago, so that it may be cached.
     os.utime(file, (1_700_000_000, 1_700_000_000))
-    assert len(BIG) == len(OTHER) > 4 * reading.BLOCK
+    assert len(written()) == len(other()) > 4 * reading.BLOCK
     return file
 
 
@@ -97,6 +106,7 @@ def test_a_trace_that_changes_while_it_is_read_is_refused(
     assert not list((big.parent / "cache").rglob("facts.json"))
 
 
+@pytest.mark.real
 def test_a_trace_that_is_replaced_while_it_is_read_is_whole_and_not_cached(
     big: Path,
 ) -> None:
@@ -108,7 +118,7 @@ def test_a_trace_that_is_replaced_while_it_is_read_is_whole_and_not_cached(
 
 
 def test_a_packed_trace_that_is_cut_while_it_is_read_is_refused(big: Path) -> None:
-    big.write_bytes(gzip.compress(BIG, compresslevel=0))
+    big.write_bytes(gzip.compress(written(), compresslevel=0))
 
     with pytest.raises(InputError, match=CHANGED):
         load(big, cache=False, progress=once(cut, big))
@@ -140,6 +150,7 @@ def test_a_snapshot_that_changes_while_it_is_read_is_refused(
         read_snapshot(file)
 
 
+@pytest.mark.real
 def test_shrink_reads_one_version(big: Path) -> None:
     with pytest.raises(InputError, match=CHANGED):
         shrink(Given(big), load_rules(), Config(), limit=1, progress=once(replace, big))

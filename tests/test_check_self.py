@@ -17,7 +17,7 @@ import pytest
 from collecting import WITH_TORCH, collect
 from command import traceq
 from on_gpu import run_on_gpu
-from recordings import WHOLE_TRACES
+from recordings import FEW, WHOLE_TRACES, by_trace
 
 from traceq.check.budgets import (
     Budget,
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from command import Answer
+
+pytestmark = pytest.mark.real
 
 CALL_US = 10
 LSTM = ("nn.Module: LM_0", "nn.Module: LSTM_0")
@@ -377,10 +379,8 @@ def test_steps_are_known_by_regions_in_the_fixture_too(
     assert against(folder, run).status == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(WHOLE_TRACES))
-def test_every_trace_passes_against_its_own_fixture(name: str, tmp_path: Path) -> None:
-    path = WHOLE_TRACES[name]
+@pytest.mark.parametrize("path", by_trace(WHOLE_TRACES, FEW))
+def test_every_trace_passes_against_its_own_fixture(path: Path, tmp_path: Path) -> None:
     answer = against(fixture_of(path, tmp_path / "fixture"), path)
 
     assert answer.status == 0, answer.out

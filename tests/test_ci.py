@@ -254,7 +254,7 @@ SARIF["BASELINE"] = "none.json"
 LEAVES_A_FILE = "from pathlib import Path\n(Path(__file__).parent / 'ran').touch()\n"
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_check_of_the_action_reports_and_goes_on(checkout: Path) -> None:
     budgets = checkout / "fixtures" / "copies" / "traceq.toml"
     budgets.write_text(budgets.read_text().replace("launches = 114", "launches = 100"))
@@ -267,7 +267,7 @@ def test_the_check_of_the_action_reports_and_goes_on(checkout: Path) -> None:
     assert Path(ran.outputs["report"]).read_text() == ran.summary
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_check_of_the_action_passes_text_on_as_text(checkout: Path) -> None:
     ran = run("check", checkout, {**CHECK, "FIXTURES": "$(touch/x) ;ls `id`"})
 
@@ -275,7 +275,7 @@ def test_the_check_of_the_action_passes_text_on_as_text(checkout: Path) -> None:
     assert "$(touch/x) is not a folder of fixtures" in ran.out
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_action_can_run_programs(checkout: Path) -> None:
     ran = run("check", checkout, {**CHECK, "RUN": "true", "CPU": "true"})
 
@@ -283,7 +283,7 @@ def test_the_action_can_run_programs(checkout: Path) -> None:
     assert "not run: origin.toml has no command" in ran.summary
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
     ran = run("sarif", checkout, SARIF)
 
@@ -291,7 +291,7 @@ def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
     assert '"version": "2.1.0"' in Path(ran.outputs["file"]).read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("step", ["check", "sarif"])
 @pytest.mark.parametrize("packs", ["", "pack"])
 def test_the_action_runs_a_pack_only_if_it_is_named(
@@ -307,7 +307,7 @@ def test_the_action_runs_a_pack_only_if_it_is_named(
     assert (checkout / "pack" / "ran").exists() == bool(packs)
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("step", ["check", "sarif"])
 def test_the_action_imports_nothing_from_the_checkout(
     step: str, checkout: Path
@@ -320,7 +320,7 @@ def test_the_action_imports_nothing_from_the_checkout(
     assert not (checkout / "ran").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
     (tmp_path / "fixtures").mkdir()
 
@@ -330,7 +330,7 @@ def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
     assert "::notice::" in ran.out
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("answer", [0, 1])
 def test_a_comment_that_cannot_be_written_is_a_warning(
     answer: int, tmp_path: Path
@@ -346,7 +346,7 @@ def test_a_comment_that_cannot_be_written_is_a_warning(
     assert ("::warning::" in ran.out) == bool(answer)
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_action_installs_what_is_asked_for(tmp_path: Path) -> None:
     python = program(tmp_path / "bin", "python", 'printf "%s|" "$@"')
 
@@ -355,7 +355,7 @@ def test_the_action_installs_what_is_asked_for(tmp_path: Path) -> None:
     assert ran.out == "-I|-m|pip|install|--quiet|traceq @ x y|"
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("status", [0, 1, 2])
 def test_the_action_ends_as_the_check_did(status: int, tmp_path: Path) -> None:
     assert run("result", tmp_path, {"STATUS": str(status)}).status == status

@@ -12,7 +12,7 @@ import pytest
 from test_cli import RUN, TRACE, run_on_terminals
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.real,
     pytest.mark.skipif(os.name != "posix", reason="a shell and signals of Unix"),
 ]
 

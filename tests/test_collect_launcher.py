@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,28 @@ redact = module("shared.redact")
 run_facts = module("launcher.run_facts")
 launch = module("launcher.launch")
 
-OLDEST, NEWEST = 6, 14
+OLDEST = 6
 SUPPORTED = range(9, 14)
 
 
-def find_pythons() -> dict[int, str]:
-    """Return the Pythons of this machine that start, by their minor version."""
+@cache
+def find_python(minor: int) -> str | None:
+    """Return a Python of this machine that starts, of a minor version."""
+    if minor == sys.version_info.minor:
+        return sys.executable
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    found = {sys.version_info.minor: sys.executable}
-    for minor in range(OLDEST, NEWEST):
-        kept = [str(one) for one in root.glob(f"3.{minor}.*/bin/python")]
-        for path in [shutil.which(f"python3.{minor}"), *kept]:
-            if path and _starts(path):
-                found.setdefault(minor, path)
+    kept = [str(one) for one in root.glob(f"3.{minor}.*/bin/python")]
+    for path in [shutil.which(f"python3.{minor}"), *kept]:
+        if path and _starts(path):
+            return path
+    return None
+
+
+def python_of(minor: int) -> str:
+    """Return a Python of a minor version, or skip."""
+    found = find_python(minor)
+    if found is None:
+        pytest.skip(f"no Python 3.{minor} is on this machine")
     return found
 
 
@@ -44,13 +54,10 @@ def _starts(python: str) -> bool:
     return done.returncode == 0
 
 
-PYTHONS = find_pythons()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
+@pytest.mark.real
+@pytest.mark.parametrize("minor", SUPPORTED)
 def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> None:
-    python = PYTHONS[minor]
+    python = python_of(minor)
     code = "import sys; print(sorted(n for n in sys.modules if 'traceq' in n))"
     out = ["--out", str(tmp_path / "out"), "--name", "run"]
     done = subprocess.run(
@@ -71,19 +78,19 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("minor", [one for one in PYTHONS if one in SUPPORTED])
+@pytest.mark.real
+@pytest.mark.parametrize("minor", SUPPORTED)
 def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> None:
     shutil.copytree(COLLECT, tmp_path / "collect")
-    command = [PYTHONS[minor], "-m", "compileall", "-q", str(tmp_path / "collect")]
+    command = [python_of(minor), "-m", "compileall", "-q", str(tmp_path / "collect")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("minor", [one for one in PYTHONS if one < min(SUPPORTED)])
+@pytest.mark.real
+@pytest.mark.parametrize("minor", range(OLDEST, min(SUPPORTED)))
 def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) -> None:
-    run = collect(tmp_path, [PYTHONS[minor], "-c", "print('ran')"])
+    run = collect(tmp_path, [python_of(minor), "-c", "print('ran')"])
     assert run.out == "ran\n"
     assert (run.folder / "stderr.log").read_text() == ""
 
@@ -103,7 +110,7 @@ def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
         "    optimizer.step()\n"
     )
     (tmp_path / "program.py").write_text(program)
-    oldest = PYTHONS[min(one for one in PYTHONS if one in SUPPORTED)]
+    oldest = next(filter(None, map(find_python, SUPPORTED)))
     # -I and -S: neither the working directory nor site-packages, and so no traceq.
     launcher = [oldest, "-I", "-S", "elsewhere", "--name", "run", "--warmup", "1"]
     command = ["--timed", "2", "--active", "1", "--", sys.executable, "program.py"]
@@ -120,7 +127,7 @@ def test_a_copy_of_the_folder_works_where_traceq_is_not_installed(
     assert len(run.step_names()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
     answer = traceq("collect", "--help")
     assert answer.status == 0
@@ -134,7 +141,7 @@ def test_the_command_of_traceq_is_the_same_one(tmp_path: Path) -> None:
         assert done.stdout.replace("python collect", "traceq collect") == answer.out
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_traceq_collect_passes_every_word_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,7 +152,7 @@ def test_traceq_collect_passes_every_word_on(
     assert capfd.readouterr().out == "['--help', '--', '-x']\n"
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
     run = collect(tmp_path, ["no-such-command"])
     assert run.status == 127
@@ -153,7 +160,7 @@ def test_a_command_that_does_not_exist_is_a_shells_127(tmp_path: Path) -> None:
     assert "nothing was recorded: the program did not start" in run.err
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_changes_no_exit_status(tmp_path: Path, closed: str) -> None:
     command = shlex.join(words(tmp_path, ["sh", "-c", "exit 3"]))
@@ -269,7 +276,7 @@ def test_paths_are_shortened(given: str, shown: str) -> None:
     assert redact.paths(given, cwd="/work", home="/home/ann") == shown
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
     env = {"MY_SECRET": "very-secret-value", "HOSTNAME": "very-secret-host"}
     run = collect(tmp_path, [sys.executable, "-c", ""], env=env)
@@ -278,7 +285,7 @@ def test_no_variable_but_those_on_the_list_is_kept(tmp_path: Path) -> None:
     assert run.facts["host"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
     run = collect(tmp_path, [sys.executable, "-c", ""], ("--keep-paths",))
     assert run.facts["host"]
@@ -286,7 +293,7 @@ def test_host_and_paths_are_kept_if_asked_for(tmp_path: Path) -> None:
     assert run.facts["command"][0] == sys.executable
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_commit_of_the_program_is_kept(tmp_path: Path) -> None:
     place = tmp_path / "repo"
     place.mkdir()
@@ -360,7 +367,7 @@ def test_the_two_dashes_may_be_left_out() -> None:
     assert found.command == ["python", "x.py", "--warmup", "9"]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_on_a_terminal_the_program_has_one_too(tmp_path: Path) -> None:
     ours, end = pty.openpty()
     code = "import sys; print(sys.stderr.isatty()); print('a\\nb', file=sys.stderr)"

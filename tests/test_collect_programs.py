@@ -56,17 +56,20 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return collect(folder, command, (*QUICK, "--label", "seq_len=512"))
 
 
+@pytest.mark.real
 def test_a_loop_is_recorded_and_keeps_its_status(plain: Run) -> None:
     assert plain.status == 0
     assert plain.rank["state"] == "done"
     assert plain.facts["exit"]["status"] == 0
 
 
+@pytest.mark.real
 def test_the_folder_holds_what_the_manifest_names(plain: Run) -> None:
     names = {"run.json", "stderr.log", "rank-0.json", "rank-0.log"}
     assert plain.files == {*names, "rank-0.trace.json.gz", "sources"}
 
 
+@pytest.mark.real
 def test_the_trace_holds_the_steps_asked_for_and_they_are_whole(plain: Run) -> None:
     names = [one["name"] for one in plain.annotations()]
     one_step = ["Optimizer.zero_grad#SGD.zero_grad", "Optimizer.step#SGD.step"]
@@ -74,6 +77,7 @@ def test_the_trace_holds_the_steps_asked_for_and_they_are_whole(plain: Run) -> N
     assert names == [first, *one_step, second, *one_step]
 
 
+@pytest.mark.real
 def test_no_annotation_of_the_optimizer_is_cut_by_a_step(plain: Run) -> None:
     notes = plain.annotations()
     steps = [one for one in notes if one["name"].startswith("ProfilerStep")]
@@ -85,6 +89,7 @@ def test_no_annotation_of_the_optimizer_is_cut_by_a_step(plain: Run) -> None:
         assert "finished" not in optimizer["args"]
 
 
+@pytest.mark.real
 def test_the_trace_has_shapes_stacks_and_modules(plain: Run) -> None:
     events = plain.events()
     assert any("Input Dims" in one.get("args", {}) for one in events)
@@ -93,12 +98,14 @@ def test_the_trace_has_shapes_stacks_and_modules(plain: Run) -> None:
     assert any(name.startswith("train.py(") for name in names)
 
 
+@pytest.mark.real
 def test_steps_are_those_of_the_optimizer(plain: Run) -> None:
     steps = plain.rank["steps"]
     assert (steps["by"], steps["of"]) == ("optimizer", "SGD")
     assert steps["seen"] == 2 + 3 + (1 + 1) + 1 + (1 + 2)
 
 
+@pytest.mark.real
 def test_the_true_step_time_has_its_spread(plain: Run) -> None:
     found = plain.rank["step_time"]
     assert found["steps"] == 3
@@ -111,21 +118,25 @@ def test_the_true_step_time_has_its_spread(plain: Run) -> None:
     assert found["ms"] == pytest.approx(found["seconds"] * 1000 / 3, abs=0.1)
 
 
+@pytest.mark.real
 def test_without_cuda_it_says_why_there_is_no_memory_history(plain: Run) -> None:
     assert plain.rank["device"] == "cpu"
     assert "does not use CUDA" in plain.why_missing("memory")
     assert "does not use CUDA" in plain.err
 
 
+@pytest.mark.real
 def test_arguments_and_stdout_pass_through(plain: Run) -> None:
     lines = plain.out.splitlines()
     assert lines == ["MODULES True True True", "OURS ON THE PATH []", "STEPS 40"]
 
 
+@pytest.mark.real
 def test_torch_is_not_imported_before_the_program_does(plain: Run) -> None:
     assert (plain.folder / "stderr.log").read_text().splitlines()[0] == "False"
 
 
+@pytest.mark.real
 def test_stderr_is_shown_and_kept(plain: Run) -> None:
     kept = (plain.folder / "stderr.log").read_text()
     assert "UserWarning: look here" in kept
@@ -133,6 +144,7 @@ def test_stderr_is_shown_and_kept(plain: Run) -> None:
     assert "traceq:" not in kept
 
 
+@pytest.mark.real
 def test_warnings_are_kept_with_their_rank(plain: Run) -> None:
     assert "UserWarning: look here" in (plain.folder / "rank-0.log").read_text()
     assert plain.rank["log"] == {
@@ -142,12 +154,14 @@ def test_warnings_are_kept_with_their_rank(plain: Run) -> None:
     }
 
 
+@pytest.mark.real
 def test_labels_and_the_command_without_its_secret_are_kept(plain: Run) -> None:
     assert plain.facts["labels"] == {"seq_len": "512"}
     assert plain.facts["command"][-4:] == ["--steps", "40", "--token", "[redacted]"]
     assert "hush" not in (plain.folder / "run.json").read_text()
 
 
+@pytest.mark.real
 def test_the_end_says_where_and_what_next(plain: Run) -> None:
     last = plain.err.splitlines()[-2:]
     assert last[0].startswith(f"traceq: recorded to {plain.folder} (")

@@ -58,7 +58,7 @@ SLOW = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("call", SLOW)
 def test_nobody_waits_for_what_a_command_does_not_need(call: str) -> None:
     asked = [sys.executable, "-X", "importtime", "-m", "traceq", *call.split()]

@@ -63,6 +63,7 @@ def _heavy(trace: Trace) -> pl.DataFrame:
     return modules.group_by(*keys).agg(pl.col("op").n_unique()).sort("module", "phase")
 
 
+@pytest.mark.real
 def test_products_and_attention_have_the_modules_of_the_eager_program(
     transformer: Trace,
 ) -> None:
@@ -257,6 +258,7 @@ def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> 
     assert not View(trace).meets(Need.STACKS)
 
 
+@pytest.mark.real
 def test_a_small_trace_keeps_lines_and_modules_but_no_code(tmp_path: Path) -> None:
     (rank,) = read_run(_DATA / "conv").ranks
     given = Given(

@@ -43,6 +43,7 @@ def by_loop(codes: list[int], parents: list[int | None]) -> list[tuple[int, ...]
     return [*found, ()]
 
 
+@pytest.mark.real
 @BOTH
 @settings(max_examples=200, deadline=None)
 @given(rows=ROWS)

@@ -89,6 +89,7 @@ def test_more_of_a_summary_does_not_contradict_itself(fixture_trace: Path) -> No
         assert contradictions(text, steps=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -147,6 +148,7 @@ def test_signs_that_contradict_each_other_say_nothing_of_the_version(
     assert facts.torch == "torch unknown"
 
 
+@pytest.mark.real
 def test_without_steps_nothing_is_said_of_a_step(tmp_path: Path) -> None:
     file = write(tmp_path, draw(ONE))
 
@@ -155,6 +157,7 @@ def test_without_steps_nothing_is_said_of_a_step(tmp_path: Path) -> None:
         assert contradictions(text, steps=False) == []
 
 
+@pytest.mark.slow
 def test_of_traces_without_steps_no_change_is_one_of_a_step(tmp_path: Path) -> None:
     before = write(tmp_path, draw(ONE))
     after = tmp_path / "after.json"

@@ -29,6 +29,7 @@ def load_bytes(folder: Path, content: bytes, name: str = "trace.json") -> traceq
     return traceq.load(path, cache=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAID_OUT)
 def test_a_file_cut_anywhere_keeps_exactly_its_whole_events(
     layout: str, tmp_path: Path
@@ -146,6 +147,7 @@ def test_bytes_that_are_no_utf8_do_not_spoil_a_trace(tmp_path: Path) -> None:
     assert trace.ops["name"][3] == "op��"
 
 
+@pytest.mark.real
 def test_numbers_that_json_does_not_know_do_not_spoil_a_trace(tmp_path: Path) -> None:
     kernel = json.dumps(
         timed("k", 1, 1, cat="kernel", args={"blocks per SM": "%s", "correlation": 3})
@@ -235,6 +237,7 @@ def test_a_missing_file_a_directory_and_an_unreadable_file_are_refused(
         traceq.load(tmp_path)
 
 
+@pytest.mark.real
 def test_text_without_any_event_is_not_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

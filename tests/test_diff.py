@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from traceq.model.trace import Trace
 
+pytestmark = pytest.mark.real
+
 MM = """
     host   [ProfilerStep#1                                              ]
     host    [model.py(3): forward      ]

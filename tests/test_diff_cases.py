@@ -62,6 +62,7 @@ def test_the_repaired_cause_comes_first(
     assert REPAIRS[before, after] in causes(diff)[0]
 
 
+@pytest.mark.slow
 @PAIRS
 def test_undoing_a_repair_costs_what_it_saved(before: str, after: str) -> None:
     there = shared_diff(before, after, measured=True)
@@ -100,6 +101,7 @@ def test_the_first_line_names_the_biggest_cause(before: str, after: str) -> None
     assert REPAIRS[before, after] in headline(diff)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), PUBLIC)
 def test_causes_add_up_whatever_the_traces_have_in_common(
     before: str, after: str
@@ -124,6 +126,7 @@ STEADY = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEADY)
 def test_two_steps_of_one_program_are_no_change(name: str) -> None:
     trace = shared_half(name, measured=False).trace

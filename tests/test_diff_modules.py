@@ -14,6 +14,8 @@ from traceq.differ.modules import ModuleChange, ModuleChanges
 from traceq.model.run import CompiledPlace
 from traceq.report.diff import modules as words
 
+pytestmark = pytest.mark.real
+
 DATA = Path(__file__).parent / "data" / "compiled"
 EAGER, COMPILED = DATA / "transformer-eager", DATA / "transformer"
 
@@ -71,6 +73,7 @@ def test_the_rows_add_up_to_the_gpus_time_and_kernels() -> None:
         assert sum(row["kernels"] for row in rows) == pytest.approx(kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["full", "markdown", "html"])
 def test_people_read_the_table_in_every_format(form: str) -> None:
     text = run("diff", EAGER, COMPILED, "--format", form).out

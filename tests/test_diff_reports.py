@@ -18,6 +18,8 @@ from traceq.testing.timeline import draw
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.real
+
 FORMATS = ("full", "concise", "json", "github", "markdown", "html")
 BEFORE = """
     host   [ProfilerStep#1                                                       ]

@@ -207,6 +207,7 @@ def test_the_python_of_a_page_is_python(page: str) -> None:
             compile(block["text"], page, "exec")
 
 
+@pytest.mark.real
 @pytest.mark.golden
 def test_what_summary_says_of_replayed_graphs_is_shown(
     monkeypatch: pytest.MonkeyPatch,
@@ -219,6 +220,7 @@ def test_what_summary_says_of_replayed_graphs_is_shown(
     assert_block("replayed", f"{said}\n")
 
 
+@pytest.mark.real
 def test_the_query_of_the_page_on_graphs_finds_the_ops_of_kernels() -> None:
     (sql,) = re.findall(r"```sql\n(.*?)```", PAGES["docs/cuda-graphs.md"], re.DOTALL)
 

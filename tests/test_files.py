@@ -89,6 +89,7 @@ def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
         write_files({tmp_path: b""})
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "words",
     [

@@ -29,6 +29,7 @@ gpu 7  [gemm                               ][Memcpy DtoH (Device -> Pageable)<2]
 """
 
 
+@pytest.mark.real
 def test_a_finding_is_at_the_line_of_the_call() -> None:
     (found,) = drawn_findings(LOSSES, "SYN001")
 
@@ -37,6 +38,7 @@ def test_a_finding_is_at_the_line_of_the_call() -> None:
     assert (place.line_is, place.begins, place.other_lines) == ("call", 3, 0)
 
 
+@pytest.mark.real
 def test_without_the_callers_a_finding_is_in_the_function() -> None:
     blank = " " * len(" by train.py(7): main")
     (found,) = drawn_findings(LOSSES.replace(" by train.py(7): main", blank), "SYN001")
@@ -46,6 +48,7 @@ def test_without_the_callers_a_finding_is_in_the_function() -> None:
     assert not place.exact
 
 
+@pytest.mark.real
 def test_the_fingerprint_does_not_depend_on_whether_the_line_is_known() -> None:
     blank = " " * len(" by train.py(7): main")
     (known,) = drawn_findings(LOSSES, "SYN001")
@@ -73,12 +76,14 @@ def module_place(drawing: str) -> Any:  # noqa: ANN401 - a finding's place
     return drawn_findings(drawing, "SYN001")[0].place
 
 
+@pytest.mark.real
 def test_a_loop_at_module_level_is_at_the_line_where_the_recording_started() -> None:
     place = module_place(WITHOUT_CALLER)
 
     assert (place.file, place.line, place.function) == ("train.py", 9, "<module>")
 
 
+@pytest.mark.real
 def test_a_call_at_module_level_is_at_its_line() -> None:
     place = module_place(LOOP)
 
@@ -111,6 +116,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.real
 def test_no_finding_is_at_the_whole_module(run: Path) -> None:
     opened = {"file": "train.py", "function": "<module>", "line": 1}
     trace = {"file": "rank-0.trace.json.gz", "open_functions": [opened]}
@@ -125,6 +131,7 @@ def test_no_finding_is_at_the_whole_module(run: Path) -> None:
 SOURCE = "import torch\n" * 7 + "for x in loader:\n    y = f(x)\n    g(y)\n"
 
 
+@pytest.mark.real
 def test_a_loop_at_module_level_is_quoted(run: Path) -> None:
     opened = {"file": "train.py", "function": "<module>", "line": 1, "at": 9}
     (run / "sources").mkdir()

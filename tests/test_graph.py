@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -16,23 +17,31 @@ from traceq.testing import load_drawn
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRACE = load_drawn(
-    """
-    host     [ProfilerStep#4                                        ][ProfilerStep#5 ]
-    host      [aten::linear           ][cudaMemsetAsync>3]            [aten::relu   ]
-    host       [aten::addmm          ]
-    host        [cudaLaunchKernel>1 ]
-    host 2                               [AddmmBackward0          ]
-    host 2                                 [cudaLaunchKernel>2 ]
-    gpu 7                     [gemm<1  ]            [Memset (Device)<3 ][dgrad<2 ]
-    gpu 20                                    [stray ]
-    """,
-    {
-        "aten::addmm": {"Sequence number": 7, "Fwd thread id": 0},
-        "AddmmBackward0": {"Sequence number": 7, "Fwd thread id": 1},
-    },
-)
+    from traceq.model.trace import Trace
+
+DRAWING = """
+host     [ProfilerStep#4                                        ][ProfilerStep#5 ]
+host      [aten::linear           ][cudaMemsetAsync>3]            [aten::relu   ]
+host       [aten::addmm          ]
+host        [cudaLaunchKernel>1 ]
+host 2                               [AddmmBackward0          ]
+host 2                                 [cudaLaunchKernel>2 ]
+gpu 7                     [gemm<1  ]            [Memset (Device)<3 ][dgrad<2 ]
+gpu 20                                    [stray ]
+"""
 Node = tuple[str, int]
+
+
+@cache
+def drawn() -> Trace:
+    """Return the trace that all graphs here are of."""
+    return load_drawn(
+        DRAWING,
+        {
+            "aten::addmm": {"Sequence number": 7, "Fwd thread id": 0},
+            "AddmmBackward0": {"Sequence number": 7, "Fwd thread id": 1},
+        },
+    )
 
 
 def names(graph: nx.DiGraph[Node]) -> dict[Node, str]:
@@ -50,7 +59,7 @@ def edges(graph: nx.DiGraph[Node], kind: str) -> set[tuple[str, str]]:
 
 def test_a_step_has_its_ops_its_calls_and_what_they_started() -> None:
     found = Counter(
-        (kind, name) for (kind, _), name in names(TRACE.graph(step=4)).items()
+        (kind, name) for (kind, _), name in names(drawn().graph(step=4)).items()
     )
 
     assert found == {
@@ -67,7 +76,7 @@ def test_a_step_has_its_ops_its_calls_and_what_they_started() -> None:
 
 
 def test_an_op_leads_to_what_it_called() -> None:
-    assert edges(TRACE.graph(step=4), "parent") == {
+    assert edges(drawn().graph(step=4), "parent") == {
         ("aten::linear", "aten::addmm"),
         ("aten::addmm", "cudaLaunchKernel"),
         ("AddmmBackward0", "cudaLaunchKernel"),
@@ -75,7 +84,7 @@ def test_an_op_leads_to_what_it_called() -> None:
 
 
 def test_a_call_leads_to_what_it_started() -> None:
-    assert edges(TRACE.graph(step=4), "launch") == {
+    assert edges(drawn().graph(step=4), "launch") == {
         ("cudaLaunchKernel", "gemm"),
         ("cudaLaunchKernel", "dgrad"),
         ("cudaMemsetAsync", "Memset (Device)"),
@@ -83,18 +92,20 @@ def test_a_call_leads_to_what_it_started() -> None:
 
 
 def test_a_forward_op_leads_to_its_backward() -> None:
-    assert edges(TRACE.graph(step=4), "backward") == {("aten::addmm", "AddmmBackward0")}
+    assert edges(drawn().graph(step=4), "backward") == {
+        ("aten::addmm", "AddmmBackward0")
+    }
 
 
 def test_a_kernel_leads_to_the_next_of_its_stream() -> None:
-    assert edges(TRACE.graph(step=4), "stream") == {
+    assert edges(drawn().graph(step=4), "stream") == {
         ("gemm", "Memset (Device)"),
         ("Memset (Device)", "dgrad"),
     }
 
 
 def test_there_are_no_other_edges() -> None:
-    graph = TRACE.graph(step=4)
+    graph = drawn().graph(step=4)
 
     assert {graph.edges[edge]["kind"] for edge in graph.edges} == {
         "parent",
@@ -105,8 +116,8 @@ def test_there_are_no_other_edges() -> None:
 
 
 def test_a_node_has_the_columns_of_its_row() -> None:
-    kernel = TRACE.kernels.row(0, named=True)
-    node = TRACE.graph(step=4).nodes["kernel", 0]
+    kernel = drawn().kernels.row(0, named=True)
+    node = drawn().graph(step=4).nodes["kernel", 0]
 
     assert node == {
         key: kernel[key] for key in ("id", "name", "kind", "stream", "ts", "dur")
@@ -114,28 +125,28 @@ def test_a_node_has_the_columns_of_its_row() -> None:
 
 
 def test_under_a_root_there_is_what_it_called_and_nothing_else() -> None:
-    root = TRACE.ops["name"].to_list().index("aten::linear")
+    root = drawn().ops["name"].to_list().index("aten::linear")
 
-    found = sorted(names(TRACE.graph(root=root)).values())
+    found = sorted(names(drawn().graph(root=root)).values())
 
     assert found == ["aten::addmm", "aten::linear", "cudaLaunchKernel", "gemm"]
 
 
 def test_a_step_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(UsageError, match=r"^there is no step 9; .* are: 4, 5$"):
-        TRACE.graph(step=9)
+        drawn().graph(step=9)
 
 
 def test_a_root_that_does_not_exist_is_refused_with_the_range() -> None:
     with pytest.raises(
         UsageError, match=r"^there is no op 4; ops are numbered 0 to 3$"
     ):
-        TRACE.graph(root=4)
+        drawn().graph(root=4)
 
 
 def test_a_graph_needs_a_step_or_a_root() -> None:
     with pytest.raises(UsageError, match="give a step or a root op"):
-        TRACE.graph()
+        drawn().graph()
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.parent.name)

@@ -46,6 +46,7 @@ def model_of(drawing: str) -> Any:  # noqa: ANN401 - a class of the rules
     return MODEL.graphed_model(trace, steady_steps(trace))
 
 
+@pytest.mark.real
 def test_what_runs_outside_of_modules_stays() -> None:
     """As averaged weights: a U-Net with them was promised 64%, and saved 44%."""
     drawing = drawn(NET, ("", "aten::lerp_", 40))
@@ -103,6 +104,7 @@ def test_the_example_has_a_loss_only_where_the_steps_have_a_backward(
     ]
 
 
+@pytest.mark.real
 def test_small_modules_are_compiled_with_the_function_that_calls_them() -> None:
     """As the blocks of a list, which a loop of the user's calls."""
     blocks = ((f"nn.Module: Block_{n}", "aten::mm", 9) for n in range(4))

@@ -103,6 +103,7 @@ def test_what_is_asked_of_some_kinds_is_what_all_segments_say_of_them() -> None:
     )
 
 
+@pytest.mark.real
 def test_a_closure_that_an_optimizer_calls_is_no_python_of_the_optimizer() -> None:
     drawing = """
         host   [ProfilerStep#1                                                  ]
@@ -314,6 +315,7 @@ def test_a_trace_without_stacks_has_an_account_too() -> None:
     assert kind(found, "unknown") == 0
 
 
+@pytest.mark.real
 def test_the_waits_of_moe_loop_are_no_work_of_the_host() -> None:
     trace = load(ROOT / "fixtures/twins/moe_loop/trace.json.gz", cache=False)
 
@@ -322,6 +324,7 @@ def test_the_waits_of_moe_loop_are_no_work_of_the_host() -> None:
     assert 0 < kind(found, SYNC) < kind(found, DISPATCH)
 
 
+@pytest.mark.real
 def test_summary_prints_the_account_and_its_json_adds_up() -> None:
     path = ROOT / "fixtures/twins/moe_loop/trace.json.gz"
 

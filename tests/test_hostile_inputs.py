@@ -173,7 +173,7 @@ for rows in (by_place(kernels, []), View.by_place(kernels)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_the_long_name_of_a_module_is_not_in_memory_for_each_of_its_kernels() -> None:
     done = subprocess.run(
@@ -204,7 +204,7 @@ print(load(Path(sys.argv[1]), cache=False).ops["forward"].unique().to_list())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_a_sequence_number_may_be_there_any_number_of_times(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -230,6 +230,7 @@ def test_a_trace_that_unpacks_to_far_more_than_one_would_is_refused(
         load(file, cache=False)
 
 
+@pytest.mark.real
 def test_of_a_log_that_unpacks_to_far_more_only_the_beginning_is_read(
     tmp_path: Path,
 ) -> None:
@@ -299,6 +300,7 @@ def test_arguments_nested_deeper_than_json_is_written_are_read(tmp_path: Path) -
     assert load(file, cache=False).other.height == 1
 
 
+@pytest.mark.real
 def test_a_trace_of_a_gpu_without_a_name_can_be_shrunk(tmp_path: Path) -> None:
     document = draw("""
         host  [ProfilerStep#1                      ]

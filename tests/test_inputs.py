@@ -99,6 +99,7 @@ def test_a_stream_that_is_cut_off_is_read_as_far_as_it_goes(
     assert 0 < trace.ops.height <= loaded(TRACE).ops.height
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*COMPRESSIONS][1:])
 def test_no_more_than_a_block_comes_out_of_a_bomb_at_once(name: str) -> None:
     bomb = io.BufferedReader(io.BytesIO(COMPRESSIONS[name](b" " * (64 << 20))))
@@ -190,6 +191,7 @@ def test_the_one_trace_in_an_archive_is_read(ending: str, tmp_path: Path) -> Non
     assert trace.facts.path == f"{file}: run/trace.json.gz"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
 def test_names_in_an_archive_are_no_names_of_files(ending: str, tmp_path: Path) -> None:
     inside = tmp_path / "a" / "b"
@@ -258,6 +260,7 @@ def test_a_trace_a_snapshot_and_a_log_in_an_archive_are_one_recording(
     assert len(json.loads(packed.out)["recordings"]) == 1
 
 
+@pytest.mark.real
 def test_archives_that_are_damaged_encrypted_or_oddly_packed_are_refused(
     tmp_path: Path,
 ) -> None:
@@ -310,6 +313,7 @@ def test_an_archive_that_unpacks_to_far_more_than_a_trace_is_a_bomb(
     assert refused or "has no trace in it" in message
 
 
+@pytest.mark.real
 def test_nothing_is_left_of_what_was_unpacked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -396,7 +400,7 @@ def test_two_traces_are_two_recordings_and_what_goes_with_which_is_not_guessed()
 RUN = [sys.executable, "-m", "traceq"]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("content", [CONTENT, TRACE.read_bytes()])
 def test_a_trace_comes_through_standard_input(content: bytes) -> None:
     done = subprocess.run(
@@ -411,7 +415,7 @@ def test_a_trace_comes_through_standard_input(content: bytes) -> None:
     assert done.stdout.decode() == plain.replace(str(TRACE), "standard input")
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
 def test_a_terminal_as_standard_input_gets_a_sentence() -> None:
     ours, theirs = os.openpty()

@@ -98,6 +98,7 @@ def test_a_trace_behind_a_url_has_the_same_tables(memory: Memory) -> None:
     assert trace.facts.path == "memory://runs/trace.json.gz"
 
 
+@pytest.mark.slow
 def test_every_command_that_reads_takes_a_url(memory: Memory, tmp_path: Path) -> None:
     memory.pipe("/trace.json.gz", TRACE.read_bytes())
     snapshot = CAPTURES.path("copies.snapshot.pickle.gz")

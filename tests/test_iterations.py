@@ -195,6 +195,7 @@ def _of_names(*regions: str) -> Trace:
         return load(file, cache=False)
 
 
+@pytest.mark.real
 def test_the_user_says_what_steps_are_taken_from(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     steps = "".join(f"[ProfilerStep#{one}{' ' * 100}]" for one in (1, 2))
@@ -229,6 +230,7 @@ def test_ranks_take_steps_from_what_they_are_told() -> None:
     assert steps == [2, 0]
 
 
+@pytest.mark.real
 def test_who_asks_for_what_repeats_gets_it_without_a_landmark(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(json.dumps(draw(f"host {LAYER * 6}")))

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from traceq.api.lint import LintResult
     from traceq.model.lint_report import Outcome
 
+pytestmark = pytest.mark.real
+
 FORMATS = ("full", "concise", "json", "sarif", "github", "markdown", "html")
 COPIES = ROOT / "fixtures" / "copies" / "trace.json.gz"
 OTHER = WAITS.replace("aten::item", "aten::adds")
@@ -126,6 +128,7 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:  # noqa: ANN401 -
         encode(structs.replace(known, findings=(first,)), ())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_of_the_command_is_the_same_from_the_cache(
@@ -534,6 +537,7 @@ finally:
         assert done.stderr.splitlines()[-1] == "[]", form
 
 
+@pytest.mark.slow
 def test_processes_that_lint_at_once_all_succeed(tmp_path: Path, kept: Path) -> None:
     line = [sys.executable, "-m", "traceq", "lint", str(write_trace(tmp_path))]
     running = [subprocess.Popen(line, stdout=subprocess.PIPE) for _ in range(3)]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from conftest import ROOT
 from diffing import half
 
 from traceq.analysis.summary import summarise
@@ -155,11 +154,8 @@ def test_where_two_calls_have_one_correlation_the_outer_one_is_the_launch() -> N
     assert trace.runtime["name"][trace.kernels["launch"].item()] == "cudaLaunchKernel"
 
 
-TRACES = sorted(one.parent for one in (ROOT / "fixtures").rglob("trace.json.gz"))
-
-
-@pytest.mark.parametrize("folder", TRACES, ids=lambda one: one.name)
-def test_launches_are_one_number_everywhere(folder: Path) -> None:
+def test_launches_are_one_number_everywhere(fixture_trace: Path) -> None:
+    folder = fixture_trace.parent
     recording = read_fixture(folder).recording()
     trace = recording.trace
     assert trace is not None
@@ -183,6 +179,7 @@ def test_copies_and_sets_are_not_launches() -> None:
     assert summarise(trace).launches == 1
 
 
+@pytest.mark.real
 def test_a_launch_whose_kernel_was_lost_is_one_in_all_numbers() -> None:
     trace = load_drawn(
         """

@@ -394,6 +394,7 @@ def test_selecting_nothing_is_refused() -> None:
 # Packs.
 
 
+@pytest.mark.real
 def test_a_pack_of_the_user_runs_beside_our_own(tmp_path: Path) -> None:
     pack = write_rule(tmp_path / "pack")
 
@@ -693,6 +694,7 @@ def test_a_region_allows_only_if_everything_lies_in_it() -> None:
 # Fingerprints, order and cost.
 
 
+@pytest.mark.real
 def test_a_fingerprint_is_the_same_at_another_time_and_line() -> None:
     later = WAITS.replace("host ", "host      ").replace("gpu 7", "gpu 7     ")
     moved = later.replace("train.py(3)", "train.py(9)")

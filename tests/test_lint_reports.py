@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -110,10 +110,12 @@ class Fails(Rule):
 RULES: dict[str, type[Rule]] = {"FAI001": Fails, "HOS001": Hostile}
 
 
+@cache
 def hostile() -> Report:
     return lint([Recording(EVIL, load_drawn(DRAWING))], RULES, Config())
 
 
+@cache
 def ordinary() -> Report:
     """Return a report that has everything: findings, skipped, allowed, unused."""
 
@@ -148,21 +150,25 @@ class Quiet(Rule):
     priced = False
 
 
+FORMS = ("full", "concise", "json", "sarif", "github", "markdown")
+
+
 def rendered(report: Report, rules: Rules = RULES) -> dict[str, str]:
-    return {
-        "full": lint_full.render(report, width=80, color=False),
-        "concise": lint_concise.render(report),
-        "json": lint_json.render(report),
-        "sarif": lint_sarif.render(report, rules),
-        "github": lint_github.render(report),
-        "markdown": lint_markdown.render(report),
-    }
+    texts = (
+        lint_full.render(report, width=80, color=False),
+        lint_concise.render(report),
+        lint_json.render(report),
+        lint_sarif.render(report, rules),
+        lint_github.render(report),
+        lint_markdown.render(report),
+    )
+    return dict(zip(FORMS, texts, strict=True))
 
 
 # Nothing acts on who reads.
 
 
-@pytest.mark.parametrize("form", list(rendered(hostile())))
+@pytest.mark.parametrize("form", FORMS)
 def test_no_format_lets_a_name_act_on_the_terminal(form: str) -> None:
     text = rendered(hostile())[form]
 
@@ -314,12 +320,16 @@ def sarif_schema(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN4
     return page.json()
 
 
-@pytest.mark.parametrize("report", [hostile(), ordinary(), lint([], RULES, Config())])
-def test_sarif_is_valid(report: Report, sarif_schema: Any) -> None:  # noqa: ANN401 - a JSON schema
+def empty() -> Report:
+    return lint([], RULES, Config())
+
+
+@pytest.mark.parametrize("report", [hostile, ordinary, empty])
+def test_sarif_is_valid(report: Callable[[], Report], sarif_schema: Any) -> None:  # noqa: ANN401 - a JSON schema
     jsonschema = pytest.importorskip("jsonschema", reason="validates SARIF")
     rules = RULES | dict.fromkeys(("ABC001", "ABC002"), Quiet)
 
-    log = json.loads(lint_sarif.render(report, rules))
+    log = json.loads(lint_sarif.render(report(), rules))
 
     assert sarif_schema["title"].startswith("Static Analysis Results Format (SARIF)")
     checked = jsonschema.validators.validator_for(sarif_schema)(sarif_schema)
@@ -528,6 +538,7 @@ def test_a_full_report_keeps_to_the_width(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+@pytest.mark.real
 def test_color_changes_nothing_but_color() -> None:
     plain = lint_full.render(ordinary(), width=80, color=False)
     colored = lint_full.render(ordinary(), width=80, color=True)

@@ -245,6 +245,7 @@ def test_sarif_has_the_bytes(tmp_path: Path) -> None:
     assert "16.0 MiB (3%)" in result["message"]["text"]
 
 
+@pytest.mark.real
 def test_names_in_a_snapshot_cannot_act_on_a_terminal(tmp_path: Path) -> None:
     history = leak().replace(
         "train.py:12 step", "tr\x1b[2J.py:12 step".replace("[", "")

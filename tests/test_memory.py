@@ -389,6 +389,7 @@ def _model(weights: int, layer: int, scores: int) -> Snapshot:
     )
 
 
+@pytest.mark.real
 def test_each_kind_of_memory_has_its_law() -> None:
     found = laws(
         {"weights": 64, "layer": 20, "scores": 8},
@@ -414,6 +415,7 @@ def test_two_values_make_a_law_likely_at_most() -> None:
     assert found["attention scores"] == "likely quadratic"
 
 
+@pytest.mark.real
 def test_a_sum_of_two_laws_is_given_its_power() -> None:
     found = laws(
         {"weights": 64, "layer": 10, "scores": 8},

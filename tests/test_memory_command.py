@@ -241,6 +241,7 @@ def odd(content: dict[str, Any], dice: random.Random) -> None:
             event[key] = dice.choice([0, -1, 1 << 40] + [None] * (key != "size"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_histories_that_make_no_sense_are_shown_or_refused(
     seed: int, tmp_path: Path
@@ -316,6 +317,7 @@ def runs(folder: Path, *values: tuple[str, int, int]) -> list[Path]:
     ]
 
 
+@pytest.mark.real
 def test_scaling_names_the_law_of_each_category(tmp_path: Path) -> None:
     found = runs(tmp_path, ("512", 10, 4), ("2048", 40, 64), ("1024", 20, 16))
 
@@ -329,6 +331,7 @@ def test_scaling_names_the_law_of_each_category(tmp_path: Path) -> None:
     assert "linear" in by_name["activations"]
 
 
+@pytest.mark.real
 def test_scaling_as_json_has_the_sizes(tmp_path: Path) -> None:
     found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
 
@@ -357,6 +360,7 @@ def test_scaling_that_cannot_be_says_why(
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.real
 def test_scaling_as_a_page_draws_the_laws(tmp_path: Path) -> None:
     found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
 
@@ -379,6 +383,7 @@ def test_scaling_needs_numbers_and_labels(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.real
 def test_scaling_takes_plain_snapshots_with_labels(tmp_path: Path) -> None:
     found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
     snapshots = [next(run.glob("*.pickle*")) for run in found]

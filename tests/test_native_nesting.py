@@ -22,6 +22,8 @@ from traceq.native import _native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.real
+
 compiled = pytest.mark.skipif(not native.available(), reason="it was not built")
 # Short times, so that many begin and end together, overlap or enclose each other.
 SPANS = st.lists(

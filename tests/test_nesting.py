@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,12 +67,14 @@ def ancestors(parent: list[int | None], row: int) -> list[int]:
     return found
 
 
+@pytest.mark.real
 @settings(max_examples=200, deadline=None)
 @given(SPANS)
 def test_the_parent_is_the_last_event_before_that_encloses(spans: Spans) -> None:
     assert found_parents(spans) == parents_by_loop(spans)
 
 
+@pytest.mark.real
 @settings(max_examples=100, deadline=None)
 @given(SPANS)
 def test_the_depth_is_the_number_of_ancestors(spans: Spans) -> None:
@@ -82,6 +85,7 @@ def test_the_depth_is_the_number_of_ancestors(spans: Spans) -> None:
     assert found == [len(ancestors(parent, row)) for row in range(len(spans))]
 
 
+@pytest.mark.real
 @settings(max_examples=200, deadline=None)
 @given(SPANS)
 def test_each_instant_is_of_the_event_that_started_last_of_those_open(
@@ -101,6 +105,7 @@ def test_each_instant_is_of_the_event_that_started_last_of_those_open(
     assert found_self_times(spans) == expected
 
 
+@pytest.mark.real
 @settings(max_examples=100, deadline=None)
 @given(SPANS)
 def test_self_times_of_a_thread_add_up_to_its_covered_time(spans: Spans) -> None:

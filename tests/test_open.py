@@ -169,7 +169,7 @@ def test_nothing_but_get_is_answered(method: str, served: Served) -> None:
     assert _asked(served, method=method)[0].status == 501
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_command_ends_once_the_trace_was_fetched(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_bytes(CONTENT)

@@ -30,6 +30,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_result_goes_to_a_file_and_an_existing_one_is_refused(
     name: str, tmp_path: Path
@@ -89,7 +90,7 @@ def on_terminal(*words: str, **environment: str) -> str:
     return content.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_a_rule_page_is_rendered_on_a_terminal_and_markdown_elsewhere() -> None:
     shown, raw = on_terminal("rule", "ATT001"), on_terminal("rule", "ATT001", "--raw")
     page = traceq("rule", "ATT001").out

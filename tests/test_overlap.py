@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def covers(spans: list[tuple[int, int]], moment: int) -> bool:
     return any(start <= moment < end for start, end in spans)
 
 
+@pytest.mark.real
 @settings(max_examples=200, deadline=None)
 @given(_SPANS, _SPANS)
 def test_overlap_is_the_number_of_moments_that_others_cover(
@@ -36,6 +38,7 @@ def test_overlap_is_the_number_of_moments_that_others_cover(
     ]
 
 
+@pytest.mark.real
 @settings(max_examples=200, deadline=None)
 @given(_SPANS)
 def test_disjoint_spans_cover_what_the_spans_cover_each_moment_once(

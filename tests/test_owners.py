@@ -137,6 +137,7 @@ def test_own_code_of_the_configuration_is_a_list(tmp_path: Path) -> None:
         read_config(file)
 
 
+@pytest.mark.real
 def test_the_command_line_says_what_is_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

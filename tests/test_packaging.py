@@ -112,12 +112,14 @@ def files_below(folder: Path) -> set[str]:
     return {file.as_posix() for file in found if not set(file.parts) & set(left)}
 
 
+@pytest.mark.slow
 def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
 
     assert tops == {"traceq", f"traceq-{__version__}.dist-info"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_wheel_carries_the_folder_whole(name: str, wheel: Path) -> None:
     inside = f"traceq/_bundled/{name}/"
@@ -130,6 +132,7 @@ def test_the_wheel_carries_the_folder_whole(name: str, wheel: Path) -> None:
     assert carried == files_below(ROOT / name)
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_the_templates_and_assets_of_pages(wheel: Path) -> None:
     carried = set(zipfile.ZipFile(wheel).namelist())
 
@@ -140,6 +143,7 @@ def test_the_wheel_carries_the_templates_and_assets_of_pages(wheel: Path) -> Non
         assert {f"{inside}/{file}" for file in files} <= carried
 
 
+@pytest.mark.slow
 def test_the_wheel_starts_the_command_line(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         scripts = archive.read(f"traceq-{__version__}.dist-info/entry_points.txt")
@@ -147,6 +151,7 @@ def test_the_wheel_starts_the_command_line(wheel: Path) -> None:
     assert b"traceq = traceq.cli:main" in scripts
 
 
+@pytest.mark.slow
 @with_bin
 def test_an_installed_copy_runs(installed: Path) -> None:
     out = run_installed(installed, "-m", "traceq", "--version")
@@ -154,6 +159,7 @@ def test_an_installed_copy_runs(installed: Path) -> None:
     assert out == f"traceq {__version__}\n"
 
 
+@pytest.mark.slow
 @with_bin
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_installed_copy_finds_its_own_folder(name: str, installed: Path) -> None:
@@ -183,6 +189,7 @@ def test_compiled_code_compiles_without_a_warning(source: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @compiled
 def test_the_wheel_carries_all_compiled_code(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
@@ -228,6 +235,7 @@ def fixtures(installed: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @with_bin
 def test_an_installed_copy_lints(installed: Path, fixtures: Path) -> None:
     trace = fixtures / "copies" / "trace.json.gz"
@@ -237,6 +245,7 @@ def test_an_installed_copy_lints(installed: Path, fixtures: Path) -> None:
     assert "CPY003 pageable-host-copy" in out
 
 
+@pytest.mark.slow
 @with_bin
 def test_an_installed_copy_checks(installed: Path, fixtures: Path) -> None:
     out = run_installed(installed, "-m", "traceq", "check", fixtures)
@@ -244,6 +253,7 @@ def test_an_installed_copy_checks(installed: Path, fixtures: Path) -> None:
     assert out.endswith("3 fixtures, all as expected\n")
 
 
+@pytest.mark.slow
 @with_bin
 def test_an_installed_copy_compares(installed: Path, fixtures: Path) -> None:
     before, after = (
@@ -255,6 +265,7 @@ def test_an_installed_copy_compares(installed: Path, fixtures: Path) -> None:
     assert "CPY003" in out
 
 
+@pytest.mark.slow
 @with_bin
 def test_an_installed_copy_looks_at_memory(installed: Path, fixtures: Path) -> None:
     snapshot = fixtures / "oom_fragmented" / "snapshot.pickle.gz"
@@ -264,6 +275,7 @@ def test_an_installed_copy_looks_at_memory(installed: Path, fixtures: Path) -> N
     assert "GiB" in out
 
 
+@pytest.mark.slow
 @with_bin
 def test_an_installed_copy_shrinks(installed: Path, fixtures: Path) -> None:
     fixture, small = fixtures / "copies_fixed", installed / "work" / "small"
@@ -274,6 +286,7 @@ def test_an_installed_copy_shrinks(installed: Path, fixtures: Path) -> None:
     assert (small / name).read_bytes() == (fixture / name).read_bytes()
 
 
+@pytest.mark.slow
 @with_bin
 @pytest.mark.collect
 def test_an_installed_copy_records_and_lints_what_it_recorded(installed: Path) -> None:

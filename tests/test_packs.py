@@ -49,6 +49,7 @@ def ran(tmp_path: Path) -> bool:
     return (tmp_path / "pack" / "ran").exists()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
 def test_a_pack_that_nobody_has_trusted_does_not_run(
     words: tuple[str, ...], folder: Path, tmp_path: Path
@@ -76,6 +77,7 @@ def test_a_repository_makes_no_pack_trusted(
     assert "were not loaded" in answer.err
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("words", COMMANDS[:3], ids=lambda words: words[0])
 def test_a_pack_that_was_trusted_once_runs_and_is_named_first(
     words: tuple[str, ...], folder: Path, tmp_path: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ PATTERNS = st.lists(BRANCHES, min_size=1, max_size=3).map("|".join)
 NAMES = st.lists(st.text(LETTERS + "A.( ", max_size=7), min_size=1, max_size=20)
 
 
+@pytest.mark.real
 @settings(max_examples=200, deadline=None)
 @given(PATTERNS, NAMES)
 def test_texts_match_what_the_pattern_matches(pattern: str, names: list[str]) -> None:

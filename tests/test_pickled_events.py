@@ -171,6 +171,7 @@ def test_numbers_of_all_lengths_are_read(
     assert read_snapshot(path).events["address"].unique().to_list() == [number]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("shape", [event, with_shared_stacks, with_pools])
 def test_of_broken_snapshots_the_same_is_read_with_and_without_compiled_code(

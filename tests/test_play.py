@@ -14,6 +14,8 @@ from traceq.analysis.replay.idle_account import _summed, _waited
 from traceq.analysis.replay.model import StepModel
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 
+pytestmark = pytest.mark.real
+
 compiled = pytest.mark.skipif(not native.available(), reason="it was not built")
 examples = settings(max_examples=150, deadline=None)
 
@@ -109,6 +111,7 @@ def played(
     return host, run.step_ns, replay.timeline(scale, changes)
 
 
+@pytest.mark.slow
 @compiled
 @examples
 @given(WORK, WAITS, SCALES, st.booleans(), st.booleans())

@@ -265,6 +265,7 @@ def cleaned_snapshot(folder: Path, snapshot: dict[str, Any]) -> bytes:
         return b"refused"
 
 
+@pytest.mark.slow
 def test_a_word_in_any_field_of_a_trace_is_gone(tmp_path: Path) -> None:
     kept = [
         (way, word)
@@ -276,6 +277,7 @@ def test_a_word_in_any_field_of_a_trace_is_gone(tmp_path: Path) -> None:
     assert kept == []
 
 
+@pytest.mark.real
 def test_a_word_under_an_unknown_key_of_a_trace_is_gone(tmp_path: Path) -> None:
     for way in objects(TRACE):
         for value in (MARK, None, [1], {"a": 1}):
@@ -344,6 +346,7 @@ def test_a_snapshot_that_torch_wrote_stays_as_it_is(tmp_path: Path) -> None:
 WARNING = "a.py:7: UserWarning: called a synchronizing CUDA operation"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "line",
     [
@@ -402,6 +405,7 @@ def test_regions_keep_their_texts_if_asked(tmp_path: Path) -> None:
     assert b"attention of eve" not in read_written(file).json()
 
 
+@pytest.mark.slow
 def test_a_run_folder_leaves_no_word_in_a_fixture(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

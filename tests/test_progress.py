@@ -85,7 +85,7 @@ def test_only_who_watches_hears() -> None:
     assert heard == [("graph", 1, 2, "x")]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
 def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end() -> (
     None
@@ -100,7 +100,7 @@ def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end()
     assert b"ATT001" in out
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
 def test_who_wants_it_quiet_sees_no_progress() -> None:
     out, err = _on_terminal("--quiet", "lint", str(TRACE), "--no-cache")

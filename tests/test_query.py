@@ -167,6 +167,7 @@ def many_ops(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("form", ["table", "csv"])
 def test_a_large_result_is_written_whole(form: str, tmp_path: Path) -> None:
     path = many_ops(tmp_path / "many.json", 30_000)

@@ -14,7 +14,7 @@ from test_schemas import errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("jobs")]
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("jobs")]
 
 
 @pytest.fixture
@@ -75,6 +75,7 @@ def test_budgets_beside_the_traces_take_the_place_of_what_they_show(
     assert kinds(found, fails=True) == ["new"]
 
 
+@pytest.mark.slow
 def test_a_job_can_be_a_fixture(jobs: Path) -> None:
     (jobs / "late" / "origin.toml").write_text('program = "Rank 2 sleeps."\n')
     status, found = checked("late")

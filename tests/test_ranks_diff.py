@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import recordings
 from command import traceq
 from ranking import Works, write_job
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 EVEN = [Works()] * 4
 LATE = [Works(), Works(), Works(sleep=400), Works()]
@@ -21,15 +22,23 @@ SLOW = [Works(), Works(compute=1300), Works(), Works()]
 FORMATS = ("full", "concise", "json", "github", "markdown", "html")
 
 
-@pytest.fixture
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three jobs: all ranks alike, rank 2 sleeps, and rank 1 is slow."""
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("jobs")
     for name, ranks in (("even", EVEN), ("late", LATE), ("slow", SLOW)):
-        write_job(tmp_path / name, ranks)
-    return tmp_path
+        write_job(folder / name, ranks)
+    return folder
 
 
+@pytest.fixture
+def jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to where the jobs are, which no test changes."""
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@cache
 def compared(*arguments: str | Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
         traceq("diff", *arguments, "--no-cache", "--format", "json").out

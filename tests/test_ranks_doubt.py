@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from traceq.ranks.analysis import Analysis
 
+pytestmark = pytest.mark.real
+
 
 def noisy(
     folder: Path, seed: int, *, sleep: int = 0, ranks: int = 4, steps: int = 5
@@ -40,6 +42,7 @@ def noisy(
     return analysed(write_job(folder, works))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_ranks_that_are_late_by_chance_are_not_named(tmp_path: Path, seed: int) -> None:
     found = noisy(tmp_path, seed)

@@ -19,12 +19,15 @@ from traceq.ranks.job import Unread, assemble
 if TYPE_CHECKING:
     from traceq.ranks.job import Job
 
+pytestmark = pytest.mark.real
+
 MS = 1_000_000
 US = 1_000
 # Collectives that two ranks or more recorded, by hand from the files.
 SHARED = {"dlrm": 8, "resnet18": 12, "torchrec_a2a": 13}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_all_collectives_that_two_ranks_recorded_are_matched(name: str) -> None:
     job = real_job(name)
@@ -42,6 +45,7 @@ def test_a_window_that_begins_a_collective_later_is_shifted_by_one() -> None:
     assert places.to_list() == [5, 5, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_no_pair_is_wrong_where_windows_are_cut_at_random(name: str) -> None:
     chance = random.Random(name)  # noqa: S311 - a test

@@ -11,6 +11,8 @@ import recordings
 from traceq.ranks.analysis import analyse
 from traceq.ranks.job import assemble
 
+pytestmark = pytest.mark.real
+
 _HOST_BOUND, _GPU_BOUND = (
     "public/a100_nccl.json.gz",
     "public/mi300_resnet_checkpoint.json.gz",
@@ -24,6 +26,7 @@ _PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", _PLANTED)
 def test_the_planted_rank_is_found_with_its_cause(plant: str) -> None:
     chance = random.Random(plant)  # noqa: S311 - a test
@@ -40,6 +43,7 @@ def test_the_planted_rank_is_found_with_its_cause(plant: str) -> None:
     assert [one.ranks for one in found] == [(late,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [_HOST_BOUND, _GPU_BOUND])
 def test_noise_alone_makes_no_straggler(file: str) -> None:
     chance = random.Random(file)  # noqa: S311 - a test

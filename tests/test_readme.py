@@ -28,6 +28,7 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
+@pytest.mark.real
 @pytest.mark.golden
 def test_the_demo_is_what_lint_prints() -> None:
     assert_block("demo", traceq("lint", "--fail-on", "error", DEMO, width=80).out)
@@ -48,6 +49,7 @@ def test_the_rule_that_the_page_on_rules_shows_passes_its_own_examples(
     assert traceq("test", tmp_path).out == "2 of 2 examples hold\n"
 
 
+@pytest.mark.real
 def test_the_configuration_that_the_page_on_lint_shows_is_accepted(
     tmp_path: Path,
 ) -> None:

@@ -85,6 +85,7 @@ def recorded(
     return load(path, cache=False)
 
 
+@pytest.mark.real
 def test_a_buffer_that_the_profiler_asks_for_is_no_time_of_the_step(
     tmp_path: Path,
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_buffer_that_the_profiler_asks_for_is_no_time_of_the_step(
     assert bound_of(held, None).recorded_step_ns > bound_of(short, None).step_ns
 
 
+@pytest.mark.real
 def test_without_the_profilers_word_the_time_is_the_operators(tmp_path: Path) -> None:
     one, other = (recorded(tmp_path, drawing) for drawing in (LONG, SHORT))
 
@@ -180,6 +182,7 @@ def test_a_single_step_says_nothing_of_launches_of_graphs() -> None:
     assert "held" not in finding.message
 
 
+@pytest.mark.real
 def test_what_a_wrapper_of_compiled_code_takes_between_its_calls_is_the_profilers(
     tmp_path: Path,
 ) -> None:
@@ -194,6 +197,7 @@ def test_what_a_wrapper_of_compiled_code_takes_between_its_calls_is_the_profiler
     )
 
 
+@pytest.mark.real
 def test_what_a_function_of_the_users_takes_between_its_calls_is_its_own(
     tmp_path: Path,
 ) -> None:

@@ -189,6 +189,7 @@ def test_without_calls_of_the_runtime_it_is_not_known_what_launches() -> None:
     assert _loading_ns(calls) == pytest.approx(2e6 - slowed, rel=0.01)
 
 
+@pytest.mark.real
 def test_steps_recorded_without_stacks_are_estimated_near_the_measured_ones() -> None:
     errors = {one.name: abs(one.error) for one in estimates(FOLDER)}
     # Too high as ever: 0.69 with all of what recording its graphs takes.

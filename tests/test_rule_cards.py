@@ -94,6 +94,7 @@ def test_a_broken_file_of_pages_is_written_again(cache: Path, content: bytes) ->
     assert len(file.read_bytes()) > 10_000
 
 
+@pytest.mark.real
 def test_only_the_last_few_files_are_kept(cache: Path, tmp_path: Path) -> None:
     for number in range(10):
         rule_index.whole([write_pack(tmp_path / f"pack{number}", "Says one thing.")])
@@ -111,7 +112,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing(
     assert rule_index.whole()["SYN001"].said_page
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.usefixtures("cache")
 def test_a_page_is_shown_again_without_polars() -> None:
     rule_index.whole()

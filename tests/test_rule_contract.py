@@ -126,6 +126,7 @@ def test_the_list_of_what_rules_import_is_short_and_all_of_it_is_used() -> None:
     assert sum(map(len, used.values())) <= MOST_NAMES
 
 
+@pytest.mark.real
 def test_few_members_of_listed_modules_are_used() -> None:
     members = set()
     for file in FILES:

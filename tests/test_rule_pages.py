@@ -103,6 +103,7 @@ def test_a_finding_of_a_recording_is_what_lint_prints(recording: str) -> None:
             assert_seen(code, printed(report, code))
 
 
+@pytest.mark.real
 @pytest.mark.golden
 @pytest.mark.parametrize("code", [code for code, (of, _) in SEEN.items() if not of])
 def test_a_finding_of_a_drawing_is_what_lint_prints(code: str) -> None:

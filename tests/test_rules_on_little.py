@@ -19,7 +19,7 @@ from traceq.testing import draw
 from traceq.testing.examples import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 Event = dict[str, Any]
@@ -86,7 +86,22 @@ LITTLE: dict[str, Callable[[Events], Events]] = {
         event | {"dur": 0} if is_gpu(event) else event for event in events
     ],
 }
-each_loss = pytest.mark.parametrize("lost", LITTLE)
+
+
+def each_loss(name: str, among: Iterable[str]) -> pytest.MarkDecorator:
+    """Return all losses for each of some things; of one thing, one is not slow."""
+    return pytest.mark.parametrize(
+        (name, "lost"),
+        [
+            pytest.param(
+                one,
+                lost,
+                marks=[pytest.mark.slow] if (turn - number) % len(LITTLE) else [],
+            )
+            for number, one in enumerate(among)
+            for turn, lost in enumerate(LITTLE)
+        ],
+    )
 
 
 def crashed(document: dict[str, Any], lost: str, folder: Path, *codes: str) -> object:
@@ -101,9 +116,8 @@ def crashed(document: dict[str, Any], lost: str, folder: Path, *codes: str) -> o
     return outcome(Recording("little", trace), *codes).crashed
 
 
-@pytest.mark.slow
-@each_loss
-@pytest.mark.parametrize("code", bundled_rules())
+@pytest.mark.real
+@each_loss("code", bundled_rules())
 def test_a_rule_runs_on_what_is_left_of_its_examples(
     code: str, lost: str, tmp_path: Path
 ) -> None:
@@ -118,9 +132,8 @@ def test_a_rule_runs_on_what_is_left_of_its_examples(
         assert not crashed(document, lost, tmp_path, code)
 
 
-@pytest.mark.slow
-@each_loss
-@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.real
+@each_loss("name", VARIED)
 def test_all_rules_run_on_what_is_left_of_a_real_trace(
     name: str, lost: str, tmp_path: Path
 ) -> None:

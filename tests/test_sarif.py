@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from conftest import ROOT
 from linting import bundled_rules
+from recordings import by_trace
 
 from traceq.check.fixture import Fixture, find_fixtures, read_fixture
 from traceq.linter.config import Config
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 RULES = bundled_rules()
 TOOL = shutil.which("sarif-multitool")
 FIXTURES = find_fixtures([ROOT / "fixtures"])
+BY_NAME = {one.relative_to(ROOT / "fixtures").as_posix(): one for one in FIXTURES}
 MOST = {"rules": 25_000, "results": 25_000, "tags": 20, "locations": 1_000}
 
 
@@ -43,9 +45,7 @@ def log_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "folder", FIXTURES, ids=lambda folder: str(folder.relative_to(ROOT))
-)
+@pytest.mark.parametrize("folder", by_trace(BY_NAME))
 def test_every_result_can_be_shown_at_a_line_of_the_repository(folder: Path) -> None:
     (run,) = log_of(folder)["runs"]
 
@@ -108,7 +108,7 @@ def test_a_rule_of_another_pack_has_no_page_on_our_site(tmp_path: Path) -> None:
     assert {*rules} - linked == {"USR001"}
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.skipif(
     TOOL is None or platform.machine() != "x86_64",
     reason="needs `npm install --global @microsoft/sarif-multitool`, on x86-64",

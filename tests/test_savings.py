@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from traceq.model.lint_report import Outcome
 
+pytestmark = pytest.mark.real
+
 BENCHMARKS = ROOT / "benchmarks"
 _MS = 1_000_000
 FILES = ("pairs", "pairs_held_out")
@@ -69,11 +71,13 @@ def _said(pair: str) -> float:
     return _left(pair)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_step_after_the_fixes_is_foretold_within_a_factor_of_two(pair: str) -> None:
     assert _after(pair) / 2 <= _said(pair) <= 2 * _after(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_at_the_median_the_step_after_the_fixes_is_foretold_within_a_fifth(
     file: str,

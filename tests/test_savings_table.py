@@ -65,7 +65,7 @@ def test_the_examples_in_words_are_pairs_of_the_benchmark() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_what_the_benchmark_found_last_is_what_it_finds() -> None:
     pairs = {pair.sick: pair for pair in read_pairs(ROOT / "benchmarks" / "pairs.json")}
     (kept,) = (one for one in RESULTS if one.pair == "norm_mismatch")

@@ -16,7 +16,6 @@ import pytest
 from fuzz_seeds import read_seeds
 from layouts import LAYOUTS, timed
 from mutate import text_of
-from recordings import FIXTURE_TRACES
 
 from traceq import native
 from traceq.errors import TraceqError
@@ -90,11 +89,10 @@ def seen_both_ways(
 
 
 @compiled
-@pytest.mark.parametrize("name", FIXTURE_TRACES)
 def test_tables_of_recordings_are_those_of_the_reference(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    fixture_trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scanned, reference = seen_both_ways(FIXTURE_TRACES[name], monkeypatch)
+    scanned, reference = seen_both_ways(fixture_trace, monkeypatch)
 
     assert scanned == reference
 
@@ -217,6 +215,7 @@ def test_text_that_is_broken_is_read_as_by_the_reference(
     assert scanned == reference
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))

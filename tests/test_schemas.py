@@ -86,7 +86,7 @@ def test_a_document_that_lacks_a_field_does_not_fit(name: str) -> None:
     assert errors(name, {"version": 0})
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -134,6 +134,7 @@ def test_the_report_of_a_job_fits_its_schema() -> None:
     assert errors("ranks", json.loads(ranks_json.render(job, report))) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "ranks", [[Works()] * 3, [Works(), Works(sleep=300), Works(compute=1500)]]
 )

@@ -107,6 +107,7 @@ def test_a_folder_is_never_absolute(given: str, shown: str) -> None:
     assert redact.folder(given, home="/home/ann") == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["a", "a=", "://", "-a ", "token=<", "Ab"])
 def test_a_long_line_ends_in_linear_time(part: str) -> None:
     text = part * 50_000
@@ -130,7 +131,7 @@ def test_warnings_are_kept_without_credentials(
     assert shown == ["HF_TOKEN=hf_abcdefghijk"]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_neither_run_nor_log_has_a_secret(tmp_path: Path) -> None:
     program = "import sys; sys.stderr.write('token=' + 'a1b2c3d4e5' + '\\nBear')"
     program += "; sys.stderr.flush(); sys.stderr.write('er zzzz9999\\nplain')"

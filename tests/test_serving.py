@@ -183,6 +183,7 @@ def test_decodes_of_a_step_are_counted_if_they_can_be(
     assert [one.message for one in found.findings] == [says]
 
 
+@pytest.mark.real
 def test_a_summary_counts_the_decodes_of_a_step() -> None:
     summary = summarise(whole_generation())
 
@@ -284,6 +285,7 @@ def codes(trace: Trace) -> set[str]:
     return {one.code for one in found if one.severity is not Severity.info}
 
 
+@pytest.mark.real
 def test_phases_of_a_generate_loop_are_known_without_marks() -> None:
     found = iterations(recorded("generate_static_compiled"))
 
@@ -293,12 +295,14 @@ def test_phases_of_a_generate_loop_are_known_without_marks() -> None:
     assert found["known_by"].to_list() == ["shapes", *["guess"] * 7]
 
 
+@pytest.mark.real
 def test_the_summary_of_a_serving_trace_fits_its_schema() -> None:
     summary = summarise(recorded("sync_item_graph_vllm"))
 
     assert errors("summary", json.loads(summary_json.render([summary]))) == []
 
 
+@pytest.mark.real
 def test_a_sync_per_token_is_one_finding() -> None:
     trace = recorded("sync_item_graph_vllm")
 
@@ -317,6 +321,7 @@ def test_a_sync_per_token_is_said_to_cost_what_it_did() -> None:
     assert found.step_ns == pytest.approx(0.922e6, rel=0.05)
 
 
+@pytest.mark.real
 def test_a_loop_that_reads_tokens_one_iteration_late_is_clean() -> None:
     trace = recorded("host_gap_overlapped_vllm")
 
@@ -328,6 +333,7 @@ def test_a_loop_that_reads_tokens_one_iteration_late_is_clean() -> None:
     assert decode["gap_share"] < 0.1
 
 
+@pytest.mark.real
 def test_the_padding_of_a_graph_is_known_with_its_capture() -> None:
     trace = recorded("graph_32_for_20_vllm", "graph_32_for_20.capture")
     found = iterations(trace)
@@ -338,6 +344,7 @@ def test_the_padding_of_a_graph_is_known_with_its_capture() -> None:
     assert codes(recorded("graph_32_for_20_vllm")) == set()
 
 
+@pytest.mark.real
 def test_a_prefill_before_a_loop_that_decodes_is_no_warm_up() -> None:
     for name in ("sync_item_graph_vllm", "generate_static_compiled"):
         trace = recorded(name)
@@ -345,6 +352,7 @@ def test_a_prefill_before_a_loop_that_decodes_is_no_warm_up() -> None:
         assert not outcome(Recording("trace", trace), "TRC003").findings
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("code", "others"),
     [
@@ -361,6 +369,7 @@ def test_one_fact_is_one_finding(code: str, others: set[str]) -> None:
     assert not others & {one.code for one in found}
 
 
+@pytest.mark.real
 def test_the_example_of_a_training_is_not_shown_for_a_decode_loop() -> None:
     example = bundled_rules()["SRV001"].examples[0]
     (found,) = drawn_findings(example.drawing, "LCH002")
@@ -368,6 +377,7 @@ def test_the_example_of_a_training_is_not_shown_for_a_decode_loop() -> None:
     assert found.example == ""
 
 
+@pytest.mark.real
 def test_what_is_in_no_module_stays_where_modules_are_known() -> None:
     drawing = bundled_rules()["SRV001"].examples[0].drawing
     first, *others = drawing.splitlines()
@@ -446,6 +456,7 @@ def test_a_cache_of_transformers_is_advised_where_it_runs(
     assert (_STATIC in found.advice) == bool(says)
 
 
+@pytest.mark.real
 def test_an_example_of_generate_is_given_where_it_runs() -> None:
     assert (
         "generate" in _grown("SRV007", "transformers/generation/utils.py(9): f").example

@@ -35,6 +35,8 @@ from traceq.testing.timeline import draw
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.real
+
 COPIES = ROOT / "fixtures" / "copies" / "trace.json.gz"
 TWINS = ROOT / "fixtures" / "twins"
 MANUAL = ROOT / "fixtures" / "attn_manual" / "snapshot.pickle.gz"
@@ -102,6 +104,7 @@ def test_the_same_is_found_in_less_than_half(copies: Path) -> None:
     assert file.stat().st_size < COPIES.stat().st_size / 2
 
 
+@pytest.mark.slow
 def test_shrinking_what_is_shrunk_gives_the_same_bytes(
     copies: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +114,7 @@ def test_shrinking_what_is_shrunk_gives_the_same_bytes(
         assert (tmp_path / "again" / name).read_bytes() == (copies / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["copies_fixed", "graph_rerecord", "oom_fragmented"])
 def test_committed_fixtures_are_as_small_as_they_get(name: str, tmp_path: Path) -> None:
     answer = traceq("shrink", TWINS / name, "-o", tmp_path / name)
@@ -167,6 +171,7 @@ def test_two_of_many_steps_are_kept_whole(tmp_path: Path) -> None:
     assert trace.ops.height == 6
 
 
+@pytest.mark.slow
 def test_work_that_the_gpu_was_still_busy_with_is_kept(tmp_path: Path) -> None:
     trace = steps(4)
     late = [one for one in trace["traceEvents"] if one["name"].startswith("Memcpy")][1]
@@ -184,6 +189,7 @@ def test_one_step_is_kept_only_where_two_are_too_large(tmp_path: Path) -> None:
     assert {one.code for one in made.seen.findings} >= {"SYN001", "TRC002"}
 
 
+@pytest.mark.slow
 def test_what_cannot_go_is_said_with_what_would_be_otherwise(tmp_path: Path) -> None:
     trace = steps(2)
     for event in trace["traceEvents"]:
@@ -200,6 +206,7 @@ def test_what_cannot_go_is_said_with_what_would_be_otherwise(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.slow
 def test_a_trace_that_stays_too_large_says_why(tmp_path: Path) -> None:
     answer = traceq("shrink", TWINS / "moe_loop", "-o", tmp_path / "x", "--max-kb", "1")
 
@@ -207,6 +214,7 @@ def test_a_trace_that_stays_too_large_says_why(tmp_path: Path) -> None:
     assert "without operators that start nothing on the GPU: LCH001 in" in answer.out
 
 
+@pytest.mark.slow
 def test_operators_that_start_nothing_go_only_if_it_is_too_large(
     tmp_path: Path,
 ) -> None:
@@ -251,6 +259,7 @@ def private(tmp_path: Path) -> str:
     return gzip.decompress(made.trace).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "word",
     [
@@ -410,6 +419,7 @@ def test_only_lines_that_rules_read_are_kept() -> None:
     assert needed_lines(lines, bundled_rules(), FEW) == [NEEDED]
 
 
+@pytest.mark.slow
 def test_a_log_comes_along_without_private_paths(tmp_path: Path) -> None:
     log = log_lines(f"my token\n{WARNING}\n")
 
@@ -483,6 +493,7 @@ def as_run(folder: Path, *command: str, **more: object) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_replaced_fixture_keeps_its_budgets_and_its_words(tmp_path: Path) -> None:
     fixture = tmp_path / "fixtures" / "x"
     shutil.copytree(TWINS / "attn_flash", fixture)
@@ -515,6 +526,7 @@ def test_only_a_fixture_can_be_replaced(tmp_path: Path) -> None:
     assert "is not a fixture that --replace could replace" in answer.err
 
 
+@pytest.mark.slow
 def test_the_command_of_a_run_names_files_of_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,6 +548,7 @@ def test_the_command_of_a_run_names_files_of_the_repository(
     assert "words of the command were left out" in answer.out
 
 
+@pytest.mark.slow
 def test_a_command_can_be_given(tmp_path: Path) -> None:
     answer = traceq(
         *("shrink", COPIES, "-o", tmp_path / "small", "--program", "Copies."),
@@ -547,6 +560,7 @@ def test_a_command_can_be_given(tmp_path: Path) -> None:
     assert (origin["program"], origin["command"]) == ("Copies.", "python copies.py")
 
 
+@pytest.mark.slow
 def test_graph_breaks_of_a_run_become_a_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

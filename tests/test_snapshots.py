@@ -489,6 +489,7 @@ def test_an_empty_file_is_called_so(content: bytes, tmp_path: Path) -> None:
     assert "is empty" in refusal(tmp_path, content)
 
 
+@pytest.mark.real
 def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
     whole = pickle.dumps({"segments": [segment(block(512))], "device_traces": []})
     for cut in range(2, len(whole)):
@@ -504,6 +505,7 @@ def test_a_real_file_that_is_cut_off_is_refused(share: float, tmp_path: Path) ->
     assert "is cut off" in refusal(tmp_path, packed[: int(share * len(packed))])
 
 
+@pytest.mark.slow
 def test_bytes_that_flip_give_an_answer_or_a_refusal(tmp_path: Path) -> None:
     whole = pickle.dumps(
         {
@@ -527,6 +529,7 @@ def _nested(depth: int) -> bytes:
     return b"](J\x01\x01\x01\x01" * depth + b"e" * depth
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("depth", [10_000, 1_000_000])
 @pytest.mark.parametrize("key", [b"segments", b"device_traces", b"allocator_settings"])
 def test_deep_nesting_is_refused_and_breaks_nothing(
@@ -554,6 +557,7 @@ def test_deep_nesting_in_an_event_is_refused(tmp_path: Path) -> None:
             read_snapshot(path)
 
 
+@pytest.mark.real
 def test_hollow_containers_that_fill_the_memory_are_refused(tmp_path: Path) -> None:
     content = b"\x80\x02](" + b"]" * 3_000_000 + b"e."
 
@@ -646,6 +650,7 @@ def test_a_damaged_gzip_stream_is_refused(tmp_path: Path) -> None:
     refusal(tmp_path, bytes(packed))
 
 
+@pytest.mark.slow
 def test_a_million_events_are_read(tmp_path: Path) -> None:
     trace = [event("alloc", 512 * at, at % 7 + 1) for at in range(1_000_000)]
     content = {"segments": [], "device_traces": [trace]}

@@ -48,6 +48,7 @@ def instants(spans: Spans) -> set[int]:
     return {at for start, end in spans for at in range(start, end)}
 
 
+@pytest.mark.real
 @examples
 @given(SPANS, TIMES)
 def test_merged_spans_cover_the_same_and_do_not_touch(
@@ -59,6 +60,7 @@ def test_merged_spans_cover_the_same_and_do_not_touch(
     assert all(end < start for (_, end), (start, _) in itertools.pairwise(found))
 
 
+@pytest.mark.real
 @examples
 @given(SPANS, MOMENTS, st.booleans(), TIMES)
 def test_what_is_covered_before_moments(
@@ -75,6 +77,7 @@ def test_what_is_covered_before_moments(
     assert found.to_list() == [sum(at < one for at in covered) for one in moments]
 
 
+@pytest.mark.real
 @examples
 @given(SPANS, st.sets(st.integers(0, 40), min_size=2))
 def test_what_is_covered_between_edges(spans: Spans, edges: set[int]) -> None:
@@ -91,6 +94,7 @@ def test_what_is_covered_between_edges(spans: Spans, edges: set[int]) -> None:
     assert found.rows() == [(at, part) for at, part in enumerate(parts) if part]
 
 
+@pytest.mark.real
 @examples
 @given(MOMENTS, MOMENTS, st.booleans(), TIMES)
 def test_times_before_moments_are_counted(
@@ -108,6 +112,7 @@ def test_times_before_moments_are_counted(
     assert until.to_list() == [sum(at <= one for at in times) for one in moments]
 
 
+@pytest.mark.real
 @examples
 @given(SPANS, MOMENTS)
 def test_events_hold_moments(spans: Spans, moments: list[int]) -> None:

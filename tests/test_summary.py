@@ -100,6 +100,7 @@ def numbers_in(text: str) -> list[str]:
     return re.findall(r"(?<![\w.:,\[])\d[\d,]*\.?\d*%?(?![\w.…])", text)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_narrow_terminal_shows_the_same_facts_as_a_wide_one(width: int) -> None:
     def facts(width: int) -> list[str]:
@@ -109,6 +110,7 @@ def test_a_narrow_terminal_shows_the_same_facts_as_a_wide_one(width: int) -> Non
     assert facts(width) == facts(120)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_no_number_of_a_table_is_cut(width: int) -> None:
     def tables(width: int) -> list[list[str]]:
@@ -137,6 +139,7 @@ gpu 7                       [sgemm_nn<1                  ]          [sgemm_nn<2]
 """  # noqa: E501 - a picture
 
 
+@pytest.mark.real
 def test_a_first_step_that_warms_up_is_marked_and_left_out(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(draw(TRAINING)))
@@ -196,6 +199,7 @@ def test_several_traces_are_named_by_what_tells_them_apart(tmp_path: Path) -> No
     assert names == ["trace", *(str(Path(name)) for name in ("a/1", "a/2", "b/1"))]
 
 
+@pytest.mark.real
 def test_the_same_trace_given_twice_keeps_its_name() -> None:
     names = [line.split()[0] for line in traceq("summary", TRACE, TRACE).lines]
 
@@ -248,6 +252,7 @@ def test_the_csv_file_has_the_same_rows_as_the_csv_format(tmp_path: Path) -> Non
     assert file.read_text() == traceq("summary", *FIXTURES, "--format", "csv").out
 
 
+@pytest.mark.slow
 def test_the_old_spelling_of_a_csv_file_works_and_says_the_new_one(
     tmp_path: Path,
 ) -> None:
@@ -365,6 +370,7 @@ def nasty(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("width", [60, 120])
 def test_nasty_names_cannot_act_on_a_terminal(
@@ -376,12 +382,14 @@ def test_nasty_names_cannot_act_on_a_terminal(
     assert not ACTING & set(answer.out)
 
 
+@pytest.mark.real
 def test_nasty_names_are_text_on_the_screen(nasty: Path) -> None:
     out = traceq("summary", nasty, width=120).out
 
     assert r"=1+1|`x`<b>[red]*_\x1b[2J\u202e\x9b\r\n語" in out
 
 
+@pytest.mark.real
 def test_nasty_names_do_not_break_a_markdown_table(nasty: Path) -> None:
     lines = traceq("summary", nasty, "--format", "markdown").lines
 
@@ -394,6 +402,7 @@ def test_nasty_names_do_not_break_a_markdown_table(nasty: Path) -> None:
         assert not re.search(r"(?<!\\)(`|\*_|\[red)", theirs)
 
 
+@pytest.mark.real
 def test_a_sheet_does_not_compute_the_name_of_a_device(nasty: Path) -> None:
     out = traceq("summary", nasty, "--format", "csv").out
 
@@ -401,6 +410,7 @@ def test_a_sheet_does_not_compute_the_name_of_a_device(nasty: Path) -> None:
     assert row["device"].startswith("'=1+1")
 
 
+@pytest.mark.real
 def test_json_keeps_nasty_names_as_they_are(nasty: Path) -> None:
     (found,) = json.loads(traceq("summary", nasty, "--format", "json").out)["traces"]
 
@@ -451,6 +461,7 @@ def test_a_short_kernel_name_says_what_it_computes(name: str, short: str) -> Non
     assert short_kernel(name) == short
 
 
+@pytest.mark.real
 def test_labels_of_plain_traces_are_columns_of_the_table_and_of_csv(
     tmp_path: Path,
 ) -> None:

@@ -30,6 +30,7 @@ def _lines(text: str, *, whole: bool) -> str:
     return text
 
 
+@pytest.mark.real
 @pytest.mark.golden
 @pytest.mark.parametrize("state", range(6))
 def test_a_state_of_the_program_has_the_findings_that_are_shown(state: int) -> None:
@@ -55,6 +56,7 @@ def test_a_change_is_what_lies_between_two_states(state: int) -> None:
     assert_block(f"tutorial-change-{state}", "\n".join(changed) + "\n")
 
 
+@pytest.mark.real
 @pytest.mark.golden
 def test_the_causes_between_the_first_and_the_last_state_are_shown() -> None:
     found = traceq(

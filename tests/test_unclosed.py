@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def test_what_comes_later_is_not_inside_of_a_call_that_never_returned() -> None:
 _SPAN = st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(1, 20))
 
 
+@pytest.mark.real
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(_SPAN, max_size=20))
 def test_only_calls_that_last_until_the_end_are_cut_and_to_what_is_around(

@@ -89,6 +89,7 @@ def test_a_long_first_step_of_a_period_counts_though_something_was_compiled(
     assert steady_steps(traceq.load(run, cache=False)).count == 16
 
 
+@pytest.mark.real
 def test_a_whole_period_is_said_in_one_line(run: Path) -> None:
     record(run, [LONG, *[SHORT] * 15], "period")
 
@@ -104,6 +105,7 @@ def test_the_measured_step_of_a_whole_period_is_its_mean(run: Path) -> None:
     assert trace.step_ns == round((600_000 + 15 * 60_000) / 16)
 
 
+@pytest.mark.real
 def test_typical_steps_say_what_was_not_recorded(run: Path) -> None:
     record(run, [SHORT] * 3, "typical", period=None)
 
@@ -131,6 +133,7 @@ def test_a_long_step_that_is_too_frequent_is_left_out(
     assert trace.step_ns == 60_000
 
 
+@pytest.mark.real
 def test_steps_that_are_left_out_are_said_with_their_share_of_the_time(
     run: Path,
 ) -> None:
@@ -158,6 +161,7 @@ def test_steps_that_follow_each_other_are_chosen(run: Path) -> None:
     assert trace.steps["averaged"].to_list() == [False, *[True] * 4]
 
 
+@pytest.mark.real
 def test_json_has_the_kinds_of_steps(run: Path) -> None:
     record(run, [SHORT, LONG, SHORT], "consecutive")
 
@@ -175,12 +179,14 @@ def test_json_has_the_kinds_of_steps(run: Path) -> None:
     assert (found["long_ns"], found["typical_ns"]) == (600_000, 60_000)
 
 
+@pytest.mark.real
 def test_steps_that_are_alike_have_no_kinds(run: Path) -> None:
     record(run, [SHORT] * 3, "consecutive", long_steps=None, period=None)
 
     assert kinds(run) is None
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "broken",
     [
@@ -197,6 +203,7 @@ def test_long_steps_that_make_no_sense_are_not_used(broken: object, run: Path) -
     assert kinds(run) is None
 
 
+@pytest.mark.real
 def test_a_bare_trace_says_that_its_steps_differ(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(json.dumps(draw(drawn(SHORT, LONG, SHORT))))
@@ -207,6 +214,7 @@ def test_a_bare_trace_says_that_its_steps_differ(tmp_path: Path) -> None:
     ) in said(file)
 
 
+@pytest.mark.real
 def test_a_step_with_a_pause_is_of_no_other_kind(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(json.dumps(draw(drawn(SHORT, LONG, SHORT, paused=True))))

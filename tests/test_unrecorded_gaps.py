@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from linting import outcome
 from test_start_up import loaded
 
@@ -58,6 +59,7 @@ def test_a_long_gap_is_not_what_a_graph_removes(tmp_path: Path) -> None:
     assert gaps.note == "a step in 1 gap of over 2.00 ms, unrecorded"
 
 
+@pytest.mark.real
 def test_a_short_gap_is_python_of_the_model(tmp_path: Path) -> None:
     finding = found(19, tmp_path)
 
@@ -66,6 +68,7 @@ def test_a_short_gap_is_python_of_the_model(tmp_path: Path) -> None:
     assert not [one for one in finding.evidence if one.label == "gaps"]
 
 
+@pytest.mark.real
 def test_a_gap_in_between_is_the_programs_and_stays(tmp_path: Path) -> None:
     finding = found(100, tmp_path)
 
@@ -89,6 +92,7 @@ def test_a_step_that_goes_on_after_its_last_kernel_is_no_minor_finding(
     assert finding.gpu_idle_ns > 4_000_000
 
 
+@pytest.mark.real
 def test_an_operator_that_computes_on_the_host_is_not_what_a_graph_removes(
     tmp_path: Path,
 ) -> None:

@@ -81,6 +81,7 @@ def first_words() -> Iterator[tuple[str, str]]:
                 yield str(path.relative_to(ROOT)), words[0]
 
 
+@pytest.mark.real
 def test_no_module_begins_with_a_question() -> None:
     modules = dict(first_words())
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MODELS = read_captures(ROOT / "benchmarks" / "models")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def found(name: str, code: str) -> list[Finding]:

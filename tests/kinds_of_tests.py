@@ -1,0 +1,109 @@
+"""Kinds of tests, real and slow: told by what a test does.
+
+Names count in the code of a test, of its fixtures and of the helpers that they call:
+who reads a recording or starts a process need not say so.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from inspect import unwrap
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, TypeGuard
+
+import pytest
+from recordings import ROOT, SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+_TESTS = str(ROOT / "tests")
+_RECORDINGS = (ROOT / "fixtures", SHARED)
+# Stands for the path of a recording, whatever its name.
+_A_FILE = "a recording"
+_READERS = {_A_FILE, "CAPTURES"}
+_PROCESSES = {"subprocess", "LocalCluster", "ProcessPoolExecutor", "Popen"}
+_BROWSERS = {"browser"}
+
+
+def mark(item: pytest.Function) -> None:
+    """Mark a test as real, and as slow, if it is.
+
+    A program that imports torch takes seconds to start, and so does a browser: their
+    tests are slow, but for those that are marked as real by hand.
+    """
+    by_hand = item.get_closest_marker("real") is not None
+    names = _names_of(item)
+    # Each lints one drawing or more; examples of all rules are quick (test_rules.py).
+    of_family = item.path.parent.name == "rules"
+    if of_family or names & (_READERS | _PROCESSES | _BROWSERS):
+        item.add_marker(pytest.mark.real)
+    torch = names & _PROCESSES and item.get_closest_marker("collect")
+    if not by_hand and (torch or names & _BROWSERS):
+        item.add_marker(pytest.mark.slow)
+
+
+def _names_of(item: pytest.Function) -> frozenset[str]:
+    """Return the names that a test uses, with those of its fixtures."""
+    given = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no other way
+    names = _names_in_all(
+        (item.function, *(found[-1].func for found in given.values()))
+    )
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return names | {_A_FILE for one in parameters if _is_recording(one)}
+
+
+@cache
+def _names_in_all(functions: tuple[Callable[..., object], ...]) -> frozenset[str]:
+    return frozenset[str]().union(*(_names_in(unwrap(one)) for one in functions))
+
+
+@cache
+def _names_in(function: object) -> frozenset[str]:
+    """Return the names that a function uses, with those of the helpers it calls."""
+    names = set[str]()
+    seen, left = set[object](), [function]
+    while left:
+        one = left.pop()
+        if one in seen or not _is_ours(one):
+            continue
+        seen.add(one)
+        own = set(_names(one.__code__))
+        names |= own
+        for value in map(one.__globals__.get, own):
+            left += _functions(value)
+            if _is_recording(value):
+                names.add(_A_FILE)
+    return frozenset(names)
+
+
+def _is_ours(one: object) -> TypeGuard[FunctionType]:
+    return isinstance(one, FunctionType) and one.__code__.co_filename.startswith(_TESTS)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names in some code, and in the code within."""
+    yield from code.co_names
+    if "fixtures" in code.co_consts:
+        yield _A_FILE
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _names(one)
+
+
+def _functions(value: object) -> Iterable[object]:
+    """Return the functions that a name stands for."""
+    if isinstance(value, type):
+        return [unwrap(one) for one in vars(value).values() if callable(one)]
+    return [unwrap(value)] if callable(value) else []
+
+
+def _is_recording(value: object) -> bool:
+    """Say whether something is a file of a recording, or some of them."""
+    if isinstance(value, dict):
+        value = next(iter(value.values()), None)
+    if isinstance(value, list | tuple):
+        value = next(iter(value), None)
+    return isinstance(value, Path) and any(map(value.is_relative_to, _RECORDINGS))
