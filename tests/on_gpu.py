@@ -70,6 +70,11 @@ def _innermost(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(inner, key=lambda one: float(one["ts"]))
 
 
+def _casts(op: dict[str, Any]) -> bool:
+    """Return whether an op copies from one dtype to another, which is a kernel."""
+    return len({*op["args"].get("Input type", ())[:2]}) > 1
+
+
 def _work(op: dict[str, Any], number: int, start: float) -> list[dict[str, Any]]:
     """Return the call of the runtime, what it starts, and the wait for it, if any."""
     host = {"ph": "X", "pid": op["pid"], "tid": op["tid"], "cat": "cuda_runtime"}
@@ -86,7 +91,7 @@ def _work(op: dict[str, Any], number: int, start: float) -> list[dict[str, Any]]
             | placed,
             call | {"name": "cudaStreamSynchronize", "ts": op["ts"] + 3 * tenth},
         ]
-    if op["name"] in _COPIES:
+    if op["name"] in _COPIES and not _casts(op):
         kernel = {"cat": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)"}
         return [call | {"name": "cudaMemcpyAsync"}, on_stream | kernel | placed]
     name = _NAMES.get(op["name"], f"at::native::{op['name'][6:]}_kernel_cuda")
