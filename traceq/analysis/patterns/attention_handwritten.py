@@ -32,7 +32,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.patterns.attention import SDPA
-from traceq.common.expressions import known, rows_where
+from traceq.common.expressions import END, known, nth, rows_where
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ _SUM = ("aten::sum",)
 # The logarithms of weights, or what is subtracted for them: no division follows.
 _LOGARITHMS = ("aten::_log_softmax", "aten::logsumexp")
 _DIVIDE = ("aten::div", "aten::div_", "aten::mul", "aten::mul_")
+_LARGEST = ("aten::max", "aten::amax")
+_OF_SOFTMAX = (_EXPONENTIAL, *_SUM, *_DIVIDE, *_LOGARITHMS, *_LARGEST)
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
 # Batch and heads, rows, columns.
 _BATCHED = 3
@@ -89,7 +91,7 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
     # Kernels have dozens of columns: these alone are asked for.
     ran = owned(trace, kernels[["id", "op", "ts", "dur"]], owners)
-    found = spans.drop("thread", "start", "end").join(
+    found = spans.drop("thread", "start", "end", "exponential").join(
         host_work(trace, owners), on="owner"
     )
     rows = by_place(
@@ -103,6 +105,38 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     steps = _steps(trace, owners, rows["first"])
     return rows.join(steps, on="first", how="left", maintain_order="left")
+
+
+def handwritten_softmaxes(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
+    """Return the ids of kernels of a softmax written by hand, in both passes.
+
+    It begins with what makes the exponentials small, the largest score as a rule, and
+    ends with the division by their sum.
+    """
+    spans = _spans(trace)
+    by_hand = spans.filter("exponential") if spans.height else spans
+    if not by_hand.height:
+        return kernels["id"].clear()
+    ops = trace.ops
+    owners = during(trace, by_hand.select("owner", "thread", "start", "end"))
+    rows = rows_where(named(ops, _OF_SOFTMAX) & owners.is_not_null())
+    dims = trace.inputs["dims"][ops["inputs"][rows]]
+    divides = named(ops, _DIVIDE)[rows]
+    parts = (
+        ops[["ts", "dur"]][rows]
+        .with_columns(owner=owners[rows], divides=divides, dims=dims)
+        .with_columns(first=nth("dims", 0), second=nth("dims", 1))
+        .join(by_hand.select("owner", "thread", "scores"), on="owner")
+        .filter(
+            pl.col("first") == pl.col("scores"),
+            # By the sum of each row, not by a scale or a mask.
+            ~pl.col("divides") | (pl.col("second").list.last() == 1),
+        )
+        .group_by("owner", "thread")
+        # What begins as the division ends is not of it.
+        .agg(start=pl.col("ts").min(), end=END.max() - 1)
+    )
+    return owned(trace, kernels[["id", "op"]], during(trace, parts))["id"]
 
 
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
@@ -241,7 +275,7 @@ def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     )
     by_hand = spans.filter(pl.col("exponential"))
     if not by_hand.height:
-        return spans.drop("exponential", "at")
+        return spans.drop("at")
     owners = during(trace, by_hand.select("owner", "thread", "start", "end"))
     since = pl.col("ts") > pl.col("at")
     among = ops.select("inputs", "ts", owner=owners).with_columns(
@@ -263,7 +297,7 @@ def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
         .filter((pl.col("sums") & pl.col("divides")) | pl.col("logarithms"))
     )
     known_ones = pl.col("owner").is_in(whole["owner"].implode())
-    return spans.filter(~pl.col("exponential") | known_ones).drop("exponential", "at")
+    return spans.filter(~pl.col("exponential") | known_ones).drop("at")
 
 
 def _with_times(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
