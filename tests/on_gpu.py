@@ -23,6 +23,8 @@ _FREE = {
     *("aten::unsqueeze", "aten::permute", "aten::split", "aten::item", "aten::alias"),
     *("aten::_unsafe_view", "aten::empty_like", "aten::empty_strided", "aten::unbind"),
     *("aten::narrow", "aten::resize_", "aten::result_type", "aten::is_nonzero"),
+    *("aten::expand_as", "aten::flatten", "aten::squeeze", "aten::chunk", "aten::to"),
+    *("aten::_reshape_alias", "aten::resolve_conj", "aten::resolve_neg"),
 }
 _NAMES = dict.fromkeys(_MATMULS, "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_cublas")
 _NAMES |= dict.fromkeys(_CONVOLUTIONS, "cudnn::cnn::conv2d_grouped_direct_kernel")
