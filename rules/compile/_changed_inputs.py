@@ -12,9 +12,13 @@ from traceq.linter import View, listed, shape, text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceq.linter import Row
+
 # torch._dynamo.config.recompile_limit (cache_size_limit up to torch 2.6): from this
 # version on torch may give up and run the frame uncompiled.
 _RECOMPILE_LIMIT = 8
+# The first has its sizes fixed, the second those that changed as variables.
+_LATE = 2
 
 
 def changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
@@ -27,6 +31,12 @@ def changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
         view.roots(region).is_not_null(), pl.col("name") == compilation.CALL
     )
     return dict(compilation.changing_inputs(view.with_inputs(inside)).iter_rows())
+
+
+def versions_before(view: View) -> list[Row]:
+    """Return the frames that the steps run in a late version."""
+    found = compilation.versions_run(view.trace, view.steady)
+    return found.filter(pl.col("version") >= _LATE).rows(named=True)
 
 
 def advice(inputs: Mapping[int, list[list[int]]], newest: int | None) -> str:
