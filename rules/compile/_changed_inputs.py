@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns import compilation
-from traceq.linter import View, listed, shape, text
+from traceq.linter import View, listed, named_like, shape, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _RECOMPILE_LIMIT = 8
 # The first has its sizes fixed, the second those that changed as variables.
 _LATE = 2
+_VERSION = r": (\d+/\d+)$"
 
 
 def changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
@@ -34,8 +35,30 @@ def changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
 
 
 def versions_before(view: View) -> list[Row]:
-    """Return the frames that the steps run in a late version."""
-    found = compilation.versions_run(view.trace, view.steady)
+    """Return the frames that the steps run in a late version, the newest of each.
+
+    A version is there because a guard of those before it failed: what compiled it may
+    have been before the recording. A row has ``ids``, those that ran, ``calls``, the
+    place of the first, and ``ops``.
+    """
+    ran = view.ops.filter(named_like(view.ops, compilation.REGION))
+    number = text("name").str.extract(_VERSION)
+    found = (
+        ran.with_columns(compile_id=number)
+        .drop_nulls("compile_id")
+        .with_columns(
+            frame=pl.col("compile_id").str.extract(r"^(\d+)"),
+            version=pl.col("compile_id").str.extract(r"(\d+)$").cast(pl.Int64),
+        )
+        .group_by("frame", maintain_order=True)
+        .agg(
+            pl.col("version").max(),
+            pl.col("file", "line", "function", "module", "via").first(),
+            ids=pl.col("compile_id").unique(maintain_order=True),
+            calls=pl.len(),
+            ops="id",
+        )
+    )
     return found.filter(pl.col("version") >= _LATE).rows(named=True)
 
 

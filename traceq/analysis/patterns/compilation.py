@@ -29,7 +29,6 @@ LOOKUP = "TorchDynamo Cache Lookup"
 CALL = "CompiledFunction"
 _ID = r"compile_id=(!?[\d/]+)"
 _REGION_ID = r"^Torch-Compiled Region: (!?[\d/]+)"
-_VERSIONED = r"^Torch-Compiled Region: \d+/\d+$"
 # A region that begins this soon after a compilation runs the compiled code. Heuristic
 # threshold: in fixtures/recompile (H200, torch 2.11) it begins within 0.4 ms.
 _RUNS_SOON_NS = 10_000_000
@@ -63,35 +62,6 @@ def compilations(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     found = asof(roots, ids, "ts", "at", by="thread", strategy="forward")
     near = pl.col("at") <= END + _RUNS_SOON_NS
     return found.with_columns(pl.when(near).then("compile_id").alias("compile_id"))
-
-
-def versions_run(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
-    """Return the regions that the steps run: ``frame``, its newest ``version``, steps.
-
-    A version is there because a guard of those before it failed: what compiled it may
-    have been before the recording. A row has ``ids``, those that ran, ``calls`` and the
-    place of the first, and ``ops``.
-    """
-    ops = trace.ops
-    rows = rows_where(named_like(ops, _VERSIONED))
-    ran = in_steps(ops[rows], trace, steady)
-    number = text("name").str.extract(_REGION_ID)
-    place = pl.col("file", "line", "function", "module", "via")
-    return (
-        ran.with_columns(compile_id=number)
-        .with_columns(
-            frame=pl.col("compile_id").str.extract(r"^(\d+)/"),
-            version=pl.col("compile_id").str.extract(r"/(\d+)$").cast(pl.Int64),
-        )
-        .group_by("frame", maintain_order=True)
-        .agg(
-            pl.col("version").max(),
-            place.first(),
-            ids=pl.col("compile_id").unique(maintain_order=True),
-            calls=pl.len(),
-            ops="id",
-        )
-    )
 
 
 def graph_breaks(trace: Trace) -> tuple[CompiledPlace, ...]:
