@@ -129,10 +129,9 @@ class Recompilation(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
         found = compilation.compilations(view.trace, view.steady)
-        seen = set()
-        for one in self._compiled(view, found) if found.height else ():
-            seen.update(one.data["frames"])
-            yield one
+        if found.height:
+            yield from self._compiled(view, found)
+        seen = found["compile_id"].str.extract(_FRAME).to_list()
         for row in versions_before(view):
             if row["frame"] not in seen:
                 yield self._earlier(view, row)

@@ -125,7 +125,8 @@ def _op(
     *,
     moves: bool,
 ) -> Op:
-    first, second, *_ = [*(dims or ()), None, None]
+    given: list[list[int] | None] = [*(dims or []), None, None]
+    first, second = given[:2]
     value = values[1] if values and len(values) > 1 else None
     return Op(name, first, second, moves, value)
 

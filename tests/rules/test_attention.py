@@ -699,3 +699,24 @@ def test_other_exponentials_beside_the_softmax_do_not_hide_it() -> None:
     (one,) = by_hand(*names, **PRODUCTS, **softmax)
 
     assert one.data["scores"] == SCORES
+
+
+def test_attention_on_another_thread_is_found() -> None:
+    """As where a second thread runs the model, and the first multiplies, too."""
+    drawing = """
+    host    [ProfilerStep#1                                                  ]
+    host     [aten::bmm.other][aten::bmm.other][aten::bmm.other]
+    host 2   [aten::bmm.first][aten::_softmax ][aten::bmm.last ]
+    host 2   [cuLaunch>1     ][cuLaunch>2     ][cuLaunch>3     ]
+    gpu 7    [gemm<1         ][softmax<2      ][gemm<3         ]
+    """
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
+    args |= {
+        "aten::_softmax": inputs([SCORES], [HALF]),
+        "aten::bmm.other": inputs([[2, 8, 8], [2, 8, 8]], [HALF] * 2),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (one,) = outcome(recording, "ATT003").findings
+
+    assert one.data["scores"] == SCORES

@@ -161,8 +161,8 @@ def _spans(trace: Trace) -> pl.DataFrame:
     """Return attention by its first matmul, the ``owner``, from start to end."""
     found = _innermost(trace)
     found = found.with_columns(matmul=pl.col("plain").is_in(list(_MATMULS)))
-    at = pl.when("matmul").then(pl.int_range(pl.len()))
-    near = found.select(
+    at = pl.when("matmul").then("at")
+    near = found.with_row_index("at").select(
         before=at.forward_fill().over("thread"),
         after=at.backward_fill().over("thread"),
     )
@@ -171,7 +171,7 @@ def _spans(trace: Trace) -> pl.DataFrame:
         [
             found,
             *(
-                kept[near[side]].rename(lambda name, side=side: f"{name}_{side}")
+                kept[near[side]].select(pl.all().name.suffix(f"_{side}"))
                 for side in near.columns
             ),
         ],
