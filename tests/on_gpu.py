@@ -23,6 +23,8 @@ _FREE = {
     *("aten::unsqueeze", "aten::permute", "aten::split", "aten::item", "aten::alias"),
     *("aten::_unsafe_view", "aten::empty_like", "aten::empty_strided", "aten::unbind"),
     *("aten::narrow", "aten::resize_", "aten::result_type", "aten::is_nonzero"),
+    *("aten::expand_as", "aten::flatten", "aten::squeeze", "aten::chunk", "aten::to"),
+    *("aten::_reshape_alias", "aten::resolve_conj", "aten::resolve_neg"),
 }
 _NAMES = dict.fromkeys(_MATMULS, "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_cublas")
 _NAMES |= dict.fromkeys(_CONVOLUTIONS, "cudnn::cnn::conv2d_grouped_direct_kernel")
@@ -70,6 +72,11 @@ def _innermost(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(inner, key=lambda one: float(one["ts"]))
 
 
+def _casts(op: dict[str, Any]) -> bool:
+    """Return whether an op copies from one dtype to another, which is a kernel."""
+    return len({*op["args"].get("Input type", ())[:2]}) > 1
+
+
 def _work(op: dict[str, Any], number: int, start: float) -> list[dict[str, Any]]:
     """Return the call of the runtime, what it starts, and the wait for it, if any."""
     host = {"ph": "X", "pid": op["pid"], "tid": op["tid"], "cat": "cuda_runtime"}
@@ -86,7 +93,7 @@ def _work(op: dict[str, Any], number: int, start: float) -> list[dict[str, Any]]
             | placed,
             call | {"name": "cudaStreamSynchronize", "ts": op["ts"] + 3 * tenth},
         ]
-    if op["name"] in _COPIES:
+    if op["name"] in _COPIES and not _casts(op):
         kernel = {"cat": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)"}
         return [call | {"name": "cudaMemcpyAsync"}, on_stream | kernel | placed]
     name = _NAMES.get(op["name"], f"at::native::{op['name'][6:]}_kernel_cuda")

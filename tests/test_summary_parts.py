@@ -17,6 +17,7 @@ from traceq.analysis.time.phases import by_phase, phase_times
 from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.tokens_per_step import Tokens, tokens_of
 from traceq.inputs.load_trace import load
+from traceq.linter.rule import inputs
 from traceq.report.summary.content import content
 from traceq.testing import load_drawn
 
@@ -188,6 +189,32 @@ def test_fused_attention_has_no_softmax_to_compare() -> None:
     trace = loaded(TRACES["attn_flash"])
 
     assert softmax_and_matmuls(trace, steady_steps(trace).kernels) is None
+
+
+def test_a_softmax_by_hand_is_compared_from_its_largest_scores_to_its_division() -> (
+    None
+):
+    scores, sums, half = [8, 12, 64, 64], [8, 12, 64, 1], ["c10::BFloat16"] * 2
+    trace = load_drawn(
+        """
+        host  [ProfilerStep#1                                                             ]
+        host   [aten::bmm][aten::mul][aten::max][aten::exp][aten::sum][aten::div][aten::bmm]
+        host   [cuLaun>1 ][cuLaun>2 ][cuLaun>3 ][cuLaun>4 ][cuLaun>5 ][cuLaun>6 ][cuLaun>7 ]
+        gpu 7  [gemm<1   ][mul<2    ][max<3    ][exp<4    ][sum<5    ][div<6    ][gemm<7   ]
+        """,  # noqa: E501 - as wide as a softmax is long
+        {
+            "aten::bmm": inputs([[96, 64, 64], [96, 64, 64]], half),
+            "aten::mul": inputs([scores, []], half),
+            **{f"aten::{name}": inputs([scores], half) for name in ("max", "exp")},
+            "aten::sum": inputs([scores], half),
+            "aten::div": inputs([scores, sums], half),
+        },
+    )
+
+    found = softmax_and_matmuls(trace, trace.kernels)
+
+    assert found is not None
+    assert (found.softmax_ns, found.matmul_ns) == (4 * 11_000, 2 * 11_000)
 
 
 @pytest.mark.parametrize("name", ["attn_manual", "copies"])

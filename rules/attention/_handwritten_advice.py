@@ -99,7 +99,11 @@ def advice_for(view: View, row: Row) -> tuple[str, int | None]:
         return located_advice(view, own_function(row), _NOT_EAGER), None
     advice, example = _call(row)
     # Where the result is computed is where SDPA is to be called.
-    last = view.trace.ops[[*_WHERE]].row(row["last"], named=True)
+    where = view.trace.ops[[*_WHERE]]
+    last, weighs = (where.row(row[one], named=True) for one in ("last", "weighs"))
+    if not weighs["via"]:
+        # A library multiplies for the program, as einops does: the rest is its own.
+        last = {**last, "via": None}
     if last["via"]:
         # No line of the user's is like the example.
         advice, example = f"{advice}; or compile the model, {_BETWEEN}", None

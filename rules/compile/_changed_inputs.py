@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns import compilation
-from traceq.linter import View, listed, shape, text
+from traceq.linter import View, listed, named_like, shape, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceq.linter import Row
+
 # torch._dynamo.config.recompile_limit (cache_size_limit up to torch 2.6): from this
 # version on torch may give up and run the frame uncompiled.
 _RECOMPILE_LIMIT = 8
+# The first has its sizes fixed, the second those that changed as variables.
+_LATE = 2
+_VERSION = r": (\d+/\d+)$"
 
 
 def changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
@@ -27,6 +32,34 @@ def changed_inputs(view: View, frame: str | None) -> dict[int, list[list[int]]]:
         view.roots(region).is_not_null(), pl.col("name") == compilation.CALL
     )
     return dict(compilation.changing_inputs(view.with_inputs(inside)).iter_rows())
+
+
+def versions_before(view: View) -> list[Row]:
+    """Return the frames that the steps run in a late version, the newest of each.
+
+    A version is there because a guard of those before it failed: what compiled it may
+    have been before the recording. A row has ``ids``, those that ran, ``calls``, the
+    place of the first, and ``ops``.
+    """
+    ran = view.ops.filter(named_like(view.ops, compilation.REGION))
+    number = text("name").str.extract(_VERSION)
+    found = (
+        ran.with_columns(compile_id=number)
+        .drop_nulls("compile_id")
+        .with_columns(
+            frame=pl.col("compile_id").str.extract(r"^(\d+)"),
+            version=pl.col("compile_id").str.extract(r"(\d+)$").cast(pl.Int64),
+        )
+        .group_by("frame", maintain_order=True)
+        .agg(
+            pl.col("version").max(),
+            pl.col("file", "line", "function", "module", "via").first(),
+            ids=pl.col("compile_id").unique(maintain_order=True),
+            calls=pl.len(),
+            ops="id",
+        )
+    )
+    return found.filter(pl.col("version") >= _LATE).rows(named=True)
 
 
 def advice(inputs: Mapping[int, list[list[int]]], newest: int | None) -> str:

@@ -16,6 +16,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     View,
     dataclass,
     fill_false,
@@ -26,7 +27,7 @@ from traceq.linter import (
     spans,
 )
 
-from ._changed_inputs import advice, changed_inputs
+from ._changed_inputs import advice, changed_inputs, versions_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +48,10 @@ class Recompilation(Rule):
 
     Looks for compilations in steps after warm-up that are not the first version of
     their code (``compile_id=0/4``, or ``Torch-Compiled Region: 0/4`` right after), or
-    that happen in more than one step. With shapes it names the inputs that changed;
+    that happen in more than one step. Where the steps compile nothing and run a late
+    version (``Torch-Compiled Region: 8/4``), it was recompiled before them: that is
+    reported without a saving, from the third version on, as automatic dynamic shapes
+    make a second one. With shapes it names the inputs that changed;
     with the log, or in a run of ``traceq collect``, the guard that failed. The fix
     removes the host time of these compilations.
 
@@ -120,8 +124,14 @@ class Recompilation(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
         found = compilation.compilations(view.trace, view.steady)
-        if not found.height:
-            return
+        if found.height:
+            yield from self._compiled(view, found)
+        seen = found["compile_id"].str.extract(_FRAME).to_list()
+        for row in versions_before(view):
+            if row["frame"] not in seen:
+                yield self._earlier(view, row)
+
+    def _compiled(self, view: View, found: pl.DataFrame) -> Iterator[Finding]:
         found = found.with_columns(
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
@@ -149,6 +159,21 @@ class Recompilation(Rule):
         )
         for row in rows.iter_rows(named=True):
             yield self._finding(view, row)
+
+    def _earlier(self, view: View, row: Mapping[str, Any]) -> Finding:
+        inputs = changed_inputs(view, row["frame"])
+        return self.finding(
+            f"frame {row['frame']} was recompiled before these steps, which run its"
+            f" version {row['version']}",
+            subject="recompiled before",
+            place=view.place(row),
+            count=row["calls"] / view.steps,
+            severity=Severity.info,
+            evidence=_evidence(row, inputs),
+            data={"ids": row["ids"], "frames": [row["frame"]], "shapes": []},
+            advice=advice(inputs, row["version"]),
+            ops=row["ops"],
+        )
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         inputs = changed_inputs(view, row["frame"])
@@ -199,4 +224,6 @@ def _evidence(
     for position in list(inputs)[:_MOST_INPUTS]:
         shapes = [shape(one) for one in inputs[position]]
         yield Evidence("shapes", listed(shapes, 4), note=f"of input {position}")
+    if "host" not in row:
+        return
     yield Evidence("host", value=row["host"], unit="ns", note="each, as recorded")

@@ -17,6 +17,7 @@ from ._loop_advice import (
     over_parameters,
     together,
 )
+from ._sorted_experts import over_sorted_slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from traceq.analysis.patterns.loops import Loops
     from traceq.linter import Finding
 
-# With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
+# With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003;
+# but one that picks rows, as those of the neighbours of a node, is no other rule's.
 _FEWEST_LAUNCHES = 2
+_PICKING = ("aten::index", "aten::index_select", "aten::gather")
 # If this fraction of the iterations run a module of their own, the loop is one over
 # layers. Heuristic threshold: what comes before the first mark is not seen.
 _LAYERS = 0.75
@@ -61,7 +64,8 @@ class TinyKernelLoop(Rule):
     an iteration of a loop. A loop is reported, at the
     function it is in, if its kernels are tiny and take less time than the host needs to
     launch them. A loop over the experts of an MoE layer is recognised by what it does:
-    pick tokens, run a layer, add the result. Other loops that run another module in
+    pick tokens, run a layer, add the result, or write it to the slice of sorted tokens
+    that the layer ran on. Other loops that run another module in
     each iteration are taken for the layers of a model. Without stacks, only loops over
     experts that sync in each iteration are found. The fix removes the host time of the
     loop and its backward, and for experts also the optimizer's host time for their
@@ -154,6 +158,7 @@ class TinyKernelLoop(Rule):
         if not found.table.height:
             return
         for row in found.table.drop_nulls("kernels").iter_rows(named=True):
+            row["experts"] = over_experts(row) or over_sorted_slices(view, row)
             if self._is_tiny(row, view):
                 yield self._finding(view, row, found)
 
@@ -161,15 +166,16 @@ class TinyKernelLoop(Rule):
         layers = row["called"] >= _LAYERS * row["longest"]
         # The last iteration of a call may be cut short.
         launches = round(row["kernels"] / row["iterations"])
+        fewest = 1 if row["mark"] in _PICKING else _FEWEST_LAUNCHES
         return (
-            (over_experts(row) or (view.trace.frames.height > 0 and not layers))
-            and _FEWEST_LAUNCHES <= launches <= self.max_launches
+            (row["experts"] or (view.trace.frames.height > 0 and not layers))
+            and fewest <= launches <= self.max_launches
             and row["kernel_median_ns"] < self.tiny_us * 1000
             and row["host_ns"] * view.host_scale > row["gpu_ns"]
         )
 
     def _finding(self, view: View, row: Mapping[str, Any], found: Loops) -> Finding:
-        experts, parameters = over_experts(row), over_parameters(row, view)
+        experts, parameters = row["experts"], over_parameters(row, view)
         syncs = row["syncs"] >= row["iterations"]
         fixes = [Fix(spans=found.spans_of(row))]
         if experts:

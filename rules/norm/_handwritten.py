@@ -1,4 +1,4 @@
-"""Handwritten norms over the last dimension, written op by op."""
+"""Handwritten norms over one dimension, written op by op."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from traceq.linter import (
     fill_false,
     has_named,
     named,
+    named_like,
     nth,
     plain,
     rows_where,
 )
 
+from ._norm_shapes import LENGTHS, MEANS, ROOTS, Op, norm_around
 from ._norms import OF_KERNELS, grouped
 
 if TYPE_CHECKING:
     from traceq.linter import Trace
 
-# Every such norm scales its input by the root of a mean.
-_ROOTS = ("aten::rsqrt", "aten::sqrt")
-_SCALES = ("aten::mul", "aten::div")
-_MEANS = ("aten::mean", "aten::var")
-# What comes before the root: ops on the input, ops on the mean.
-_ON_INPUT = ("aten::to", "aten::pow", "aten::square", "aten::sub", *_MEANS)
-_ON_MEAN = ("aten::add", "aten::add_")
-# What comes after it is scaled: a cast, the weight and the bias.
-_ON_RESULT = ("aten::to", "aten::type_as")
-_ON_WEIGHT = ("aten::mul", "aten::mul_", "aten::add", "aten::add_")
-_REACH = list(range(-8, 5))
+_LOOKED_AT = ("plain", "inputs", "moves", "offset")
+_SHAPE = {
+    "from": pl.Int64(),
+    "to": pl.Int64(),
+    "dims": pl.List(pl.Int64()),
+    "axis": pl.Int64(),
+}
+# How far a norm reaches from its root.
+_REACH = list(range(-8, 8))
 
 
 def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return norms written op by op, grouped by place and input.
 
-    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, and
-    what ``host_totals`` and traceq.analysis.patterns.norms.grouped add.
+    A row has ``dims`` and ``type`` of the input, ``axis``, the dim that the norm is
+    over, ``steps``, the names of the ops, and what ``host_totals`` and ``grouped``
+    add.
     """
-    if not has_named(trace.ops, _ROOTS) or not has_named(trace.ops, _MEANS):
+    by_mean = has_named(trace.ops, ROOTS) and has_named(trace.ops, MEANS)
+    if not by_mean and not has_named(trace.ops, LENGTHS):
         return NOTHING
     norms = _norms(trace, kernels)
     if not norms.height:
@@ -52,43 +54,81 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         ownership.host_work(trace, owners), on="owner"
     )
     ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(host, on="owner")
-    return grouped(trace, ran, ("dims", "type", "steps"), **ownership.host_totals())
+    return grouped(
+        trace, ran, ("dims", "axis", "type", "steps"), **ownership.host_totals()
+    )
 
 
 def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return norms by their root, the ``owner``, with their ``start`` and ``end``.
-
-    A norm is the root, and on both sides of it the longest row of ops that belong to a
-    norm, without a gap.
-    """
+    """Return norms by their root, the ``owner``, with their ``start`` and ``end``."""
     line = _launching(trace, kernels)
     if not line.height:
         return NOTHING
-    roots = _roots(line)
-    if not roots.height:
-        return NOTHING
+    roots = line.filter(pl.col("plain").is_in([*ROOTS, *LENGTHS]))
     near = (
-        roots.with_columns(offset=pl.lit(_REACH, pl.List(pl.Int64)))
+        roots.select("thread", owner="id", at="row")
+        .with_columns(offset=pl.lit(_REACH, pl.List(pl.Int64)))
         .explode("offset")
         .with_columns(row=pl.col("at") + pl.col("offset"))
         .join(line, on=["thread", "row"])
         .sort("owner", "offset")
     )
-    offset, belongs = pl.col("offset"), _belongs()
-    # Cumulative minima: true as long as all ops from the root to here belong to it.
-    before = (belongs | (offset >= 0)).cum_min(reverse=True).over("owner")
-    after = (belongs | (offset <= 1)).cum_min().over("owner")
+    rows = near.group_by("owner", maintain_order=True).agg(_LOOKED_AT)
+    reached = _reached(trace, rows)
+    if not reached.height:
+        return NOTHING
+    offset = pl.col("offset")
     return (
-        near.filter(before & after)
-        .group_by("owner", "thread", "dims", maintain_order=True)
+        near.join(reached, on="owner")
+        .filter(offset.is_between(pl.col("from"), pl.col("to")))
+        .sort("owner", "offset")
+        .group_by("owner", "thread", "dims", "axis", maintain_order=True)
         .agg(
             start=pl.col("ts").min(),
             end=END.max(),
             type=pl.col("type").first(),
             steps=pl.col("plain"),
         )
-        .filter(pl.col("steps").list.eval(pl.element().is_in(_MEANS)).list.any())
     )
+
+
+def _reached(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the norms of roots: ``from`` and ``to``, as offsets, and _SHAPE.
+
+    What is around a root is the same in every layer and step, and is looked at once.
+    """
+    distinct = rows.select(_LOOKED_AT).unique(maintain_order=True)
+    asked = distinct["inputs"].explode().drop_nulls().unique()
+    given = trace.inputs[["dims", "values"]][asked].rows()
+    inputs = dict(zip(asked.to_list(), given, strict=True))
+    found = []
+    for names, numbers, moves, offsets in distinct.iter_rows():
+        ops = [
+            _op(name, *inputs.get(number, (None, None)), moves=moved)
+            for name, number, moved in zip(names, numbers, moves, strict=True)
+        ]
+        norm = norm_around(ops, offsets.index(0))
+        found.append(
+            (offsets[norm.first], offsets[norm.last], norm.dims, norm.axis)
+            if norm
+            else (None,) * len(_SHAPE)
+        )
+    shapes = pl.DataFrame(found, schema=_SHAPE, orient="row")
+    told = pl.concat([distinct, shapes], how="horizontal").drop_nulls("dims")
+    return rows.join(told, on=_LOOKED_AT, nulls_equal=True).select("owner", *_SHAPE)
+
+
+def _op(
+    name: str,
+    dims: list[list[int]] | None,
+    values: list[str] | None,
+    *,
+    moves: bool,
+) -> Op:
+    given: list[list[int] | None] = [*(dims or []), None, None]
+    first, second = given[:2]
+    value = values[1] if values and len(values) > 1 else None
+    return Op(name, first, second, moves, value)
 
 
 def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -97,67 +137,41 @@ def _launching(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     It is only those near a root, in whose order all count.
     """
     ops = trace.ops
-    outermost = ownership.outermost_ops(trace)
+    outermost = _outermost(trace)
     nothing = pl.repeat(value=False, n=ops.height, dtype=pl.Boolean, eager=True)
     launching = nothing.scatter(outermost[kernels["op"]].drop_nulls(), values=True)
     launched = rows_where(launching & ~ops["compiling"])
     columns = ["id", "name", "thread", "ts", "dur", "inputs"]
     line = ops[columns][launched].sort("thread", "ts")
-    roots = rows_where(named(ops, _ROOTS)[line["id"]]).cast(pl.Int64)
+    roots = rows_where(named(ops, (*ROOTS, *LENGTHS))[line["id"]]).cast(pl.Int64)
+    if not len(roots):
+        return NOTHING
     rows = pl.concat(roots + offset for offset in _REACH).unique().sort()
     rows = rows.filter(rows.is_between(0, line.height - 1))
     line = line[rows]
-    given = trace.inputs[["dims", "types"]][line["inputs"]]
     # A cast is a kernel: what a memcpy moves has the same dtype on both sides.
     moved = kernels["op"].filter(kernels["activity"] == "memcpy")
     moves = line["id"].is_in(outermost[moved].drop_nulls().implode())
     return line.select(
-        *("id", "thread", "ts", "dur", plain(ops, line["name"])),
-        *given.select(
-            first=nth("dims", 0), second=nth("dims", 1), type=nth("types", 0)
-        ),
+        *("id", "thread", "ts", "dur", "inputs", plain(ops, line["name"])),
+        *trace.inputs[["types"]][line["inputs"]].select(type=nth("types", 0)),
         moves.alias("moves"),
         rows.alias("row"),
     )
 
 
-def _roots(line: pl.DataFrame) -> pl.DataFrame:
-    """Return the roots that the next op scales something by, and its ``dims``."""
-    after = line.select(
-        "thread", row=pl.col("row") - 1, scale="plain", left="first", right="second"
-    )
-    mean, dims = pl.col("first"), pl.col("dims")
-    return (
-        line.filter(pl.col("plain").is_in(_ROOTS), mean.list.last() == 1)
-        .join(after, on=["thread", "row"])
-        .filter(pl.col("scale").is_in(_SCALES))
-        .with_columns(
-            dims=pl.when(pl.col("right") == mean)
-            .then("left")
-            .when(pl.col("left") == mean)
-            .then("right")
-        )
-        .filter(
-            dims.list.len() == mean.list.len(),
-            dims.list.head(dims.list.len() - 1) == mean.list.head(mean.list.len() - 1),
-            dims.list.last() > 1,
-        )
-        .select("thread", "dims", owner="id", at="row", mean="first")
-    )
+def _outermost(trace: Trace) -> pl.Series:
+    """Return for each op the outermost op of torch around it, or itself.
 
-
-def _belongs() -> pl.Expr:
-    """Return whether an op near a root is one that a norm is made of."""
-    name, first, second = pl.col("plain"), pl.col("first"), pl.col("second")
-    dims, weight = pl.col("dims"), pl.concat_list(pl.col("dims").list.last())
-    squares = (name == "aten::mul") & (first == dims) & (second == dims)
-    before = (
-        (name.is_in(_ON_INPUT) & (first == dims))
-        | (name.is_in(_ON_MEAN) & (first == pl.col("mean")))
-        | (squares & (name.shift(-1).over("owner") == "aten::mean"))
-    )
-    behind = (name.is_in(_ON_RESULT) & ((first == dims) | (first == weight))) | (
-        name.is_in(_ON_WEIGHT) & ((first == weight) | (second == weight))
-    )
-    made_of = pl.when(pl.col("offset") < 0).then(before).otherwise(behind)
-    return fill_false(made_of) & ~pl.col("moves")
+    A function of autograd that the program has is around the ops that it calls.
+    """
+    ops, outermost = trace.ops, ownership.outermost_ops(trace)
+    of_torch = named_like(ops, "^aten::") & ~fill_false(ops["phase"] == "backward")
+    within = ops["parent"].is_not_null() & of_torch
+    around = outermost.filter(within)
+    if fill_false(of_torch[around]).all():
+        return outermost
+    rows = rows_where(of_torch)
+    nested = ownership.inside(trace, rows)[ops["parent"][rows]].is_not_null()
+    mine = ownership.inside(trace, rows.filter(~nested))
+    return mine.zip_with(mine.is_not_null(), outermost)

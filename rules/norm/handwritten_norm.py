@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # LayerNorm subtracts a mean, RMSNorm does not.
 _CENTRING = ("aten::sub", "aten::var")
 # The examples of the page.
-_KINDS, _OF_LIBRARY = ("RMSNorm", "LayerNorm"), 2
+_KINDS, _OF_CHANNELS, _OF_LIBRARY = ("RMSNorm", "LayerNorm"), 2, 3
 
 _DRAWN = """
     host  [ProfilerStep#1                                                              ]
@@ -47,6 +47,8 @@ _DRAWN = """
     host   [cuLaunchKernel>1] [cuLaunchKernel>2] [cuLaunchKernel>3] [cuLaunchKernel>4]
     gpu 7             [pow<1 ]          [reduce<2 ]        [rsqrt<3 ]        [mul<4 ]
 """
+# Batch, channels, rows, columns.
+_IMAGES = 4
 _INPUT, _MEAN = [8, 1024, 768], [8, 1024, 1]
 _OPS = {
     "aten::pow": inputs([_INPUT, []], ["float", "Scalar"]),
@@ -57,13 +59,14 @@ _OPS = {
 
 @dataclass(frozen=True)
 class HandwrittenNorm(Rule):
-    """A norm over the last dim is hand-written, op by op.
+    """A norm over one dim is hand-written, op by op.
 
     ## What it does
 
-    Finds the root of a mean over the last dim by which the input is scaled, and around
+    Finds the root of a mean over one dim by which the input is scaled, and around
     it the ops that make up an RMSNorm or a LayerNorm: casts, squares, the mean,
-    epsilon, the weight. They are recognised by their shapes.
+    epsilon, the weight. They are recognised by their shapes. ``F.normalize(x, dim=1)``
+    that is multiplied by a weight is an RMSNorm too; without one it is left out.
 
     ## Why is this bad?
 
@@ -88,6 +91,15 @@ class HandwrittenNorm(Rule):
     + x = F.layer_norm(x, (x.size(-1),), self.weight, self.bias, eps)
     ```
 
+    Over the channels of images, whose norm in torch is over the last dim, compile the
+    norm's function; in ``channels_last`` the permuted input is contiguous:
+
+    ```diff
+    - x = F.normalize(x, dim=1) * self.weight * x.size(1) ** 0.5
+    + x = F.rms_norm(x.permute(0, 2, 3, 1), (x.size(1),), self.weight.flatten())
+    + x = x.permute(0, 3, 1, 2)
+    ```
+
     The norm of a library can be replaced from outside:
 
     ```diff
@@ -98,7 +110,8 @@ class HandwrittenNorm(Rule):
 
     ## When it is wrong
 
-    A norm that multiplies by ``1 + weight`` has to pass that as its weight. A cast in
+    A norm that multiplies by ``1 + weight`` has to pass that as its weight, and one
+    that divides by a length has no epsilon under its root. A cast in
     the middle of the norm may round differently from the fused kernel. The saving
     assumes a fused kernel at 30% of the GPU's bandwidth, whose call takes the host as
     long as 3 launches of the ops that it replaces, and 4 in the backward.
@@ -159,7 +172,7 @@ class HandwrittenNorm(Rule):
         calls = sum(row["calls"] for row in rows) / view.steps
         steps = [name.removeprefix("aten::") for name in most["steps"]]
         return self.finding(
-            f"{most['kind']} over {most['dims'][-1]} is hand-written as"
+            f"{most['kind']} over {_over(most)} is hand-written as"
             f" {len(steps)} ops, {often(calls)}",
             subject=most["kind"],
             place=view.place(most),
@@ -182,12 +195,25 @@ class HandwrittenNorm(Rule):
         )
 
     def _example(self, row: Row) -> str:
+        if not row["via"] and not _is_last(row):
+            by_rms = row["kind"] == "RMSNorm" and len(row["dims"]) == _IMAGES
+            return self.example(_OF_CHANNELS) if by_rms else ""
         if not row["via"]:
             return self.example(_KINDS.index(row["kind"]))
         module = library_module(row)
-        if not module or row["kind"] != "RMSNorm":
+        if not module or row["kind"] != "RMSNorm" or not _is_last(row):
             return ""
         return self.example(_OF_LIBRARY).replace("LlamaRMSNorm", module)
+
+
+def _is_last(row: Row) -> bool:
+    return bool(row["axis"] == len(row["dims"]) - 1)
+
+
+def _over(row: Row) -> str:
+    """Return what a norm is over: how many elements, and of which dim."""
+    size = str(row["dims"][row["axis"]])
+    return size if _is_last(row) else f"the {size} of dim {row['axis']}"
 
 
 def _kind(row: Row) -> str:
@@ -196,7 +222,13 @@ def _kind(row: Row) -> str:
 
 def _advice(row: Row) -> str:
     call = "F.layer_norm" if row["kind"] == "LayerNorm" else "F.rms_norm"
+    width = row["dims"][row["axis"]]
+    if not _is_last(row):
+        return (
+            f"compile it, which makes one kernel of it; or, where dim {row['axis']} can"
+            f" be the last without a copy, call {call}(x, ({width},), weight)"
+        )
     return (
-        f"call {call}(x, ({row['dims'][-1]},), weight, eps=eps), with weight and x in"
+        f"call {call}(x, ({width},), weight, eps=eps), with weight and x in"
         " one dtype, or compile the model"
     )

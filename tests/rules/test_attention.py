@@ -659,3 +659,64 @@ def test_a_mask_of_padding_has_no_example_of_a_causal_one(
     (found,) = findings(masked)
 
     assert bool(found.example) is example
+
+
+def test_the_softmax_by_hand_may_be_under_autocast() -> None:
+    """Autocast calls an op that it casts for again, inside of itself."""
+    drawing = """
+    host  [ProfilerStep#1                                                                                                                  ]
+    host   [model.py(4): attend                                                                                                            ]
+    host   [aten::bmm.first]                                                                                              [aten::bmm.last ]
+    host                    [aten::exp                  ][aten::sum                        ][aten::div.last]
+    host                    [aten::to    ][aten::exp    ][aten::sum                        ]
+    host   [cuLaunch>1     ][cuLaunch>2  ][cuLaunch>3   ][cuLaunch>4                       ][cuLaunch>5    ]              [cuLaunch>6     ]
+    gpu 7  [gemm<1         ][copy<2      ][exp<3        ][sum<4                            ][div<5         ]              [gemm<6         ]
+    """  # noqa: E501 - as wide as a softmax is long
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
+    args |= {f"aten::{name.replace('__', '.')}": one for name, one in SOFTMAX.items()}
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (one,) = outcome(recording, "ATT003").findings
+
+    assert one.data["steps"] == ["bmm", "exp", "sum", "div", "bmm"]
+    (kernels, *_) = one.fixes
+    assert len(kernels.kernels) == len(range(1, 7))
+
+
+def test_a_softmax_by_hand_may_subtract_logarithms() -> None:
+    logarithm = {"logsumexp": inputs([SCORES, [], []], [HALF, "ScalarList", "Scalar"])}
+    names = ("bmm.first", "logsumexp", "sub", "exp", "bmm.last")
+
+    (one,) = by_hand(*names, **PRODUCTS, **SOFTMAX, **logarithm)
+
+    assert one.data["scores"] == SCORES
+
+
+def test_other_exponentials_beside_the_softmax_do_not_hide_it() -> None:
+    softmax = {"_softmax": inputs([SCORES], [HALF]), "exp": inputs([[12]], [HALF])}
+    names = ("bmm.first", "exp", "mul", "add", "_softmax", "bmm.last")
+
+    (one,) = by_hand(*names, **PRODUCTS, **softmax)
+
+    assert one.data["scores"] == SCORES
+
+
+def test_attention_on_another_thread_is_found() -> None:
+    """As where a second thread runs the model, and the first multiplies, too."""
+    drawing = """
+    host    [ProfilerStep#1                                                  ]
+    host     [aten::bmm.other][aten::bmm.other][aten::bmm.other]
+    host 2   [aten::bmm.first][aten::_softmax ][aten::bmm.last ]
+    host 2   [cuLaunch>1     ][cuLaunch>2     ][cuLaunch>3     ]
+    gpu 7    [gemm<1         ][softmax<2      ][gemm<3         ]
+    """
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
+    args |= {
+        "aten::_softmax": inputs([SCORES], [HALF]),
+        "aten::bmm.other": inputs([[2, 8, 8], [2, 8, 8]], [HALF] * 2),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (one,) = outcome(recording, "ATT003").findings
+
+    assert one.data["scores"] == SCORES

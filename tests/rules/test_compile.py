@@ -317,3 +317,21 @@ def test_compiled_parts_are_told_from_calls_of_one(
 
     assert found.message == f"{message} are checked twice a step"
     assert advice in found.advice
+
+
+def test_a_late_version_that_runs_was_recompiled_before() -> None:
+    drawing = """
+        host   [ProfilerStep#1             ][ProfilerStep#2             ]
+        host    [Torch-Compiled Region: 8/4] [Torch-Compiled Region: 8/4]
+        host     [CompiledFunction]           [CompiledFunction]
+        gpu 7     [triton_poi_fused_add_0]     [triton_poi_fused_add_0]
+        """
+
+    (found,) = drawn_findings(drawing, "JIT002")
+
+    assert found.message == (
+        "frame 8 was recompiled before these steps, which run its version 4"
+    )
+    assert (found.severity, found.saves_ns) == (Severity.info, 0)
+    # Sizes that become variables make a second version, and that is all.
+    assert not drawn_findings(drawing.replace("8/4", "8/1"), "JIT002")

@@ -301,3 +301,70 @@ def test_a_cast_that_checkpointing_repeats_takes_not_the_node_it_is_repeated_in(
     assert one.message.startswith("LayerNorm runs in float32 twice a step")
     # That of both casts, not of all that the node computes again.
     assert one.host_ns < 45_000
+
+
+IMAGES, LENGTH, SCALES = [8, 64, 32, 32], [8, 1, 32, 32], [1, 64, 1, 1]
+NORMALIZED: dict[str, Any] = {
+    "aten::norm": inputs([IMAGES, []], [FLOAT, "Scalar"]),
+    "aten::clamp_min": inputs([LENGTH, []], [FLOAT, "Scalar"]),
+    "aten::div": inputs([IMAGES, IMAGES], [FLOAT] * 2),
+    "aten::mul": inputs([IMAGES, SCALES], [FLOAT] * 2),
+    "aten::mul.scale": inputs([IMAGES, []], [FLOAT, "double"]),
+}
+
+
+def test_vectors_of_length_one_that_are_scaled_are_an_rms_norm() -> None:
+    """``F.normalize(x, dim=1) * g * scale``, over the channels of images."""
+    names = ("norm", "clamp_min", "div", "mul", "mul.scale")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+
+    (one,) = drawn_findings(drawing, "NRM002", args=NORMALIZED)
+
+    assert one.message == (
+        "RMSNorm over the 64 of dim 1 is hand-written as 5 ops, once a step"
+    )
+    assert "compile it" in one.advice
+    assert "x.permute(0, 2, 3, 1)" in one.example
+
+
+def test_vectors_that_are_only_normalised_are_no_norm() -> None:
+    """``F.normalize(x, dim=1)`` of what is compared by its direction."""
+    names = ("norm", "clamp_min", "div", "mul.scale")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+
+    assert not drawn_findings(drawing, "NRM002", args=NORMALIZED)
+
+
+def test_a_length_that_is_not_euclidean_is_no_norm() -> None:
+    names = ("norm", "clamp_min", "div", "mul")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+    by_sum = inputs([IMAGES, []], [FLOAT, "Scalar"], values=["", "1.", "[1]"])
+    args = NORMALIZED | {"aten::norm": by_sum}
+
+    assert not drawn_findings(drawing, "NRM002", args=args)
+
+
+def test_a_mean_over_channels_is_that_of_a_norm() -> None:
+    names = ("pow", "mean", "add", "rsqrt", "mul", "mul.weight")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+    args = {
+        **{f"aten::{name}": inputs([IMAGES], [FLOAT]) for name in ("pow", "mean")},
+        **{f"aten::{name}": inputs([LENGTH], [FLOAT]) for name in ("add", "rsqrt")},
+        "aten::mul": inputs([IMAGES, LENGTH], [FLOAT] * 2),
+        "aten::mul.weight": inputs([IMAGES, SCALES], [FLOAT] * 2),
+    }
+
+    (one,) = drawn_findings(drawing, "NRM002", args=args)
+
+    assert "RMSNorm over the 64 of dim 1 is hand-written as 6 ops" in one.message
+
+
+def test_a_norm_in_a_function_of_autograd_is_a_norm() -> None:
+    names = ("pow", "mean", "rsqrt", "mul")
+    lines = ops_in_a_row(*(f"aten::{name}" for name in names)).splitlines()
+    around = "    host   [MyNorm".ljust(len(lines[3]) - 1) + "]"
+    drawing = "\n".join([*lines[:3], around, *lines[3:]])
+
+    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+
+    assert one.data["steps"] == list(names)

@@ -4,6 +4,9 @@ It is recognised by shapes and order: of two batched matmuls in a row on one thr
 first computes scores, an op in between turns them into weights, and the second applies
 these. Everything else between the two, such as scales, masks, casts and dropout,
 belongs to it.
+
+Autocast calls an op that it casts for again, inside of itself, and so do the transforms
+of torch.func, which add dims: of ops inside each other the innermost counts.
 """
 
 from __future__ import annotations
@@ -22,13 +25,14 @@ from traceq.analysis.base.ownership import (
     has_named,
     host_totals,
     host_work,
+    inside,
     named,
     outermost_ops,
     owned,
     plain,
 )
 from traceq.analysis.patterns.attention import SDPA
-from traceq.common.expressions import known, rows_where
+from traceq.common.expressions import END, known, nth, rows_where
 from traceq.graph.nesting import nearest
 
 if TYPE_CHECKING:
@@ -41,7 +45,11 @@ _SOFTMAX = "aten::_softmax"
 _EXPONENTIAL = "aten::exp"
 _WEIGHING = (_SOFTMAX, _EXPONENTIAL)
 _SUM = ("aten::sum",)
+# The logarithms of weights, or what is subtracted for them: no division follows.
+_LOGARITHMS = ("aten::_log_softmax", "aten::logsumexp")
 _DIVIDE = ("aten::div", "aten::div_", "aten::mul", "aten::mul_")
+_LARGEST = ("aten::max", "aten::amax")
+_OF_SOFTMAX = (_EXPONENTIAL, *_SUM, *_DIVIDE, *_LOGARITHMS, *_LARGEST)
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
 # Batch and heads, rows, columns.
 _BATCHED = 3
@@ -76,13 +84,14 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     ``query``, ``key`` and ``value`` as [1, batch and heads, sequence, head dim], what
     ``by_place`` and ``host_totals`` add, whether there is a ``backward``, and the ops
     of the first call in their order: names as ``steps``, shapes of their inputs as
-    ``given``. ``first`` and ``last`` are the matmuls of one call.
+    ``given``. ``first`` and ``last`` are the matmuls of one call, ``weighs`` is what
+    is between them.
     """
     spans = _spans(trace)
     owners = during(trace, spans.select("owner", "thread", "start", "end"))
     # Kernels have dozens of columns: these alone are asked for.
     ran = owned(trace, kernels[["id", "op", "ts", "dur"]], owners)
-    calls = spans.drop("thread", "start", "end").join(
+    calls = spans.drop("thread", "start", "end", "exponential").join(
         host_work(trace, owners), on="owner"
     )
     rows = by_place(
@@ -92,9 +101,42 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         backward=pl.col("back").any(),
         first=pl.col("owner").min(),
         last=pl.col("last").first(),
+        weighs=pl.col("weighs").first(),
     )
     steps = _steps(trace, owners, rows["first"])
     return rows.join(steps, on="first", how="left", maintain_order="left")
+
+
+def handwritten_softmaxes(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
+    """Return the ids of kernels of a softmax written by hand, in both passes.
+
+    It begins with what makes the exponentials small, the largest score as a rule, and
+    ends with the division by their sum.
+    """
+    spans = _spans(trace)
+    by_hand = spans.filter("exponential") if spans.height else spans
+    if not by_hand.height:
+        return kernels["id"].clear()
+    ops = trace.ops
+    owners = during(trace, by_hand.select("owner", "thread", "start", "end"))
+    rows = rows_where(named(ops, _OF_SOFTMAX) & owners.is_not_null())
+    dims = trace.inputs["dims"][ops["inputs"][rows]]
+    divides = named(ops, _DIVIDE)[rows]
+    parts = (
+        ops[["ts", "dur"]][rows]
+        .with_columns(owner=owners[rows], divides=divides, dims=dims)
+        .with_columns(first=nth("dims", 0), second=nth("dims", 1))
+        .join(by_hand.select("owner", "thread", "scores"), on="owner")
+        .filter(
+            pl.col("first") == pl.col("scores"),
+            # By the sum of each row, not by a scale or a mask.
+            ~pl.col("divides") | (pl.col("second").list.last() == 1),
+        )
+        .group_by("owner", "thread")
+        # What begins as the division ends is not of it.
+        .agg(start=pl.col("ts").min(), end=END.max() - 1)
+    )
+    return owned(trace, kernels[["id", "op"]], during(trace, parts))["id"]
 
 
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
@@ -117,28 +159,38 @@ def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:
 @cached_per_trace
 def _spans(trace: Trace) -> pl.DataFrame:
     """Return attention by its first matmul, the ``owner``, from start to end."""
-    ops = trace.ops
-    wanted = named(ops, [*_MATMULS, *_WEIGHING]) & ~ops["compiling"]
-    chosen = ops[["id", "name", "thread", "ts", "inputs"]].filter(wanted)
-    chosen = (
-        chosen.with_columns(plain(ops, chosen["name"]))
-        .sort("thread", "ts")
-        .with_columns(matmul=pl.col("plain").is_in(list(_MATMULS)))
+    chosen = _innermost(trace)
+    chosen = chosen.with_columns(matmul=pl.col("plain").is_in(list(_MATMULS)))
+    at = pl.when("matmul").then("at")
+    near = chosen.with_row_index("at").select(
+        before=at.forward_fill().over("thread"),
+        after=at.backward_fill().over("thread"),
     )
-    thread, columns = pl.col("thread"), pl.col("id", "plain", "inputs", "matmul")
-    between = chosen.with_columns(
-        columns.shift(1).name.suffix("_before"), columns.shift(-1).name.suffix("_after")
-    ).filter(
-        ~pl.col("matmul"),
-        "matmul_before",
-        "matmul_after",
-        thread == thread.shift(1),
-        thread == thread.shift(-1),
-    )
+    rows = chosen[["id", "plain", "inputs"]]
+    between = pl.concat(
+        [
+            chosen,
+            *(
+                rows[near[side]].select(pl.all().name.suffix(f"_{side}"))
+                for side in near.columns
+            ),
+        ],
+        how="horizontal",
+    ).filter(~pl.col("matmul"), *(near[side].is_not_null() for side in near.columns))
     fitting = _fitting(trace, between) if between.height else NOTHING
     if not fitting.height:
         return NOTHING
     return _softmaxes(trace, _with_times(trace, fitting))
+
+
+def _innermost(trace: Trace) -> pl.DataFrame:
+    """Return the matmuls and what may weigh, in order, without those around others."""
+    ops = trace.ops
+    rows = rows_where(named(ops, [*_MATMULS, *_WEIGHING]) & ~ops["compiling"])
+    around = inside(trace, rows)[ops["parent"][rows]].drop_nulls()
+    found = ops[["id", "name", "thread", "ts", "inputs"]][rows]
+    found = found.filter(~found["id"].is_in(around.implode()))
+    return found.with_columns(plain(ops, found["name"])).sort("thread", "ts")
 
 
 def _fitting(trace: Trace, between: pl.DataFrame) -> pl.DataFrame:
@@ -212,29 +264,40 @@ def _shapes(
 
 
 def _softmaxes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans around a softmax, written by hand or not.
+    """Return the spans around a softmax, written by hand or not, each once.
 
-    Where it is, the exponentials of the scores are added up and divided by the sum.
+    Where it is, the exponentials of the scores are added up and divided by the sum, or
+    what they are of are logarithms already.
     """
     ops = trace.ops
+    spans = spans.sort("owner", "exponential", "at").unique(
+        "owner", keep="first", maintain_order=True
+    )
     by_hand = spans.filter(pl.col("exponential"))
     if not by_hand.height:
-        return spans.drop("exponential", "at")
-    owners = during(trace, by_hand.select("owner", "thread", start="at", end="end"))
-    among = ops.select("inputs", owner=owners).with_columns(
-        sums=named(ops, _SUM), divides=named(ops, _DIVIDE)
+        return spans.drop("at")
+    owners = during(trace, by_hand.select("owner", "thread", "start", "end"))
+    since = pl.col("ts") > pl.col("at")
+    among = ops.select("inputs", "ts", owner=owners).with_columns(
+        sums=named(ops, _SUM),
+        divides=named(ops, _DIVIDE),
+        logarithms=named(ops, _LOGARITHMS),
     )
+    parts = pl.col("sums", "divides", "logarithms")
     whole = (
-        among.filter(pl.col("owner").is_not_null(), pl.col("sums") | pl.col("divides"))
+        among.filter(pl.col("owner").is_not_null(), pl.any_horizontal(parts))
         .join(trace.inputs.select("dims", inputs="id"), on="inputs")
-        .join(by_hand.select("owner", "scores"), on="owner")
-        .filter(pl.col("dims").list.first() == pl.col("scores"))
+        .join(by_hand.select("owner", "scores", "at"), on="owner")
+        .filter(
+            pl.col("dims").list.first() == pl.col("scores"),
+            since | pl.col("logarithms"),
+        )
         .group_by("owner")
-        .agg(pl.col("sums", "divides").any())
-        .filter("sums", "divides")
+        .agg(parts.any())
+        .filter((pl.col("sums") & pl.col("divides")) | pl.col("logarithms"))
     )
     known_ones = pl.col("owner").is_in(whole["owner"].implode())
-    return spans.filter(~pl.col("exponential") | known_ones).drop("exponential", "at")
+    return spans.filter(~pl.col("exponential") | known_ones).drop("at")
 
 
 def _with_times(trace: Trace, softmaxes: pl.DataFrame) -> pl.DataFrame:
@@ -263,6 +326,7 @@ def _with_times(trace: Trace, softmaxes: pl.DataFrame) -> pl.DataFrame:
             "scores",
             "owner",
             "last",
+            pl.col("id").alias("weighs"),
             *("type", "query", "key", "value"),
             at="ts",
             exponential=pl.col("plain") == _EXPONENTIAL,

@@ -11,6 +11,7 @@ from traceq.analysis.base.ownership import outermost_ops, owned
 from traceq.analysis.patterns.attention import SDPA
 from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
+    handwritten_softmaxes,
     writes_attention,
 )
 from traceq.common.expressions import text
@@ -39,10 +40,15 @@ class AttentionParts:
 def softmax_and_matmuls(trace: Trace, kernels: pl.DataFrame) -> AttentionParts | None:
     """Return the time of the softmax and of the matmuls of attention.
 
-    None where attention is fused, where there is none, and where its softmax is written
-    by hand too.
+    None where attention is fused, and where there is none. A softmax that is written by
+    hand too is all kernels from its largest scores to the division by the sum.
     """
-    if not kernels["kind"].is_in(["softmax"]).any():
+    by_hand = handwritten_softmaxes(trace, kernels) if writes_attention(trace) else None
+    if by_hand is not None and len(by_hand):
+        mine = pl.col("id").is_in(by_hand.implode())
+        kind = pl.when(mine).then(pl.lit("softmax")).otherwise(pl.col("kind"))
+        kernels = kernels.with_columns(kind=kind)
+    if not (kernels["kind"] == "softmax").any():
         return None
     times = {
         (kind, phase == "forward"): 0

@@ -526,8 +526,8 @@ def _calls(trace: Trace, ops: pl.DataFrame, fewest: int) -> pl.Series:
 def _callers(trace: Trace, fewest: int) -> pl.DataFrame:
     """Return the calls of the user's functions and of modules that may hold a loop.
 
-    A module that one call calls this often, such as a cell of an RNN for each moment,
-    is what the loop goes over: the loop is in the caller.
+    A module or function that one call calls this often, such as a cell of an RNN for
+    each moment, is what the loop goes over: the loop is in the caller.
     """
     modules = named_like(trace.frames, r"^nn\.Module: ")
     frames = (
@@ -539,6 +539,4 @@ def _callers(trace: Trace, fewest: int) -> pl.DataFrame:
     around = parents(frames["thread"], frames.select(END).to_series())
     repeated = pl.len().over("around", "name") >= fewest
     called = pl.col("around").is_not_null()
-    return frames.with_columns(around=around).filter(
-        ~(pl.col("module") & repeated & called)
-    )
+    return frames.with_columns(around=around).filter(~(repeated & called))
