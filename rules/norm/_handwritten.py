@@ -39,8 +39,9 @@ _REACH = list(range(-8, 5))
 def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return norms written op by op, grouped by place and input.
 
-    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops, and
-    what ``host_totals`` and traceq.analysis.patterns.norms.grouped add.
+    A row has ``dims`` and ``type`` of the input, ``steps``, the names of the ops,
+    ``shifted``, whether a number is added to the weight, and what ``host_totals``
+    and ``grouped`` add.
     """
     if not has_named(trace.ops, _ROOTS) or not has_named(trace.ops, _MEANS):
         return NOTHING
@@ -52,7 +53,9 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         ownership.host_work(trace, owners), on="owner"
     )
     ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(host, on="owner")
-    return grouped(trace, ran, ("dims", "type", "steps"), **ownership.host_totals())
+    return grouped(
+        trace, ran, ("dims", "type", "steps", "shifted"), **ownership.host_totals()
+    )
 
 
 def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -86,6 +89,7 @@ def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             end=END.max(),
             type=pl.col("type").first(),
             steps=pl.col("plain"),
+            shifted=fill_false(_shifts()).any(),
         )
         .filter(pl.col("steps").list.eval(pl.element().is_in(_MEANS)).list.any())
     )
@@ -144,6 +148,17 @@ def _roots(line: pl.DataFrame) -> pl.DataFrame:
         )
         .select("thread", "dims", owner="id", at="row", mean="first")
     )
+
+
+def _shifts() -> pl.Expr:
+    """Return whether an op behind a root adds a number to the weight: ``1 + weight``.
+
+    A bias is added to what has the input's shape.
+    """
+    weight = pl.concat_list(pl.col("dims").list.last())
+    number = pl.col("second").list.len().fill_null(0) == 0
+    adds = pl.col("plain").is_in(_ON_MEAN) & (pl.col("offset") > 0)
+    return adds & (pl.col("first") == weight) & number
 
 
 def _belongs() -> pl.Expr:

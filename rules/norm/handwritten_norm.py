@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base import assumptions, ownership
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Good,
@@ -98,8 +99,9 @@ class HandwrittenNorm(Rule):
 
     ## When it is wrong
 
-    A norm that multiplies by ``1 + weight`` has to pass that as its weight. A cast in
-    the middle of the norm may round differently from the fused kernel. The saving
+    A norm that multiplies by ``1 + weight`` has to pass that sum as its weight, and
+    advice says so where the trace shows it; in 16 bits the sum loses digits of a small
+    weight. A cast in the middle may round differently from the fused kernel. The saving
     assumes a fused kernel at 30% of the GPU's bandwidth, whose call takes the host as
     long as 3 launches of the ops that it replaces, and 4 in the backward.
 
@@ -188,12 +190,15 @@ class HandwrittenNorm(Rule):
         )
 
     def _example(self, row: Row) -> str:
-        if not row["via"]:
-            return self.example(_KINDS.index(row["kind"]))
         module = library_module(row)
-        if not module or row["kind"] != "RMSNorm":
+        if row["via"] and (not module or row["kind"] != "RMSNorm"):
             return ""
-        return self.example(_OF_LIBRARY).replace("LlamaRMSNorm", module)
+        number = _OF_LIBRARY if row["via"] else _KINDS.index(row["kind"])
+        example = self.example(number).replace("LlamaRMSNorm", module or "")
+        if not row["shifted"]:
+            return example
+        example = example.replace("* self.weight", "* (1 + self.weight)")
+        return example.replace(", self.weight", ", 1 + self.weight")
 
 
 def _kind(row: Row) -> str:
@@ -202,7 +207,14 @@ def _kind(row: Row) -> str:
 
 def _advice(row: Row) -> str:
     call = "F.layer_norm" if row["kind"] == "LayerNorm" else "F.rms_norm"
-    return (
-        f"call {call}(x, ({row['dims'][-1]},), weight, eps=eps), with weight and x in"
+    weight, of = "weight", "weight"
+    if row["shifted"]:
+        weight, of = "1 + weight", "that sum"
+    text = (
+        f"call {call}(x, ({row['dims'][-1]},), {weight}, eps=eps), with {of} and x in"
         " one dtype, or compile the model"
     )
+    if row["shifted"] and row["type"] in HALF:
+        rounded = dtype_name(row["type"])
+        text += f"; in {rounded} the sum is rounded: compare the results"
+    return text
