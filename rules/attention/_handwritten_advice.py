@@ -35,7 +35,7 @@ _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
 )
 _BETWEEN = "which fuses what is between the matmuls"
-_WHERE = ("function", "via", "module")
+_WHERE = ("file", "function", "via", "module")
 # The examples of the page.
 _WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _OF_TORCH = range(5)
 
@@ -100,12 +100,20 @@ def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     advice, example = _call(row)
     # Where the result is computed is where SDPA is to be called.
     last = view.trace.ops[[*_WHERE]].row(row["last"], named=True)
+    if last["via"] and _library(last) != _library(row):
+        # It calls a matmul of another library, as einops.einsum: nothing to rewrite.
+        last = row
     if last["via"]:
         # No line of the user's is like the example.
         advice, example = f"{advice}; or compile the model, {_BETWEEN}", None
     elif example == _WITH_BIAS:
         advice = f"{advice}, or {_FLEX.format('the bias')}"
     return located_advice(view, rewritten(last), advice), example
+
+
+def _library(row: Row) -> str:
+    """Return the library whose function something is in; empty if the user's is."""
+    return (row["via"] or "").partition(" (")[2].partition("/")[0]
 
 
 def _call(row: Row) -> tuple[str, int | None]:
