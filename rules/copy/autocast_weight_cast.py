@@ -41,10 +41,10 @@ _MOST_LINES = 3
 # From here on a number that is not whole is said to be about one. Judgement.
 _ABOUT = 0.15
 _ONCE = (
-    "keep the weights in {half} and float32 copies of them in the optimizer (FSDP"
-    " MixedPrecision, or an optimizer with master weights), or compile the model, which"
-    " fuses the casts"
+    "keep the weights in {half} and float32 copies of them in the optimizer ({sharded}"
+    "an optimizer with master weights), or compile the model, which fuses the casts"
 )
+_SHARDED = "FSDP MixedPrecision, or "
 _MANY = (
     "put one autocast around all forward passes of a step (its cache of cast weights"
     " lives as long as the outermost autocast, is off under inference_mode, and does"
@@ -175,7 +175,8 @@ class AutocastWeightCast(Rule):
         cached = casts.filter(~pl.col("viewed"))
         calls = cached.height / view.steps / max(1, _weights(view, cached))
         again = 1 - 1 / calls if calls > 1 else 0.0
-        advice = _ONCE.format(half=half)
+        sharded = _SHARDED if view.distributed else ""
+        advice = _ONCE.format(half=half, sharded=sharded)
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
             f" {_often(each)}",
