@@ -87,16 +87,16 @@ def message(view: View, launches: float) -> str:
     likely = "" if view.bound.sure else "likely "
     kinds = view.waits.kinds
     largest = kinds["kind"][0]
+    main = 2 * kinds["time"][0] >= kinds["time"].sum()
+    most = f"mostly {largest}" if main else f"{largest} most of all"
     if replayed(view):
-        return (
-            f"the GPU {likely}waits for the host around CUDA graphs: mostly {largest}"
-        )
+        return f"the GPU {likely}waits for the host around CUDA graphs: {most}"
     of_ops = kinds.filter(pl.col("kind").is_in(OF_OPS))["time"].sum()
     mostly = largest in OF_OPS or of_ops > view.waits.idle_ns / 2
     if mostly and launches:
         kernels = counted(round(launches) or launches, "kernel")
         return f"the GPU {likely}waits for the host to launch {kernels} a step"
-    return f"the GPU {likely}waits for the host: mostly {largest}"
+    return f"the GPU {likely}waits for the host: {most}"
 
 
 def evidence(
