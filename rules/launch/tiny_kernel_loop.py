@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base import assumptions
+from traceq.analysis.base import assumptions, callers
 from traceq.analysis.patterns.loops import loops
-from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, dataclass, option
+from traceq.linter import (
+    Bad,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    has_like,
+    option,
+)
 
 from ._loop_advice import (
     advice,
@@ -25,6 +36,8 @@ if TYPE_CHECKING:
     from traceq.analysis.patterns.loops import Loops
     from traceq.linter import Finding
 
+_SHARDING = r"(^|/)torch/distributed/"
+_SOME = 200
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003.
 _FEWEST_LAUNCHES = 2
 # From this share of iterations on that run a module of their own, a loop goes over
@@ -165,7 +178,7 @@ class TinyKernelLoop(Rule):
         if not found.table.height:
             return
         for row in found.table.drop_nulls("kernels").iter_rows(named=True):
-            if self._is_tiny(row, view):
+            if self._is_tiny(row, view) and not _of_sharding(view, row):
                 yield self._finding(view, row, found)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
@@ -206,3 +219,13 @@ class TinyKernelLoop(Rule):
             else advice(row, experts=experts, syncs=syncs),
             ops=row["ops"],
         )
+
+
+def _of_sharding(view: View, row: Mapping[str, Any]) -> bool:
+    """Return whether a loop is of FSDP or DDP: its copies are not the program's."""
+    if not has_like(view.trace.frames, _SHARDING):
+        return False
+    # The backward runs on a thread without Python.
+    some = view.trace.ops[["thread", "ts"]][[*row["ops"]][:_SOME]]
+    inner = callers.innermost_calls(view.trace.frames, some)["inner_file"].drop_nulls()
+    return 2 * int(inner.str.contains(_SHARDING).sum()) > len(inner)
