@@ -118,8 +118,8 @@ class AutocastWeightCast(Rule):
           kernel    unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×12
           kernel    vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×12
           fix       keep the weights in bfloat16 and float32 copies of them in the
-                    optimizer (FSDP MixedPrecision, or an optimizer with master
-                    weights), or compile the model, which fuses the casts
+                    optimizer (an optimizer with master weights), or compile the
+                    model, which fuses the casts
         """,
     )
 

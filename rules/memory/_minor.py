@@ -1,4 +1,4 @@
-"""What is minor of memory, and whether there are other GPUs to share it with."""
+"""Severity of a finding on memory, and the GPUs that it could be shared with."""
 
 from __future__ import annotations
 

@@ -114,9 +114,8 @@ class DuplicateWeights(Rule):
           also     dev_cases.py:25 forward: 13.5 MiB in 4 copies
           also     dev_cases.py:26 forward: 4.50 MiB in 4 copies
           fix      keep the weights in 16-bit and fp32 copies in the optimizer only
-                   (an optimizer with master weights, or FSDP's
-                   MixedPrecisionPolicy, which shards them); if the program makes
-                   the copies itself, make them once and drop the fp32 ones
+                   (an optimizer with master weights); if the program makes the
+                   copies itself, make them once and drop the fp32 ones
         """,
     )
 

@@ -100,9 +100,8 @@ class Float32OptimizerState(Rule):
           weights  64.0 MiB
           dtype    fp32: weights of the same sizes are cast to 16-bit
           fix      keep the state in 8-bit (torchao.optim.AdamW8bit, bitsandbytes),
-                   which saves three quarters of it, shard it over GPUs (FSDP,
-                   ZeroRedundancyOptimizer), or use an optimizer with less state
-                   (Adafactor, Muon)
+                   which saves three quarters of it, or use an optimizer with less
+                   state (Adafactor, Muon)
         """,
     )
 

@@ -165,7 +165,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     if form in _ATTACHING and missing and missing not in found.notes:
         output.say(missing)
     # Who asks for some rules wants all that they say.
-    in_full = verbose or (bool(select) and "ALL" not in select)
+    in_full = verbose or bool(select and "ALL" not in select)
     text = _rendered(found, form, to_file=file is not None, verbose=in_full)
     deliver(text, file)
     _exit(found.report, unread=found.unread)

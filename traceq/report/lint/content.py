@@ -205,8 +205,9 @@ def idle(outcome: Outcome) -> str:
     more = found.with_residual_ns > found.explained_ns
     if not found.explained_ns and more:
         text = f"{codes} explains {both} of the {idles} in which the GPU idles"
+    elif not found.explained_ns:
+        text = f"No finding explains the {idles} in which the GPU idles"
     else:
-        part = part if found.explained_ns else "none"
         text = f"The findings explain {part} of the {idles} in which the GPU idles"
         text += f" ({both} with {codes}, on what remains)" if more else ""
     rest = found.unexplained
