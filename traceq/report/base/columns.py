@@ -69,7 +69,7 @@ def cut_module(text: str, width: int) -> str:
     >>> cut_module("LM_0/Block_3/Attention_3/RMSNorm_7", 25)
     '…/Attention_3/RMSNorm_7'
     >>> cut_module("LM_0/Block_3/MultiheadAttention_3", 12)
-    'Multi…tion_3'
+    'Multih…ion_3'
     """
     parts = text.split("/")
     shorter = (f"{_MORE}/{'/'.join(parts[at:])}" for at in range(1, len(parts)))
