@@ -178,7 +178,6 @@ class NormBetweenCasts(Rule):
             advice=f"keep the model in {half} (model.to(torch.{half})), with float32"
             " weights in the optimizer only, instead of autocast, or compile it: the"
             " norm's kernel computes in float32 inside anyway",
-            example=self.example().replace("bfloat16", half),
             ops=[op for row in rows for op in row["ops"]],
         )
 
