@@ -37,6 +37,7 @@ NEVER = {
     "one of several": r"(?<![\w.,#])1 (events|steps|kernels|launches|calls|findings"
     r"|rules|ranks|copies|tensors|ops|operators|allocations|times)\b",
     "a or an": r"\ba (unsigned|int\d|[aeio]\w+ \[)",
+    "an exponent": r"\d[eE]\+\d",
     "a name of C++": r"\b(unsigned char|long int|c10::\w+) \[",
 }
 STEPS = r"\ba step\b|/step\b|\bonce in \d+ steps\b"
@@ -63,6 +64,7 @@ def contradictions(text: str, *, steps: bool) -> list[str]:
         ("torch 2.12 to 2.7", "torch 2.12 to 2.7"),
         ("for this GPU in None", "None"),
         ("copied 0.333 times a step", "0.333 times"),
+        ("1.36e+03 kernels a step", "6e+0"),
         ("times only; 1 events", "1 events"),
         ("copies a unsigned char [8]", "a unsigned"),
         ("no GPU work in the trace\nbusy 85%, idle 15%", "no GPU work, but it is busy"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from command import traceq
@@ -81,6 +82,16 @@ def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
     assert one.gpu_idle_ns > 0.4 * found.step_ns
     assert "88%: locks and I/O (all of that: main (train.py:3))" in words.idle(found)
     assert "largest unexplained" in words.idle(found)
+
+
+def test_a_finding_on_what_remains_explains_idle_time_alone() -> None:
+    found = outcome(Recording("drawn", load_drawn(SLEEPS)))
+    assert found.idle is not None
+    idle = replace(found.idle, explained_ns=0, with_residual_ns=0.66 * 2e6, idle_ns=2e6)
+
+    said = words.idle(replace(found, idle=idle))
+
+    assert said.startswith("LCH002 explains 66% of the 2.00 ms in which the GPU idles")
 
 
 def test_a_general_finding_sees_what_the_others_leave() -> None:

@@ -18,6 +18,7 @@ from command import traceq
 from conftest import FIXTURES
 from linting import bundled_rules
 from msgspec import structs
+from recordings import FIXTURE_TRACES
 
 from traceq.common.units import time
 from traceq.linter import Bad, Fix, Rule, View
@@ -419,6 +420,28 @@ def test_a_full_report_lists_skipped_rules_and_ends_in_a_verdict() -> None:
     assert "Skipped:\n  LOG001: there is no log" in text
     assert "ABC002 is allowed in main (src/train.py:31) of Net_0: it is meant" in text
     assert "1 finding; 1 minor; 2 rules ran, 1 skipped" in text
+
+
+def test_minor_findings_are_shown_in_full_where_all_is_asked_for() -> None:
+    brief = lint_full.render(ordinary(), width=100, color=False)
+    text = lint_full.render(ordinary(), width=100, color=False, verbose=True)
+
+    assert "Minor:\n  ABC001 odd\n" in brief
+    assert "Minor:\n\nABC001 too-slow\n  odd\n\nSkipped" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "in_full"),
+    [(("-v",), True), (("--select", "CPY"), True), (("--select", "ALL"), False)],
+)
+def test_the_parts_of_copies_are_shown_where_the_rule_is_asked_for(
+    asked: tuple[str, ...], *, in_full: bool
+) -> None:
+    answer = traceq("lint", FIXTURE_TRACES["copies"], *asked)
+
+    minor = answer.out.partition("Minor:")[2]
+    assert "CPY001" in minor
+    assert ("\n  part " in minor) == in_full
 
 
 SYNC = """

@@ -63,6 +63,20 @@ def test_the_repaired_line_comes_first() -> None:
     )
 
 
+def test_the_largest_of_many_changes_is_not_called_the_main_one() -> None:
+    line = "a{n} = at::_ops::gelu::call, m{n}.py:{n} layer{n}, train.py:9 step"
+    names = "\n".join(line.format(n=number) for number in range(1, 5))
+    held = "\n".join(f"a{number}   [64M     ]" for number in range(1, 5))
+    region = "region  [ProfilerStep#1      ]"
+    first, second, *_ = held.splitlines()
+    before = f"{names}\n{region}\nweights <100M\n{first}"
+    alone = drawn(before, f"{before}\n{second}")
+    many = drawn(before, f"{names}\n{region}\nweights <100M\n{held}")
+
+    assert "; mainly +64.0 MiB" in words.headline(alone)
+    assert "; most of all +64.0 MiB" in words.headline(many)
+
+
 def test_autocast_shows_as_copies_of_weights_at_their_line() -> None:
     diff = cases("attn_flash", "layernorm_autocast")
 

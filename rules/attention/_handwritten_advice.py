@@ -35,7 +35,7 @@ _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
 )
 _BETWEEN = "which fuses what is between the matmuls"
-_WHERE = ("function", "via", "module")
+_WHERE = ("file", "function", "via", "module")
 # The examples of the page.
 _WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _OF_TORCH = range(5)
 

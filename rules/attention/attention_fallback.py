@@ -58,8 +58,9 @@ class AttentionFallback(Rule):
     ``torch.backends.cuda.can_use_flash_attention(params, debug=True)``.
 
     ```diff
-    - out = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
-    + out = F.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    - loss = model(batch)
+    + with torch.autocast("cuda", dtype=torch.bfloat16):
+    +     loss = model(batch)
     ```
 
     ## When it is wrong

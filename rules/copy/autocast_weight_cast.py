@@ -41,10 +41,10 @@ _MOST_LINES = 3
 # A number closer than this to a whole one is printed as about it. Heuristic threshold.
 _ABOUT = 0.15
 _ONCE = (
-    "keep the weights in {half} and float32 copies of them in the optimizer (FSDP"
-    " MixedPrecision, or an optimizer with master weights), or compile the model, which"
-    " fuses the casts"
+    "keep the weights in {half} and float32 copies of them in the optimizer ({sharded}"
+    "an optimizer with master weights), or compile the model, which fuses the casts"
 )
+_SHARDED = "FSDP MixedPrecision, or "
 _MANY = (
     "put one autocast around all forward passes of a step (its cache of cast weights"
     " lives as long as the outermost autocast, is off under inference_mode, and does"
@@ -112,8 +112,8 @@ class AutocastWeightCast(Rule):
           kernel    unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×12
           kernel    vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×12
           fix       keep the weights in bfloat16 and float32 copies of them in the
-                    optimizer (FSDP MixedPrecision, or an optimizer with master
-                    weights), or compile the model, which fuses the casts
+                    optimizer (an optimizer with master weights), or compile the
+                    model, which fuses the casts
         """,
     )
 
@@ -169,7 +169,8 @@ class AutocastWeightCast(Rule):
         cached = casts.filter(~pl.col("viewed"))
         calls = cached.height / view.steps / max(1, _weights(view, cached))
         again = 1 - 1 / calls if calls > 1 else 0.0
-        advice = _ONCE.format(half=half)
+        sharded = _SHARDED if view.distributed else ""
+        advice = _ONCE.format(half=half, sharded=sharded)
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
             f" {_often(each)}",

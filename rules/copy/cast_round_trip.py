@@ -21,6 +21,7 @@ from traceq.linter import (
     kernel_lines,
     module_line,
     often,
+    rewritten,
     same_place,
     shape,
     text,
@@ -177,7 +178,7 @@ class CastRoundTrip(Rule):
                 *module_line(row["module"]),
             ],
             data={"dims": row["dims"], "from": low, "to": high},
-            advice=f"drop the cast to {high} in {row['function']}"
+            advice=f"drop the cast to {high} in {rewritten({**row}) or 'the program'}"
             + (f": autocast casts back to {low} for {undone}" if undone else "")
             + f"; elementwise ops on {low} compute in float32 internally",
         )

@@ -167,7 +167,7 @@ class CopyShare(Rule):
         matters = int(rest["dur"].sum()) >= self.min_share * busy
         scales = scales_weights(view, rest)
         yield self.finding(
-            "copies take a large share of the GPU's time, mainly "
+            f"copies take a large share of the GPU's time, {_most(parts)} "
             + ", then ".join(NOUNS[name] for name in parts["part"].head(2)),
             subject="copies",
             count=moved.height / view.steps,
@@ -189,6 +189,12 @@ class CopyShare(Rule):
             advice=_advice(moved, parts.filter(~pl.col("part").is_in(_NEEDED))["part"]),
             kernels=moved["id"],
         )
+
+
+def _most(parts: pl.DataFrame) -> str:
+    """Return how two parts that are named stand to all: most of them, or not."""
+    named, total = int(parts["time"].head(2).sum()), int(parts["time"].sum())
+    return "mainly" if 2 * named >= total else "first of all"
 
 
 def _share(label: str, value: float) -> Evidence:

@@ -20,6 +20,7 @@ from traceq.linter import (
     kernel_lines,
     module_line,
     often,
+    rewritten,
     same_place,
     tensor,
     text,
@@ -172,7 +173,7 @@ class NeedlessCopy(Rule):
             ],
             data={"dims": row["dims"], "op": row["asked"], "how": row["how"]},
             advice=(_UNDONE_ADVICE if undone else _CLONE_ADVICE).format(
-                function=row["function"]
+                function=rewritten({**row}) or "the program"
             ),
         )
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 _ADVICE = {
     TO_GPU: "pin the tensor where it is created (DataLoader(pin_memory=True), or"
     " .pin_memory() in the loading thread) and copy it with"
-    " .to(device, non_blocking=True)",
+    " .to(device, non_blocking=True); a batch of a class of its own, not of tensors,"
+    " lists or dicts, needs a pin_memory() method, or the DataLoader pins nothing",
     TO_HOST: "copy into a pinned buffer that is allocated once:"
     " buffer = torch.empty(shape, pin_memory=True), then"
     " buffer.copy_(tensor, non_blocking=True); sync only before reading it",
@@ -73,7 +74,9 @@ class PageableHostCopy(Rule):
 
     ## How to fix it
 
-    ``DataLoader(..., pin_memory=True)`` and ``.to(device, non_blocking=True)``.
+    ``DataLoader(..., pin_memory=True)`` and ``.to(device, non_blocking=True)``. The
+    DataLoader pins tensors, and those in lists, tuples and dicts. Of a batch of any
+    other class it calls ``pin_memory()``; a class without that method is not pinned.
 
     ```diff
     - loader = DataLoader(data, batch_size=64, num_workers=8)
@@ -118,7 +121,9 @@ class PageableHostCopy(Rule):
           saved   6.25 ms on the GPU a step
           fix     pin the tensor where it is created (DataLoader(pin_memory=True),
                   or .pin_memory() in the loading thread) and copy it with
-                  .to(device, non_blocking=True)
+                  .to(device, non_blocking=True); a batch of a class of its own, not
+                  of tensors, lists or dicts, needs a pin_memory() method, or the
+                  DataLoader pins nothing
         """,
     )
 

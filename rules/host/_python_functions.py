@@ -19,6 +19,11 @@ _VECTOR = (
     "make it with operators on the GPU, as torch.arange(n, device=…) <"
     " lengths[:, None], or once before the loop"
 )
+_TRITON = (
+    "each launch goes through Triton's launcher in Python: launch fewer, larger"
+    " kernels; make the kernel an operator (torch.library.triton_op) and compile the"
+    " model, whose code launches it directly; or replay it in a CUDA graph"
+)
 # What a function looks like by what it calls, and what to do about it.
 _LOOKS = (
     (
@@ -26,6 +31,7 @@ _LOOKS = (
         r"_tensor_str\.py|_tensor\.py\(\d+\): __(format|repr|str)__",
         "keep the tensor, and format it once in many steps",
     ),
+    ("launches Triton kernels", r"^triton/(runtime|backends|compiler)/", _TRITON),
     ("calls `.tolist()`", r"method tolist of", "keep the values on the GPU"),
     (
         "writes logs",
@@ -58,6 +64,12 @@ _LEAST_OF_FUNCTION = 0.1
 # Heuristic threshold: a loop that takes as long usually calls something.
 _LONG_NS = 1_000_000
 ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
+# What runs in a model's forward has to run in every step, and no worker can do it.
+_IN_FORWARD = (
+    "it runs in the model's forward, in every step: replace loops with operators, make"
+    " what does not change (as a mask or an index) once and keep it in a buffer, or"
+    " compile the model"
+)
 _MOST_CALLED = 3
 # Where operator calls take more of a function's time than this, the rest is within the
 # error of their cost. Heuristic threshold.
@@ -163,8 +175,20 @@ def silent_calls(segments: pl.DataFrame) -> int:
     return long.height if mostly else 0
 
 
+def in_forward(segments: pl.DataFrame) -> bool:
+    """Return whether a function mostly runs inside of modules."""
+    inside = segments.filter(pl.col("module").is_not_null())
+    return 2 * int(inside["recorded"].sum()) > int(segments["recorded"].sum())
+
+
 def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     """Return what a function does, by what takes longest of what is known."""
+    looks, advice = _looks_like(segments)
+    away = _LESS in advice and in_forward(segments)
+    return looks, _IN_FORWARD if away else advice
+
+
+def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     name = pl.coalesce("library", "called")
     looks = pl.coalesce(
         pl.when(name.str.contains(pattern)).then(pl.lit(text))

@@ -28,6 +28,7 @@ from ._python_functions import (
     called_line,
     functions,
     grouped,
+    in_forward,
     inside,
     is_at,
     looks_like,
@@ -94,7 +95,10 @@ class PythonOverhead(Rule):
     ## How to fix it
 
     Take the work out of the step: do it once in many steps, before the loop, or in the
-    DataLoader's workers; replace loops over elements with operators. Remove hooks that
+    DataLoader's workers; replace loops over elements with operators. What a model's
+    forward needs stays in it: make what does not change once, or compile the model.
+    Triton kernels that are launched by hand are launched in Python: launch fewer, or
+    make them operators (``torch.library.triton_op``) and compile. Remove hooks that
     only watch.
 
     ```diff
@@ -178,7 +182,7 @@ class PythonOverhead(Rule):
             gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*times(view, row, "python"), *called_line(view, mine)],
             advice=advice,
-            example=None if looks in _SELDOM else "",
+            example=None if looks in _SELDOM and not in_forward(mine) else "",
         )
 
     def _of_hook(

@@ -77,6 +77,15 @@ _FUNCTION = (
     'torch.compile(mode="reduce-overhead") of the function that calls the modules, each'
     " too small alone, replays a CUDA graph"
 )
+_COMPILED = (
+    'the model is compiled already: pass mode="reduce-overhead" to that torch.compile,'
+    " which replays a CUDA graph; or compile what runs eagerly between compiled parts"
+)
+_DISTRIBUTED = (
+    "give each launch more to do, with a larger batch a GPU, and see the entries under"
+    " waits; CUDA graphs of steps with collectives (DDP, FSDP) were not tried: measure"
+    ' mode="reduce-overhead" before you rely on it'
+)
 _TOO_SMALL = (
     "give each launch more to do, with a larger batch: a call of a compiled model would"
     " take the host as long as the few kernels of this one do"
@@ -87,16 +96,16 @@ def message(view: View, launches: float) -> str:
     likely = "" if view.bound.sure else "likely "
     kinds = view.waits.kinds
     largest = kinds["kind"][0]
+    main = 2 * kinds["time"][0] >= kinds["time"].sum()
+    most = f"mostly {largest}" if main else f"{largest} most of all"
     if replayed(view):
-        return (
-            f"the GPU {likely}waits for the host around CUDA graphs: mostly {largest}"
-        )
+        return f"the GPU {likely}waits for the host around CUDA graphs: {most}"
     of_ops = kinds.filter(pl.col("kind").is_in(OF_OPS))["time"].sum()
     mostly = largest in OF_OPS or of_ops > view.waits.idle_ns / 2
     if mostly and launches:
         kernels = counted(round(launches) or launches, "kernel")
         return f"the GPU {likely}waits for the host to launch {kernels} a step"
-    return f"the GPU {likely}waits for the host: mostly {largest}"
+    return f"the GPU {likely}waits for the host: {most}"
 
 
 def evidence(
@@ -145,9 +154,9 @@ def evidence(
             label = "compile"
         yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)
     if not view.bound.sure:
-        yield Evidence(
-            "caveat", "recording stacks makes the host 1.5 to 3 times slower"
-        )
+        stacks = "recording stacks makes the host 1.5 to 3 times slower"
+        without = "recording makes the host slower: give --step-ms to be sure"
+        yield Evidence("caveat", stacks if view.trace.frames.height else without)
 
 
 def trainer_of(view: View) -> tuple[str, str] | None:
@@ -168,13 +177,15 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
     compiled = view.compiled
     if any(one.reason in HARD for one in obstacles):
         cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
+    elif view.distributed:
+        cure = _DISTRIBUTED
     elif uncompiled(obstacles):
         passes = "forward and backward pass" if trains(view) else "forward pass"
         cure = _GRAPHED.format(passes=passes)
     elif replayed(view):
         cure = "capture what is still launched one by one in the CUDA graph as well"
     elif compiled:
-        cure = 'compile with mode="reduce-overhead", which replays a CUDA graph'
+        cure = _COMPILED
     elif not fixes:
         cure = _TOO_SMALL
     else:

@@ -104,6 +104,8 @@ class HostBoundStep(Rule):
 
     ## When it is wrong
 
+    Graphs of steps with collectives, as of DDP and FSDP, were not tried: there is no
+    saving, and the fix says so.
     Recording stacks makes the host 1.5 to 3 times slower, so a GPU-bound step may look
     host-bound; where that is possible the message says "likely", and the finding is
     minor. Give the true step time with ``--step-ms``, or record without stacks. Without
@@ -173,6 +175,8 @@ class HostBoundStep(Rule):
         unknown = mostly_gaps(view)
         obstacles = [] if unknown else graph_obstacles(view.trace, view.steady)
         forbidden = unknown or any(one.reason in HARD for one in obstacles)
+        # What a graph of a step with collectives saves was never measured.
+        forbidden |= view.distributed
         fixes = [] if forbidden else fixes_of_graph(view, obstacles)
         launches = (
             removed_time(view, pl.col("kind") == host_activity.LAUNCHES).height
@@ -198,6 +202,7 @@ class HostBoundStep(Rule):
             not fixes
             or serving.serving(view.trace)
             or replayed(view)
+            or view.compiled
             or uncompiled(obstacles)
             or graphed_model(view.trace, view.steady).is_function
         )

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base import assumptions
+from traceq.analysis.base import assumptions, callers
 from traceq.analysis.patterns.loops import loops
-from traceq.linter import Bad, Fix, Good, Need, Rule, Seen, View, dataclass, option
+from traceq.linter import (
+    Bad,
+    Fix,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    dataclass,
+    has_like,
+    option,
+)
 
 from ._loop_advice import (
     advice,
@@ -26,6 +37,8 @@ if TYPE_CHECKING:
     from traceq.analysis.patterns.loops import Loops
     from traceq.linter import Finding
 
+_SHARDING = r"(^|/)torch/distributed/"
+_SOME = 200
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003;
 # but one that picks rows, as those of the neighbours of a node, is no other rule's.
 _FEWEST_LAUNCHES = 2
@@ -159,7 +172,7 @@ class TinyKernelLoop(Rule):
             return
         for row in found.table.drop_nulls("kernels").iter_rows(named=True):
             row["experts"] = over_experts(row) or over_sorted_slices(view, row)
-            if self._is_tiny(row, view):
+            if self._is_tiny(row, view) and not _of_sharding(view, row):
                 yield self._finding(view, row, found)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
@@ -201,3 +214,13 @@ class TinyKernelLoop(Rule):
             else advice(row, experts=experts, syncs=syncs),
             ops=row["ops"],
         )
+
+
+def _of_sharding(view: View, row: Mapping[str, Any]) -> bool:
+    """Return whether a loop is of FSDP or DDP: its copies are not the program's."""
+    if not has_like(view.trace.frames, _SHARDING):
+        return False
+    # The backward runs on a thread without Python.
+    some = view.trace.ops[["thread", "ts"]][[*row["ops"]][:_SOME]]
+    inner = callers.innermost_calls(view.trace.frames, some)["inner_file"].drop_nulls()
+    return 2 * int(inner.str.contains(_SHARDING).sum()) > len(inner)

@@ -142,6 +142,7 @@ class Float32Matmul(Rule):
         wide = pl.col("type").is_null() | (pl.col("type") == FLOAT32)
         # KRN006 is about batches of tiny ones, which TF32 does not help.
         tiny = matmul.tiny_matmuls(pl.col("left"), pl.col("right"))
+        tiny |= matmul.by_vector()
         slow = matmul.with_fastest(calls.filter(wide, ~tiny), gpu, "tf32")
         least = self.min_share * int(view.kernels["dur"].sum())
         # Kernels that took no time, as recorded, save none.

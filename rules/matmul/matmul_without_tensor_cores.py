@@ -80,7 +80,8 @@ class MatmulWithoutTensorCores(Rule):
 
     ## When it is wrong
 
-    Small matmuls are memory-bound and gain little. The saving assumes tensor cores at
+    Small matmuls are memory-bound and gain little; those of a vector gain nothing, and
+    are left out. The saving assumes tensor cores at
     60% of their peak.
     """
 
@@ -133,7 +134,7 @@ class MatmulWithoutTensorCores(Rule):
         calls = matmul.matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height or not calls["type"].is_in(HALF).any():
             return
-        calls = calls.filter(pl.col("type").is_in(HALF))
+        calls = calls.filter(pl.col("type").is_in(HALF), ~matmul.by_vector())
         groups = (
             matmul.with_fastest(calls, gpu, "fp16")
             .filter(matmul.saved() > 0)

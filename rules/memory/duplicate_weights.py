@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from traceq.linter import Finding, SnapshotView
 
 _MOST_LINES = 4
+_ADVICE = (
+    "keep the weights in 16-bit and fp32 copies in the optimizer only (an optimizer"
+    " with master weights{}); if the program makes the copies itself, make them once"
+    " and drop the fp32 ones"
+)
+_SHARDED = ", or FSDP's MixedPrecisionPolicy, which shards them"
 _DRAWN = """
     linear = {op}, at::_ops::linear::call, model.py:12 forward, train.py:9 step
     gradient = torch::autograd::Engine::evaluate_function
@@ -54,8 +60,17 @@ class DuplicateWeights(Rule):
 
     ## How to fix it
 
-    Weights in bf16, with fp32 copies in the optimizer only, or sharded (FSDP
-    ``MixedPrecisionPolicy``). With large batches it may not be worth it.
+    Weights in bf16, with fp32 copies in the optimizer only. With large batches it may
+    not be worth it.
+
+    ```diff
+    - with torch.autocast("cuda", torch.bfloat16):
+    -     loss = model(batch)
+    + model = model.to(torch.bfloat16)  # its optimizer has float32 copies
+    + loss = model(batch)
+    ```
+
+    On several GPUs FSDP shards the fp32 weights and casts what it gathers:
 
     ```diff
     - model = fully_shard(model)  # under autocast
@@ -74,11 +89,7 @@ class DuplicateWeights(Rule):
     since = "0.1.0"
     see = ("torch.autocast",)
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
-    advice = (
-        "keep the weights in 16-bit and fp32 copies in the optimizer only (an optimizer"
-        " with master weights, or FSDP's MixedPrecisionPolicy, which shards them); if"
-        " the program makes the copies itself, make them once and drop the fp32 ones"
-    )
+    advice = _ADVICE.format("")
 
     min_mib: int = option(1, "Copies of less than this in total are not reported.")
 
@@ -97,9 +108,8 @@ class DuplicateWeights(Rule):
           also     dev_cases.py:25 forward: 13.5 MiB in 4 copies
           also     dev_cases.py:26 forward: 4.50 MiB in 4 copies
           fix      keep the weights in 16-bit and fp32 copies in the optimizer only
-                   (an optimizer with master weights, or FSDP's
-                   MixedPrecisionPolicy, which shards them); if the program makes
-                   the copies itself, make them once and drop the fp32 ones
+                   (an optimizer with master weights); if the program makes the
+                   copies itself, make them once and drop the fp32 ones
         """,
     )
 
@@ -120,6 +130,7 @@ class DuplicateWeights(Rule):
                 yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
+        from ._minor import has_ranks, severity_of
         from ._peak_without import peak_savings
 
         curve = view.curve.filter(pl.col("device") == device)
@@ -127,6 +138,7 @@ class DuplicateWeights(Rule):
         # Every step makes its own copies.
         saved = peak_savings(curve, _in_all_steps(view, mine))
         first, *others = view.by_line(mine)[:_MOST_LINES]
+        ranks = has_ranks(view)
         held_twice = "is held twice" if mine.height == 1 else "are held twice"
         return self.finding(
             f"{counted(mine.height, 'weight')} {held_twice} at the peak:"
@@ -135,6 +147,9 @@ class DuplicateWeights(Rule):
             place=view.place(first, first["largest"]),
             count=mine.height,
             cost_bytes=saved,
+            severity=severity_of(saved, view.peak_bytes(device)),
+            advice=_ADVICE.format(_SHARDED) if ranks else None,
+            example=self.example(int(ranks)),
             evidence=[
                 Evidence("weights", value=weights, unit="bytes", note="in fp32"),
                 Evidence("copies", value=held, unit="bytes", note="in 16-bit"),

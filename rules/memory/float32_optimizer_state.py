@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from traceq.linter import Finding, SnapshotView
 
 _STATE = "optimizer state"
+_ADVICE = (
+    "keep the state in 8-bit (torchao.optim.AdamW8bit, bitsandbytes), which saves three"
+    " quarters of it,{} or use an optimizer with less state (Adafactor, Muon)"
+)
+_SHARDED = " shard it over GPUs (FSDP, ZeroRedundancyOptimizer),"
 # Of 32 bits, 8 stay.
 _SAVED = 0.75
 _DRAWN = """
@@ -76,11 +82,7 @@ class Float32OptimizerState(Rule):
     since = "0.1.0"
     see = ("torch.optim.Adafactor", "torch.optim.AdamW")
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
-    advice = (
-        "keep the state in 8-bit (torchao.optim.AdamW8bit, bitsandbytes), which saves"
-        " three quarters of it, shard it over GPUs (FSDP, ZeroRedundancyOptimizer), or"
-        " use an optimizer with less state (Adafactor, Muon)"
-    )
+    advice = _ADVICE.format("")
 
     min_share: float = option(1 / 3, "A smaller share of the peak is not reported.")
 
@@ -92,9 +94,8 @@ class Float32OptimizerState(Rule):
           weights  64.0 MiB
           dtype    fp32: weights of the same sizes are cast to 16-bit
           fix      keep the state in 8-bit (torchao.optim.AdamW8bit, bitsandbytes),
-                   which saves three quarters of it, shard it over GPUs (FSDP,
-                   ZeroRedundancyOptimizer), or use an optimizer with less state
-                   (Adafactor, Muon)
+                   which saves three quarters of it, or use an optimizer with less
+                   state (Adafactor, Muon)
         """,
     )
 
@@ -109,6 +110,8 @@ class Float32OptimizerState(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Look at the categories of each device's peak."""
+        from ._minor import has_ranks
+
         groups = view.at_peak.group_by("device", maintain_order=True)
         for (device,), live in groups:
             parts = live.group_by("category").agg(pl.sum("size"))
@@ -118,7 +121,10 @@ class Float32OptimizerState(Rule):
             if held == largest and held >= self.min_share * peak:
                 why = _why_float32(view, live, state)
                 if why:
-                    yield self._finding(int(str(device)), live, state, why)
+                    found = self._finding(int(str(device)), live, state, why)
+                    if has_ranks(view):
+                        found = replace(found, advice=_ADVICE.format(_SHARDED))
+                    yield found
 
     def _finding(
         self, device: int, live: pl.DataFrame, state: pl.DataFrame, why: str

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding, SnapshotView
 
+_FUNCTION = "multi_head_attention_forward"
+_NO_WEIGHTS = (
+    "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
+    " and keeps one number per query"
+)
 _DRAWN = """
     matmul = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
     then = at::_ops::{then}::call, model.py:21 attention, train.py:9 step
@@ -56,12 +61,17 @@ class KeptAttentionScores(Rule):
 
     ``F.scaled_dot_product_attention`` with ``is_causal=True``, or FlexAttention for
     other masks and biases. If the attention weights are needed, compute them in
-    evaluation only.
+    evaluation only. ``nn.MultiheadAttention`` computes them unless it is told not to.
 
     ```diff
     - weights = (q @ k.transpose(-2, -1) * scale + causal).softmax(-1)
     - out = weights @ v
     + out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    ```
+
+    ```diff
+    - out, _ = self.attention(x, x, x)  # an nn.MultiheadAttention
+    + out, _ = self.attention(x, x, x, need_weights=False)
     ```
 
     ## When it is wrong
@@ -113,18 +123,21 @@ class KeptAttentionScores(Rule):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
+        from ._minor import severity_of
         from ._peak_without import peak_savings
 
         here = pl.col("device") == device
+        saved = peak_savings(view.curve.filter(here), view.scores.filter(here))
         held, peak = int(mine["size"].sum()), view.peak_bytes(device)
-        first = view.by_line(mine)[0]
+        first, by_torch = view.by_line(mine)[0], _by_torch(view, mine)
         allocations = counted(mine.height, "allocation")
         return self.finding(
             f"attention scores hold {size(held)} of the {size(peak)} peak",
             subject="attention scores",
             place=view.place(first, first["largest"]),
             count=mine.height,
-            cost_bytes=peak_savings(view.curve.filter(here), view.scores.filter(here)),
+            cost_bytes=saved,
+            severity=severity_of(saved, peak),
             evidence=[
                 Evidence(
                     "scores", allocations, held / peak, "share", note="of the peak"
@@ -133,4 +146,17 @@ class KeptAttentionScores(Rule):
                 *view.lines(first, first["largest"]),
             ],
             data={"device": device, "held_bytes": held, "peak_bytes": peak},
+            advice=_NO_WEIGHTS if by_torch else None,
+            example=self.example(int(by_torch)),
         )
+
+
+def _by_torch(view: SnapshotView, scores: pl.DataFrame) -> bool:
+    """Return whether most of the scores are of ``nn.MultiheadAttention``."""
+    frames = view.snapshot.frames
+    known = frames["id"].filter(frames["function"].cast(pl.String) == _FUNCTION)
+    stacks = view.snapshot.stacks.filter(
+        pl.col("frames").list.eval(pl.element().is_in(known.implode())).list.any()
+    )
+    theirs = scores.filter(pl.col("stack").is_in(stacks["id"].implode()))
+    return 2 * int(theirs["size"].sum()) > int(scores["size"].sum())

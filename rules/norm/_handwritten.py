@@ -19,18 +19,20 @@ from traceq.linter import (
     rows_where,
 )
 
-from ._norm_shapes import LENGTHS, MEANS, ROOTS, Op, norm_around
+from ._norm_shapes import LENGTHS, MEANS, ROOTS, Norm, Op, norm_around
 from ._norms import OF_KERNELS, grouped
 
 if TYPE_CHECKING:
     from traceq.linter import Trace
 
+_ADDS = ("aten::add", "aten::add_")
 _LOOKED_AT = ("plain", "inputs", "moves", "offset")
 _SHAPE = {
     "from": pl.Int64(),
     "to": pl.Int64(),
     "dims": pl.List(pl.Int64()),
     "axis": pl.Int64(),
+    "shifted": pl.Boolean(),
 }
 # How far a norm reaches from its root.
 _REACH = list(range(-8, 8))
@@ -40,8 +42,8 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return norms written op by op, grouped by place and input.
 
     A row has ``dims`` and ``type`` of the input, ``axis``, the dim that the norm is
-    over, ``steps``, the names of the ops, and what ``host_totals`` and ``grouped``
-    add.
+    over, ``steps``, the names of the ops, ``shifted``, whether a number is added to
+    the weight, and what ``host_totals`` and ``grouped`` add.
     """
     by_mean = has_named(trace.ops, ROOTS) and has_named(trace.ops, MEANS)
     if not by_mean and not has_named(trace.ops, LENGTHS):
@@ -55,7 +57,10 @@ def handwritten_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(host, on="owner")
     return grouped(
-        trace, ran, ("dims", "axis", "type", "steps"), **ownership.host_totals()
+        trace,
+        ran,
+        ("dims", "axis", "type", "steps", "shifted"),
+        **ownership.host_totals(),
     )
 
 
@@ -88,6 +93,7 @@ def _norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             end=END.max(),
             type=pl.col("type").first(),
             steps=pl.col("plain"),
+            shifted=pl.col("shifted").first(),
         )
     )
 
@@ -109,13 +115,28 @@ def _reached(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         ]
         norm = norm_around(ops, offsets.index(0))
         found.append(
-            (offsets[norm.first], offsets[norm.last], norm.dims, norm.axis)
+            (
+                offsets[norm.first],
+                offsets[norm.last],
+                norm.dims,
+                norm.axis,
+                _shifts_weight(ops[offsets.index(0) : norm.last + 1], norm),
+            )
             if norm
             else (None,) * len(_SHAPE)
         )
     shapes = pl.DataFrame(found, schema=_SHAPE, orient="row")
     told = pl.concat([distinct, shapes], how="horizontal").drop_nulls("dims")
     return rows.join(told, on=_LOOKED_AT, nulls_equal=True).select("owner", *_SHAPE)
+
+
+def _shifts_weight(ops: list[Op], norm: Norm) -> bool:
+    """Return whether an op behind the root adds a number to the weight: 1 + weight.
+
+    A bias is added to what has the input's shape.
+    """
+    weight = [norm.dims[norm.axis]]
+    return any(op.name in _ADDS and op.first == weight and not op.second for op in ops)
 
 
 def _op(

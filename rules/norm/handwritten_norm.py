@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base import assumptions, ownership
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Good,
@@ -110,8 +111,9 @@ class HandwrittenNorm(Rule):
 
     ## When it is wrong
 
-    A norm that multiplies by ``1 + weight`` has to pass that as its weight, and one
-    that divides by a length has no epsilon under its root. A cast in
+    A norm that multiplies by ``1 + weight`` has to pass that sum as its weight, and
+    advice says so where the trace shows it; in 16 bits the sum loses digits of a small
+    weight. One that divides by a length has no epsilon under its root. A cast in
     the middle of the norm may round differently from the fused kernel. The saving
     assumes a fused kernel at 30% of the GPU's bandwidth, whose call takes the host as
     long as 3 launches of the ops that it replaces, and 4 in the backward.
@@ -198,12 +200,16 @@ class HandwrittenNorm(Rule):
         if not row["via"] and not _is_last(row):
             by_rms = row["kind"] == "RMSNorm" and len(row["dims"]) == _IMAGES
             return self.example(_OF_CHANNELS) if by_rms else ""
-        if not row["via"]:
-            return self.example(_KINDS.index(row["kind"]))
         module = library_module(row)
-        if not module or row["kind"] != "RMSNorm" or not _is_last(row):
+        by_module = module and row["kind"] == "RMSNorm" and _is_last(row)
+        if row["via"] and not by_module:
             return ""
-        return self.example(_OF_LIBRARY).replace("LlamaRMSNorm", module)
+        number = _OF_LIBRARY if row["via"] else _KINDS.index(row["kind"])
+        example = self.example(number).replace("LlamaRMSNorm", module or "")
+        if not row["shifted"]:
+            return example
+        example = example.replace("* self.weight", "* (1 + self.weight)")
+        return example.replace(", self.weight", ", 1 + self.weight")
 
 
 def _is_last(row: Row) -> bool:
@@ -228,7 +234,14 @@ def _advice(row: Row) -> str:
             f"compile it, which makes one kernel of it; or, where dim {row['axis']} can"
             f" be the last without a copy, call {call}(x, ({width},), weight)"
         )
-    return (
-        f"call {call}(x, ({width},), weight, eps=eps), with weight and x in"
+    weight, of = "weight", "weight"
+    if row["shifted"]:
+        weight, of = "1 + weight", "that sum"
+    text = (
+        f"call {call}(x, ({width},), {weight}, eps=eps), with {of} and x in"
         " one dtype, or compile the model"
     )
+    if row["shifted"] and row["type"] in HALF:
+        rounded = dtype_name(row["type"])
+        text += f"; in {rounded} the sum is rounded: compare the results"
+    return text

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base import assumptions, ownership
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Good,
@@ -174,8 +175,13 @@ class UnfusedRmsNorm(Rule):
             ],
             data={key: most[key] for key in ("cause", "dims", "type", "weight")},
             advice=advice,
-            example=None if most["cause"] == "dtype" else "",
+            example=self._example(most),
         )
+
+    def _example(self, row: Row) -> str:
+        if row["cause"] != "dtype":
+            return ""
+        return self.example().replace("bfloat16", dtype_name(row["type"]))
 
 
 def _cause(row: Row, torch: tuple[int, ...]) -> str:
@@ -202,10 +208,12 @@ def _cause_and_advice(row: Row) -> tuple[str, str]:
         )
     if row["cause"] == "dtype":
         given, weight = dtype_name(row["type"]), dtype_name(row["weight"])
+        half = row["type"] in HALF
+        inside = ", its kernel computes in float32 inside" if half else ""
         return (
             f", because its input is {given} and its weight {weight}",
-            f"give the norm a {given} weight (norm.to(torch.{given})), its kernel"
-            " computes in float32 inside; or compile the model",
+            f"give the norm a {given} weight (norm.to(torch.{given})){inside}; or"
+            " compile the model",
         )
     return (
         "",

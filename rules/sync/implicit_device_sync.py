@@ -11,6 +11,7 @@ from traceq.analysis.time import device_syncs, serving
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
 from ._causes import with_causes
+from ._environment import acted_on
 from ._removed import removed_indices, removed_reads
 from ._shared import DeviceSync
 from ._written import COPYING, WRITTEN
@@ -100,8 +101,10 @@ class ImplicitDeviceSync(DeviceSync):
     ## When it is wrong
 
     A wait at the very end of a step may be intentional, to time it. Raise
-    ``min-wait-us``, or allow the line. Where a mask selects a few of many elements, and
-    much is computed from these, a boolean index is right.
+    ``min-wait-us``, or allow the line. An action that an environment is stepped with
+    next has to be on the host: such a wait is not reported where stacks show it. Where
+    a mask selects a few of many elements, and much is computed from these, a boolean
+    index is right.
     """
 
     code = "SYN001"
@@ -168,6 +171,7 @@ class ImplicitDeviceSync(DeviceSync):
         waits = with_causes(view.trace, syncs).filter(
             long, ~pl.col("id").is_in(others.implode())
         )
+        waits = waits.filter(~acted_on(view, waits))
         waits = waits.with_columns(method=device_syncs.written_as(view.trace, waits))
         causes = ("cause", "method", "copies", "selects")
         for row in self._by_place(view, waits, *causes):

@@ -649,6 +649,26 @@ def test_attention_of_a_library_is_rewritten_and_not_where_it_is_called() -> Non
     assert not found.example
 
 
+def test_attention_that_calls_another_library_s_matmuls_is_rewritten_in_its_own() -> (
+    None
+):
+    einsum = f"[einops/einops.py(8): einsum{' ' * 10}]"
+    drawing = f"""
+    host  [ProfilerStep#1{" " * 130}]
+    host   [model.py(9): attend {" " * 122}]
+    host   {einsum} [aten::_softmax            ] {einsum}
+    host   [aten::bmm.first     ] {" " * 11} [cuLaunch>2]{" " * 21}[aten::bmm.last     ]
+    host   [cuLaunch>1]           {" " * 44}[cuLaunch>3]
+    gpu 7  [k<1              ]{" " * 12}[k<2          ]{" " * 17}[k<3         ]
+    """
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in SQUARES.items()}
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+    (found,) = outcome(recording, "ATT003").findings
+
+    assert found.advice.startswith("in attend: call F.scaled_dot_product_attention(")
+    assert found.example
+
+
 @pytest.mark.parametrize(
     ("mask", "example"), [([1024, 1024], True), ([8, 1, 1, 1024], False)]
 )

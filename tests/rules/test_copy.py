@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from linting import case_findings, drawn_findings, says
+from linting import bundled_rules, case_findings, drawn_findings, says
 from recordings import saved_ns
 
 from traceq.linter import View, inputs
@@ -838,3 +838,11 @@ def test_other_casts_before_a_matmul_are_just_casts(
 
     assert part == "cast"
     assert found.message.endswith("mainly casts in the program")
+
+
+def test_a_batch_of_a_class_of_its_own_is_pinned_by_its_own_method() -> None:
+    example = bundled_rules()["CPY003"].examples[0]
+
+    (found,) = drawn_findings(example.drawing, "CPY003", args=example.args)
+
+    assert "needs a pin_memory() method" in found.advice

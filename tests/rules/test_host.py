@@ -236,6 +236,36 @@ def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("called", "looks"),
+    [
+        ("triton/runtime/jit.py(419): run", "launches Triton kernels"),
+        ("<built-in function sum>", "works in Python"),
+        ("json/encoder.py(200): iterencode", "reads or writes JSON"),
+    ],
+)
+@pytest.mark.parametrize("module", ["nn.Module: Norm_0", ""])
+def test_python_of_a_forward_is_not_to_run_in_a_worker_or_once_in_many_steps(
+    called: str, looks: str, module: str
+) -> None:
+    around = f"[{module:<62}]" if module else ""
+    drawing = f"""
+        host   [ProfilerStep#1                     {" " * 50}]
+        host    [torch/nn.py(5): f    ] {around}
+        host     [aten::mm           ]   [train.py(30): forward {" " * 30}]
+        host      [cudaLaunchKernel>1]    [{called:<42}]
+        gpu 7                   [gemm<1]
+    """
+
+    (found,) = drawn_findings(drawing, "HST003")
+
+    away = not module and "Triton" not in looks
+    assert found.message == f"forward {looks} once a step"
+    assert ("once in many steps" in found.advice) == away
+    assert ("workers" in found.advice) == away
+    assert not (module and found.example)
+
+
+@pytest.mark.parametrize(
     ("inside", "looks"),
     [
         ("", "takes long without calling anything"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from captures import read_captures
@@ -13,11 +14,13 @@ from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bound import bound_of
-from traceq.linter import inputs
+from traceq.linter import View, inputs
 from traceq.model.finding import Severity
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
+drawn_steps = rule_module("launch._host_bound_examples").drawn
+host_bound_advice = rule_module("launch._host_bound_advice")
 graph_obstacles = rule_module("launch._graph_obstacles").graph_obstacles
 # Those of steps that wait for the host; LCH004 is of the GPU's time as well.
 WAITING = ("LCH001", "LCH002", "LCH003")
@@ -982,3 +985,67 @@ def test_a_loop_that_averages_weights_is_told_of_foreach() -> None:
 
     assert "torch._foreach_lerp_" in averages.advice
     assert "needs the one before" in recurrence.advice
+
+
+MANY = drawn_steps(200, "[k<{n}]")
+
+
+def test_a_step_with_collectives_is_promised_no_graph_that_nobody_tried() -> None:
+    (alone,) = drawn_findings(MANY, "LCH002")
+    (several,) = drawn_findings(MANY.replace("[k<200]", "[nccl_reduce<200]"), "LCH002")
+
+    assert "replays a CUDA graph" in alone.advice
+    assert alone.saves_ns
+    assert "were not tried" in several.advice
+    assert not several.saves_ns
+    assert not several.example
+
+
+def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:
+    region = "Torch-Compiled Region: 0/0"
+    first, *rest = MANY.splitlines()
+    width = first.rindex("]") - 9
+    around = f"host   [{region:<{width}}]"
+    (found,) = drawn_findings("\n".join([first, around, *rest]), "LCH002")
+
+    assert found.advice.startswith("the model is compiled already")
+    assert not found.example
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_stacks_that_were_not_recorded_are_no_caveat(*, stacks: bool) -> None:
+    lines = MANY.splitlines()
+    around = f"host   [train.py(3): main{' ' * 4000}]"
+    drawing = "\n".join([lines[0], *([around] if stacks else []), *lines[1:]])
+    view = View(load_drawn(drawing))
+    unsure = replace(view.bound, sure=False)
+    with patch.object(View, "bound", unsure):
+        evidence = [*host_bound_advice.evidence(view, [], [])]
+
+    (caveat,) = (one.name for one in evidence if one.label == "caveat")
+    assert ("stacks" in caveat) == stacks
+
+
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", 0),
+        ("net.py", 1),
+    ],
+)
+def test_copies_of_sharding_are_no_loop_of_the_program(file: str, found: int) -> None:
+    mark = f"[aten::mul{' ' * 26}]"
+    width = len(mark) * 8
+    work = "".join(f"[a<{n}][b<{n}]".ljust(len(mark)) for n in range(1, 9))
+    calls = "".join(f"[cuLaunchKernel>{n}]".ljust(len(mark)) for n in range(1, 9))
+    copies = f"{file}(3): copy_out".ljust(width)
+    drawing = f"""
+        host   [ProfilerStep#1{" " * width}]
+        host    [net.py(8): forward{" " * (width - 8)}]
+        host     [{copies}]
+        host      {mark * 8}
+        host      {calls}
+        gpu 7                    {work}
+    """
+
+    assert len(drawn_findings(drawing, "LCH001")) == found

@@ -97,3 +97,48 @@ def test_beside_compiled_code_the_advice_is_to_compile_the_loss_too() -> None:
     )
 
     assert finding.advice.startswith("compile model and loss as one function")
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "advice"),
+    [
+        (
+            "train.py(1): <module>",
+            "transformers/loss/loss_utils.py(47): ForCausalLMLoss",
+            "the cast is in ForCausalLMLoss (transformers/loss/loss_utils.py:47): call"
+            " the model without labels",
+        ),
+        (
+            "train.py(9): step",
+            "lm/loss.py(7): __call__",
+            "drop the cast in __call__",
+        ),
+        ("a.py(1): <module>", "train.py(1): <module>", "drop the cast in train.py: "),
+    ],
+)
+def test_a_cast_in_a_library_is_left_out_by_the_library_s_own_switch(
+    outer: str, inner: str, advice: str
+) -> None:
+    logits = [2, 512, 32000]
+    (finding,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1 {" " * 100}]
+        host   [{outer:<100}]
+        host    [{inner:<90}]
+        host    [aten::to                 ]
+        host     [aten::_to_copy         ]
+        host      [aten::copy_          ]
+        host       [cudaLaunchKernel>1]
+        host                                           [aten::cross_entropy_loss]
+        gpu 7                         [bfloat16tofloat32_copy_kernel_cuda<1]
+        """,
+        "LOS001",
+        args={
+            "aten::copy_": inputs([logits, logits, []], [FLOAT, HALF, "Scalar"]),
+            "aten::cross_entropy_loss": inputs(
+                [[1022, 32000], [1022]], [FLOAT, "long int"]
+            ),
+        },
+    )
+
+    assert finding.advice.startswith(advice)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from linting import case_findings, drawn_findings
+from linting import bundled_rules, case_findings, drawn_findings
 from recordings import saved_ns
 
-from traceq.linter.rule import inputs
+from traceq.linter.rule import Bad, inputs
+from traceq.linter.run import Views, run_rule
+from traceq.testing.examples import drawn
 
 
 def test_float32_matmuls_without_tf32_are_one_finding() -> None:
@@ -108,3 +110,26 @@ def test_the_matrices_of_one_matmul_are_named_together() -> None:
         "[64,768] × [768,50257]",
         "[64,768] × [768,50259]",
     ]
+
+
+@pytest.mark.parametrize("code", ["GEM001", "GEM003"])
+@pytest.mark.parametrize(
+    ("right", "found"), [([1023, 1], 0), ([1023, 511], 1), ([1023], 0)]
+)
+def test_a_matrix_times_a_vector_gains_nothing_from_tensor_cores(
+    code: str, right: list[int], found: int
+) -> None:
+    dtype = "float" if code == "GEM001" else "c10::Half"
+    kernel = "ampere_sgemm_128x64_nn" if code == "GEM001" else "turing_fp16_sgemm_fp16"
+    drawing = f"""
+        host  [ProfilerStep#1 {" " * 60}]
+        host   [aten::mm           ]
+        host    [cudaLaunchKernel>1]
+        gpu 7               [{kernel}<1 {" " * 30}]
+    """
+    given = inputs([[2560, 1023], right], [dtype] * 2)
+    example = Bad(drawing, finds=(), args={"aten::mm": given})
+
+    findings = run_rule(bundled_rules()[code](), Views(drawn(example)))
+
+    assert len(findings) == found

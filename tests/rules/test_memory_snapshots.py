@@ -497,3 +497,49 @@ def test_copies_that_save_less_than_they_hold_say_so() -> None:
     (saves,) = (line for line in found.evidence if line.label == "saves")
     assert saves.value == 12 << 20
     assert saves.note == "of the peak: another moment is the highest then"
+
+
+MANY = """
+    matmul = at::_ops::bmm::call, {around}model.py:20 attention, train.py:9 step
+    then = at::_ops::softmax_int::call, {around}model.py:21 attention, train.py:9 step
+    gradient = torch::autograd::Engine::evaluate_function
+    region       [ProfilerStep#1                    ]
+    region        [forward            ][backward   ]
+    weights     <{weights}
+    matmul         [{size}   ]
+    then               [{size}                     ]
+    gradient                            [1M  ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "size", "severity"),
+    [("100M", "64M", "info"), ("100M", "800M", "warning"), ("90G", "2G", "info")],
+)
+def test_scores_that_take_little_of_the_peak_are_minor(
+    weights: str, size: str, severity: str
+) -> None:
+    found = one(MANY.format(around="", weights=weights, size=size), "MEM006")
+
+    assert found.severity.value == severity
+
+
+def test_scores_of_torch_s_own_attention_are_not_computed_without_weights() -> None:
+    torch = "torch/nn/functional.py:6200 multi_head_attention_forward, "
+
+    found = one(MANY.format(around=torch, weights="100M", size="64M"), "MEM006")
+
+    assert "pass need_weights=False to nn.MultiheadAttention" in found.advice
+    assert "need_weights=False" in found.example
+
+
+@pytest.mark.parametrize("code", ["MEM008", "MEM009"])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_single_gpu_is_not_told_to_shard(code: str, rank: int) -> None:
+    drawn = bundled_rules()[code].examples[0].history
+    recording = Recording("run", snapshots={rank: load_history(drawn)})
+
+    (found,) = outcome(recording, code).findings
+
+    assert ("FSDP" in found.advice) == bool(rank)
+    assert ("fully_shard" in found.example) == (bool(rank) and code == "MEM009")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -132,6 +133,57 @@ def test_the_norm_of_a_library_is_replaced_and_not_where_it_is_called() -> None:
         "in your own version of T5LayerNorm (transformers): call F.rms_norm("
     )
     assert "T5LayerNorm.forward = forward" in one.example
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_norm_that_multiplies_by_one_and_the_weight_passes_their_sum(
+    dtype: str,
+) -> None:
+    given = HALF if dtype == "bfloat16" else FLOAT
+    shifted = {
+        "aten::to": inputs([DIMS], [given]),
+        "aten::add_": inputs([MEAN, []], [FLOAT, "Scalar"]),
+        "aten::add": inputs([WEIGHT, []], [FLOAT, "Scalar"]),
+        "aten::mul_": inputs([DIMS, WEIGHT], [FLOAT] * 2),
+    }
+    names = ("to", "pow", "mean", "add_", "rsqrt", "mul", "add", "mul_", "type_as")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+
+    (found,) = drawn_findings(drawing, "NRM002", args=NORM | shifted)
+
+    assert "F.rms_norm(x, (768,), 1 + weight, eps=eps)" in found.advice
+    assert ("the sum is rounded" in found.advice) == (dtype == "bfloat16")
+    assert "F.rms_norm(x, (x.size(-1),), 1 + self.weight, eps)" in found.example
+    assert "* (1 + self.weight)" in found.example
+
+
+def test_a_norm_that_adds_a_bias_passes_its_weight_as_it_is() -> None:
+    biased = {
+        "aten::add_": inputs([MEAN, []], [FLOAT, "Scalar"]),
+        "aten::add": inputs([DIMS, WEIGHT], [FLOAT] * 2),
+        "aten::mul_": inputs([DIMS, WEIGHT], [FLOAT] * 2),
+    }
+    names = ("to", "pow", "mean", "add_", "rsqrt", "mul", "mul_", "add", "type_as")
+    drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
+
+    (found,) = drawn_findings(drawing, "NRM002", args=NORM | biased)
+
+    assert "1 + weight" not in found.advice + found.example
+
+
+@pytest.mark.parametrize(
+    ("given", "weight"), [("float", HALF), (HALF, "float"), ("c10::Half", "float")]
+)
+def test_the_example_of_an_unfused_norm_has_the_dtype_of_its_fix(
+    given: str, weight: str
+) -> None:
+    dtypes = {"aten::rms_norm": inputs([DIMS, [], WEIGHT], [given, "", weight])}
+    drawing = ops_in_a_row("aten::to", "aten::pow", around=("aten::rms_norm",))
+
+    (found,) = drawn_findings(drawing, "NRM001", args=dtypes)
+
+    (named,) = set(re.findall(r"torch\.(\w*float\d+)", found.advice))
+    assert set(re.findall(r"torch\.(\w*float\d+)", found.example)) == {named}
 
 
 def test_a_root_without_a_mean_is_not_a_norm() -> None:

@@ -685,3 +685,27 @@ def test_copies_between_launches_and_a_few_are_no_row(
 
     assert "torch.stack" not in found.advice
     assert found.host_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "found"), [("gymnasium/vector/vector_env.py", 0), ("model.py", 1)]
+)
+@pytest.mark.parametrize("launched", [True, False])
+def test_an_action_that_an_environment_needs_is_no_needless_wait(
+    file: str, found: int, *, launched: bool
+) -> None:
+    after = f"{'[cudaLaunchKernel>2]' if launched else '':<20} [{file}(9): step]"
+    drawing = f"""
+    host   [ProfilerStep#1 {" " * 130}]
+    host    [train.py(3): main {" " * 124}]
+    host    [aten::mm           ]                           {after}
+    host     [cudaLaunchKernel>1]
+    host                         [aten::item               ]
+    host                          [cudaStreamSynchronize  ]
+    gpu 7                [gemm<1                        ] {" " * 20}[add<2]
+    """
+    drawing = drawing if launched else drawing.replace("[add<2]", "")
+
+    findings = drawn_findings(drawing, "SYN001")
+
+    assert len(findings) == (1 if launched else found)

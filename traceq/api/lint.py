@@ -101,9 +101,11 @@ class LintResult(Result):
         """Whether all was read, no rule crashed, and no finding fails."""
         return not (self.failing or self.unread or self.report.crashed)
 
-    def text(self, *, width: int | None = None, color: bool = False) -> str:
-        """Return the text for a terminal of this width."""
-        shown = lint_full.render(self.report, width=width, color=color)
+    def text(
+        self, *, width: int | None = None, color: bool = False, verbose: bool = False
+    ) -> str:
+        """Return the text for a terminal of this width; verbose: minor ones in full."""
+        shown = lint_full.render(self.report, width=width, color=color, verbose=verbose)
         return named(self.packs) + shown
 
     def json(self) -> str:

@@ -22,7 +22,7 @@ from traceq.check.numbers import NOISY, Numbers, numbers
 from traceq.check.paths import with_short_paths
 from traceq.check.whole import Whole, read_whole
 from traceq.common.atomic_files import write_files
-from traceq.common.units import amount, size
+from traceq.common.units import amount, number, size
 from traceq.errors import TraceqError
 from traceq.formats.fixture_origin import ORIGIN
 from traceq.linter.engine import lint
@@ -294,9 +294,9 @@ def _evidence(one: Expected) -> dict[str, str]:
     """Return the evidence of a finding in a few words, by label."""
     found: dict[str, list[str]] = {}
     for entry in one.evidence:
-        number = "" if entry.value is None else amount(entry.value, entry.unit)
-        often = "" if entry.count is None else f"×{entry.count:.3g}"
-        text = " ".join(filter(None, (entry.name, number, often)))
+        value = "" if entry.value is None else amount(entry.value, entry.unit)
+        often = "" if entry.count is None else f"×{number(entry.count)}"
+        text = " ".join(filter(None, (entry.name, value, often)))
         found.setdefault(entry.label, []).append(text or "measured")
     return {label: ", ".join(texts) for label, texts in found.items()}
 

@@ -12,6 +12,7 @@ from traceq.check.budgets import shown
 from traceq.check.cpu import BREAK, KINDS, RECOMPILE
 from traceq.check.difference import Difference
 from traceq.check.spread import FEWEST, tidy
+from traceq.common.units import number
 from traceq.common.words import at_function, at_line, counted
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _spent(row: dict[str, Any]) -> str:
     if row["kind"] in _ONCE:
         why = f": {row['why']}" if row["why"] else ""
         return f"{_NAMES[row['kind']]}{_place(row)}{why}"
-    return f"{row['count']:,.3g} {row['what']} a step{_place(row)}"
+    return f"{number(row['count'])} {row['what']} a step{_place(row)}"
 
 
 def _alike(known: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
@@ -152,7 +153,7 @@ def _explained(gains: pl.DataFrame) -> str:
 
 
 def _gain(row: dict[str, Any]) -> str:
-    kind, more = row["kind"], f"{row['more']:,.3g} more"
+    kind, more = row["kind"], f"{number(row['more'])} more"
     if kind in _ONCE:
         why = f", {row['why']}" if row["why"] else ""
         return f"{more} {_NAMES[kind]}{_place(row)}{why}"

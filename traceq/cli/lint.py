@@ -117,6 +117,14 @@ def command(
     steps_by: StepsBy = None,
     root: Root = None,
     no_cache: NoCache = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Show minor findings in full, as --select does with those it selects.",
+        ),
+    ] = False,
 ) -> None:
     """Report what is wrong in a trace or a memory snapshot, worst first, with a fix.
 
@@ -156,7 +164,10 @@ def command(
     missing = found.not_in_repository
     if form in _ATTACHING and missing and missing not in found.notes:
         output.say(missing)
-    deliver(_rendered(found, form, to_file=file is not None), file)
+    # Who asks for some rules wants all that they say.
+    in_full = verbose or bool(select and "ALL" not in select)
+    text = _rendered(found, form, to_file=file is not None, verbose=in_full)
+    deliver(text, file)
     _exit(found.report, unread=found.unread)
 
 
@@ -171,13 +182,13 @@ def _with_baseline(found: LintResult, file: Path, known: list[Known]) -> LintRes
     return replace(found, report=without_known(found.report, known))
 
 
-def _rendered(found: LintResult, form: Format, *, to_file: bool) -> str:
+def _rendered(found: LintResult, form: Format, *, to_file: bool, verbose: bool) -> str:
     report = found.report
     if form is Format.sarif:
         return renderer("lint.sarif:render")(report, found.rules, found.repository)
     if form is Format.full:
         width, color = output.screen(to_file=to_file)
-        return found.text(width=width, color=color)
+        return found.text(width=width, color=color, verbose=verbose)
     if form is Format.markdown:
         return renderer("lint.markdown:render")(report, _address())
     if form is Format.concise:

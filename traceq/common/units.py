@@ -67,7 +67,19 @@ def amount(value: float, unit: str) -> str:
         return size(value)
     if unit == "share":
         return share(value, 1)
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.3g}"
+    return number(value)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number with this many digits, and all of a large one.
+
+    >>> number(1361.5), number(999.7), number(122.5), number(0.333333), number(12.0)
+    ('1,362', '1,000', '122', '0.333', '12')
+    """
+    rounded = float(f"{value:.{digits}g}")
+    if value == value // 1 or abs(rounded) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{rounded:g}"
 
 
 def average(count: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from traceq.common.units import share, size, time
+from traceq.common.units import number, share, size, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def times(count: float) -> str:
     """
     if count in (1, 2):
         return "once" if count == 1 else "twice"
-    return f"{count:,.0f} times" if count == round(count) else f"{count:.3g} times"
+    return f"{number(count)} times"
 
 
 def often(count: float) -> str:
@@ -88,12 +88,14 @@ def counted(count: float, what: str) -> str:
     >>> counted(1, "kernel"), counted(5200, "launch"), counted(3, "copy")
     ('1 kernel', '5,200 launches', '3 copies')
     """
-    number = f"{count:,.0f}" if count == round(count) else f"{count:,.3g}"
+    written = number(count)
     if count == 1:
         return f"1 {what}"
     if what.endswith("y") and not what.endswith(("ay", "ey", "oy")):
-        return f"{number} {what[:-1]}ies"
-    return f"{number} {what}" + ("es" if what.endswith(("s", "ch", "sh", "x")) else "s")
+        return f"{written} {what[:-1]}ies"
+    return f"{written} {what}" + (
+        "es" if what.endswith(("s", "ch", "sh", "x")) else "s"
+    )
 
 
 def shape(dims: Sequence[int] | None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.words import counted, layer_name, shape
+from traceq.common.words import MODULE_LEVEL, counted, layer_name, shape
 from traceq.model.dtypes import dtype_name
 from traceq.model.finding import Evidence
 from traceq.model.torch_versions import newer_than
@@ -58,8 +58,14 @@ def share_of_steps(view: View, count: int) -> str:
 
 
 def own_function(row: Row) -> str | None:
-    """Return the user's function, unless what is to change is a library's."""
-    return None if row["via"] else row["function"]
+    """Return the user's function, unless what is to change is a library's.
+
+    >>> own_function({"via": None, "function": "<module>", "file": "train.py"})
+    'train.py'
+    """
+    if row["via"]:
+        return None
+    return row["file"] if row["function"] == MODULE_LEVEL else row["function"]
 
 
 def rewritten(row: Row) -> str | None:
@@ -72,7 +78,7 @@ def rewritten(row: Row) -> str | None:
     'your own version of attend (torchvision)'
     """
     if not row["via"]:
-        return row["function"]
+        return own_function(row)
     function, _, path = row["via"].partition(" (")
     library = path.partition("/")[0].rstrip(")")
     return f"your own version of {library_module(row) or function} ({library})"
@@ -81,6 +87,8 @@ def rewritten(row: Row) -> str | None:
 def library_module(row: Row) -> str | None:
     """Return the class of a module whose forward a library has, if it is one's."""
     via, module = row["via"] or "", row["module"]
+    if isinstance(module, list):
+        module = next(filter(None, module), None)
     if not via.startswith("forward (") or not module:
         return None
     return layer_name(module).rpartition("/")[2]

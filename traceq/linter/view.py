@@ -169,6 +169,12 @@ class View:
         """True if code of torch.compile ran in these steps."""
         return has_like(self.ops, REGION)
 
+    @cached_property
+    def distributed(self) -> bool:
+        """Whether the program is seen to run on several GPUs."""
+        several = (self.trace.facts.world_size or 1) > 1
+        return several or bool((self.trace.kernels["kind"] == "communication").any())
+
     def has_op(self, names: Iterable[str]) -> bool:
         """Return whether any op of the trace is one of these, in any overload.
 

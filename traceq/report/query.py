@@ -42,7 +42,8 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        text = f"{value:.6g}"
+        return f"{value:.0f}" if "e+" in text else text
     return printable(str(value))
 
 

@@ -211,7 +211,7 @@ def _row(row: dict[str, Any], found: Regions) -> tuple[str, ...]:
         units.time(row["gpu_all_median"]),
         units.time(row["backward"] / calls),
         units.time(row["idle"] / calls),
-        f"{row['kernels'] / calls:,.3g}",
+        units.number(row["kernels"] / calls),
         units.share(row["gpu_all"], found.gpu_ns),
         low if low == high else f"{low} to {high}",
         units.size(row["memory"] / calls),
@@ -270,8 +270,8 @@ def _two(one: Compared) -> Content:
             printable(row["op"]),
             units.time(row["ns"]),
             units.time(row["ns_second"]),
-            f"{row['kernels']:,.3g}",
-            f"{row['kernels_second']:,.3g}",
+            units.number(row["kernels"]),
+            units.number(row["kernels_second"]),
             units.time(row["ns_second"] - row["ns"]),
         )
         for row in _ops(one).head(_OPS).to_dicts()

@@ -170,7 +170,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     efficiency = row["efficiency"]
     return (
         printable(row["name"]),
-        f"{row['calls']:,.3g}",
+        units.number(row["calls"]),
         units.time(row["gpu"]),
         "-" if efficiency is None else _of_peak(efficiency, row["bytes"]),
         units.time(row["recoverable"]) if row["recoverable"] else "",

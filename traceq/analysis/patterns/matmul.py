@@ -174,6 +174,16 @@ def with_fastest(calls: pl.DataFrame, gpu: Gpu, dtype: str) -> pl.DataFrame:
     return calls.hstack(fastest)
 
 
+def by_vector() -> pl.Expr:
+    """Return whether a matrix is multiplied by a vector: it is read once either way.
+
+    No kernel is faster than the memory then, and tensor cores have nothing to do.
+    """
+    left, right = pl.col("left"), pl.col("right")
+    row, column = left.list.get(-2, null_on_oob=True), right.list.last()
+    return known((row == 1) | (column == 1) | (right.list.len() == 1))
+
+
 def saved() -> pl.Expr:
     """Return the time that good kernels would save of each, in nanoseconds."""
     return pl.col("dur") - pl.col("fastest")

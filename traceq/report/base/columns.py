@@ -62,6 +62,20 @@ def cut_middle(text: str, width: int) -> str:
     return text[: max(0, width - 1 - tail)] + _MORE + text[len(text) - tail :]
 
 
+def cut_module(text: str, width: int) -> str:
+    """Keep the names at the end of a module's path whole, as many as there is room for.
+
+    >>> cut_module("LM_0/Block_3/Attention_3/RMSNorm_7", 25)
+    '…/Attention_3/RMSNorm_7'
+    >>> cut_module("LM_0/Block_3/MultiheadAttention_3", 12)
+    'Multih…ion_3'
+    """
+    parts = text.split("/")
+    shorter = (f"{_MORE}/{'/'.join(parts[at:])}" for at in range(1, len(parts)))
+    fits = next((one for one in shorter if len(one) <= width), parts[-1])
+    return fits if len(fits) <= width else cut_middle(fits, width)
+
+
 def cut_list(text: str, width: int) -> str:
     """Keep what comes before a comma or a space, and so no half of a number.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.common.safe_text import printable
-from traceq.common.units import time
+from traceq.common.units import number, time
 from traceq.common.words import counted, listed
 from traceq.differ.kinds import ALL_OVER
 from traceq.differ.structure import REGION
@@ -189,7 +189,7 @@ def _host(cause: Cause, diff: Diff) -> str:
     if not cause.host_kind.startswith("operators") or before == after:
         return text
     calls = "call" if after == 1 else "calls"
-    return f"{text}: {before:,.6g} -> {after:,.6g} {calls}{a_step(diff)}"
+    return f"{text}: {number(before, 6)} -> {number(after, 6)} {calls}{a_step(diff)}"
 
 
 def _outside(cause: Cause) -> str:
@@ -267,7 +267,7 @@ def _became(cause: Cause) -> str:
     if before == after:
         return ""
     pieces = _pieces(cause, cause.before)
-    return f" ({pieces} became {after:,.6g})"
+    return f" ({pieces} became {number(after, 6)})"
 
 
 def _kernel(used: Used) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.common.safe_text import printable
-from traceq.common.units import average, size, time
+from traceq.common.units import average, number, size, time
 from traceq.common.words import counted, listed
 from traceq.differ.kinds import ALL_OVER
 from traceq.report import bound as bound_words
@@ -301,7 +301,7 @@ def reason(cause: Cause, diff: Diff) -> Reason:
 def only(calls: Sequence[tuple[str, float]]) -> str:
     """Return the ops that one side alone has, and how often."""
     return listed(
-        [f"{op_name(name)} ×{count:.3g}" for name, count in calls], _MOST_CALLS
+        [f"{op_name(name)} ×{number(count)}" for name, count in calls], _MOST_CALLS
     )
 
 

@@ -30,6 +30,8 @@ _NOTHING = 0.005
 # moments by more than this fraction of the peak. Heuristic threshold.
 _MUCH = 0.05
 _NUMBERS = ("before", "after", "change")
+# What changes by more than the sum is made up for by others.
+_ALL = 1.1
 
 
 def headline(diff: MemoryDiff) -> str:
@@ -46,14 +48,18 @@ def headline(diff: MemoryDiff) -> str:
         f"memory: the peak {moved} by {size(abs(peak['change']))} ({percent}), from"
         f" {size(peak['before'])} to {size(peak['after'])}"
     )
-    mainly = "mainly"
-    if phase := peak["compared_in"]:
-        text += f"; it moves from the {peak['phase_before']} to the"
-        text += f" {peak['phase_after']}"
-        mainly = f"in the {phase} mainly"
     sites = diff.sites.filter(
         pl.col("device") == peak["device"], (pl.col("change") > 0) == up
     )
+    largest = abs(sites["change"][0]) if sites.height else 0
+    # Where there are several causes, or others make up for it, it is only the largest.
+    of_device = diff.sites.filter(pl.col("device") == peak["device"])
+    net = abs(int(of_device["change"].sum()))
+    mainly = "mainly" if net / 2 <= largest <= _ALL * net else "most of all"
+    if phase := peak["compared_in"]:
+        text += f"; it moves from the {peak['phase_before']} to the"
+        text += f" {peak['phase_after']}"
+        mainly = f"in the {phase} {mainly}"
     if sites.is_empty():
         return text
     first = sites.row(0, named=True)

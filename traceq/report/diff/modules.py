@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from traceq.common.safe_text import printable
 from traceq.common.units import time
 from traceq.common.words import counted
-from traceq.report.base.columns import Column, cut_middle, fitted
+from traceq.report.base.columns import Column, cut_module, fitted
 from traceq.report.base.text import place
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def notes(changes: ModuleChanges) -> Iterator[str]:
 def text(changes: ModuleChanges, width: int) -> list[str]:
     """Return the table for a terminal, titles first."""
     columns = [
-        Column(title, number=0 < at < len(TITLES) - 1, cut=cut_middle)
+        Column(title, number=0 < at < len(TITLES) - 1, cut=cut_module)
         for at, title in enumerate(TITLES)
     ]
     lines, _ = fitted(columns, rows(changes), width)

@@ -9,7 +9,7 @@ from string import ascii_uppercase, digits
 from typing import TYPE_CHECKING
 
 from traceq.common.safe_text import printable
-from traceq.common.units import amount, share, size, time
+from traceq.common.units import amount, number, share, size, time
 from traceq.common.words import counted
 from traceq.model.finding import Evidence, Severity
 from traceq.report import bound as bound_words
@@ -31,7 +31,6 @@ SEVERITY_COLORS = {
     Severity.info: "cyan",
 }
 _PAIR = 2
-_LARGE = 1000
 # A fix that saves less than this share of the step saves nothing.
 _NOTHING = 0.0005
 # A saving whose range is wider than this share of it is printed with the range.
@@ -201,15 +200,17 @@ def idle(outcome: Outcome) -> str:
     found = outcome.idle
     if found is None:
         return ""
-    part = share(found.explained_ns, found.idle_ns) if found.explained_ns else "none"
-    text = f"The findings explain {part} of the {time(found.idle_ns)} in which the GPU"
-    text += " idles"
-    if found.with_residual_ns > found.explained_ns:
-        codes = ", ".join(found.residual)
-        text += (
-            f" ({share(found.with_residual_ns, found.idle_ns)} with {codes}, on what"
-        )
-        text += " remains)"
+    codes, idles = ", ".join(found.residual), time(found.idle_ns)
+    part = share(found.explained_ns, found.idle_ns)
+    both = share(found.with_residual_ns, found.idle_ns)
+    more = found.with_residual_ns > found.explained_ns
+    if not found.explained_ns and more:
+        text = f"{codes} explains {both} of the {idles} in which the GPU idles"
+    elif not found.explained_ns:
+        text = f"No finding explains the {idles} in which the GPU idles"
+    else:
+        text = f"The findings explain {part} of the {idles} in which the GPU idles"
+        text += f" ({both} with {codes}, on what remains)" if more else ""
     rest = found.unexplained
     if rest is None or found.share > _ALL_EXPLAINED:
         return text
@@ -243,7 +244,7 @@ def evidence(entry: Evidence) -> str:
 
 def _count(count: float) -> str:
     """Write a count: all of a large one, three digits of a small one."""
-    return f"{count:,.0f}" if count >= _LARGE else f"{count:.3g}"
+    return number(count)
 
 
 def code_lines(frame: CodeFrame) -> list[str]:

@@ -22,17 +22,22 @@ _LABEL = 10
 _EXAMPLE = "e.g."
 
 
-def render(report: Report, *, width: int | None, color: bool) -> str:
-    """Return the whole report, wrapped to a width."""
+def render(
+    report: Report, *, width: int | None, color: bool, verbose: bool = False
+) -> str:
+    """Return the whole report, wrapped to a width; if verbose, minor ones in full."""
     width = line_width(width)
     blocks = [
-        "\n".join(_outcome(outcome, width, color=color)) for outcome in report.outcomes
+        "\n".join(_outcome(outcome, width, color=color, verbose=verbose))
+        for outcome in report.outcomes
     ]
     blocks += ["\n".join(_wrapped(text, width)) for text in words.unused(report)]
     return "\n\n".join(blocks) + "\n"
 
 
-def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+def _outcome(
+    outcome: Outcome, width: int, *, color: bool, verbose: bool
+) -> Iterator[str]:
     yield bold(words.title(outcome), color=color)
     yield from _wrapped(words.facts(outcome), width)
     if text := words.step_kinds(outcome):
@@ -40,7 +45,7 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     bar = _wrapped(words.bar(outcome), width)
     yield from (colored_bar(line, color=color) for line in bar[:1])
     yield from bar[1:]
-    yield from findings(outcome, width, color=color)
+    yield from findings(outcome, width, color=color, verbose=verbose)
     if outcome.skipped:
         yield ""
         yield "Skipped:"
@@ -60,8 +65,10 @@ def _outcome(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
 _MOST_MINOR = 3
 
 
-def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
-    """Yield a block for each finding, and the minor ones in a line each."""
+def findings(
+    outcome: Outcome, width: int, *, color: bool, verbose: bool = False
+) -> Iterator[str]:
+    """Yield a block for each finding; unless verbose, minor ones have a line each."""
     minor = []
     for finding in outcome.findings:
         if finding.severity is Severity.info:
@@ -72,6 +79,11 @@ def findings(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     if minor:
         yield ""
         yield "Minor:"
+        if verbose:
+            for finding in minor:
+                yield ""
+                yield from block(finding, outcome, width, color=color)
+            return
         for finding in minor:
             same = [one for one in minor if one.code == finding.code]
             number = same.index(finding)

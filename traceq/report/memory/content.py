@@ -12,7 +12,7 @@ from traceq.analysis.memory.stacks import chain_of
 from traceq.common import units
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
-from traceq.report.base.columns import Column, cut_middle, cut_place
+from traceq.report.base.columns import Column, cut_middle, cut_module, cut_place
 from traceq.report.base.content import Content, TextTable, telling_names
 from traceq.report.base.text import place
 
@@ -334,7 +334,7 @@ def _row_confidence(row: dict[str, Any]) -> str:
 
 def _modules(summary: MemorySummary) -> TextTable:
     columns = (
-        Column("module", weight=3, cut=cut_middle),
+        Column("module", weight=3, cut=cut_module),
         *_numbers(),
         Column("mainly"),
     )

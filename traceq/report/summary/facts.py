@@ -240,8 +240,8 @@ def percent(share: float) -> str:
 def _prefixed(count: float) -> str:
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if count >= size:
-            return f"{count / size:.3g} {prefix}"
-    return f"{count:.3g} "
+            return f"{units.number(count / size)} {prefix}"
+    return f"{units.number(count)} "
 
 
 def _memory(summary: Summary) -> str:

@@ -46,7 +46,7 @@ def _critical_kernels(path: CriticalPath, unit: str) -> TextTable:
                 short_kernel(row["name"]),
                 units.milliseconds(row["time"]),
                 units.share(row["time"], whole),
-                f"{row['calls']:,.3g}",
+                units.number(row["calls"]),
                 of_function(row["file"], row["line"], row["function"]),
             )
             for row in path.kernels.head(_MOST_ROWS).iter_rows(named=True)

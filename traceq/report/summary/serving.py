@@ -155,7 +155,9 @@ def _times(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['iterations']:,}",
         units.milliseconds(row["time"]),
         *(spread if row["iterations"] > 1 else ("-", "-")),
-        f"{row['per_token'] / units.NS_PER_MS:,.3g}" if row["per_token"] else "-",
+        f"{units.number(row['per_token'] / units.NS_PER_MS)}"
+        if row["per_token"]
+        else "-",
         _count(row["tokens_per_s"]),
     )
 

@@ -12,7 +12,13 @@ from traceq.analysis.time.phases import STEP
 from traceq.common import units
 from traceq.common.safe_text import printable
 from traceq.model.schema import PHASES
-from traceq.report.base.columns import Column, cut_list, cut_middle, cut_place
+from traceq.report.base.columns import (
+    Column,
+    cut_list,
+    cut_middle,
+    cut_module,
+    cut_place,
+)
 from traceq.report.base.content import TextTable
 from traceq.report.base.text import of_function, shapes, short_kernel
 
@@ -109,7 +115,7 @@ def modules(summary: Summary) -> TextTable:
         )
     return TextTable(
         (
-            Column("Modules by GPU time", weight=4, cut=cut_middle),
+            Column("Modules by GPU time", weight=4, cut=cut_module),
             *(Column(title, number=True) for title in (unit.title, "share", "kernels")),
         ),
         tuple(rows),

@@ -134,7 +134,7 @@ def _numbers(time: int, wholes: tuple[int, int], calls: int, steps: int) -> list
             time / total if total else 0.0,
             meter=round(100 * time / most, 2) if most else 0.0,
         ),
-        Cell(f"{calls / steps:,.6g}", calls / steps),
+        Cell(units.number(calls / steps, 6), calls / steps),
         Cell(units.time(each), each),
     ]
 

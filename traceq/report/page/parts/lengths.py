@@ -83,7 +83,7 @@ def _histogram(found: KernelLengths, column: str) -> Picture:
         below = " below" if row["high"] <= cost else ""
         tip = charts.tip(
             f"{units.time(row['low'])} to {units.time(row['high'])}",
-            ("kernels", f"{row['kernels']:,.4g} a step"),
+            ("kernels", f"{units.number(row['kernels'], 4)} a step"),
             ("GPU time", f"{units.time(row['time'])} a step"),
         )
         marks.append(
@@ -126,7 +126,7 @@ def _table(bins: pl.DataFrame) -> TextTable:
         (
             units.time(row["low"]),
             units.time(row["high"]),
-            f"{row['kernels']:,.4g}",
+            units.number(row["kernels"], 4),
             units.time(row["time"]),
         )
         for row in bins.iter_rows(named=True)

@@ -231,7 +231,10 @@ def _tip(row: dict[str, Any]) -> Tip:
     efficiency = row["efficiency"]
     return charts.tip(
         row["name"],
-        ("GPU time", f"{units.time(row['gpu'])} a step, {row['calls']:,.3g} calls"),
+        (
+            "GPU time",
+            f"{units.time(row['gpu'])} a step, {units.number(row['calls'])} calls",
+        ),
         ("of peak", units.share(efficiency, 1) if efficiency is not None else ""),
         ("rate", _rate(row["rate"]) if row["flops"] else _bandwidth(row["rate"])),
         ("bound by", row["bound"] or ""),
@@ -279,14 +282,14 @@ def _rate(rate: float) -> str:
         (1e6, "MFLOP/s"),
     ):
         if rate >= size * 0.999:
-            return f"{rate / size:.3g} {unit}"
-    return f"{rate:.3g} FLOP/s"
+            return f"{units.number(rate / size)} {unit}"
+    return f"{units.number(rate)} FLOP/s"
 
 
 def _bandwidth(rate: float) -> str:
     if rate >= TERA * 0.999:
-        return f"{rate / TERA:.3g} TB/s"
-    return f"{rate / GIGA:,.3g} GB/s" if rate else "0"
+        return f"{units.number(rate / TERA)} TB/s"
+    return f"{units.number(rate / GIGA)} GB/s" if rate else "0"
 
 
 def _between(low: float, high: float) -> tuple[int, ...]:
