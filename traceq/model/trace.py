@@ -42,9 +42,17 @@ class Trace(Tables):
     @property
     def step_in_doubt(self) -> bool:
         """Whether a step was measured that cannot be one of the recorded ones."""
+        return self.doubtful_step_ns is not None
+
+    @property
+    def doubtful_step_ns(self) -> int | None:
+        """What a measured step takes that cannot be one of the recorded ones."""
         if self.rank is None or self.rank.step_time is None:
-            return False
-        return self.rank.step_time.doubt(self._recorded(), self.rank.window)
+            return None
+        measured, recorded = self.rank.step_time, self._recorded()
+        if not measured.doubt(recorded, self.rank.window):
+            return None
+        return measured.like(recorded, self.rank.window)
 
     def _recorded(self) -> list[int]:
         return self.steps.filter("averaged")["time"].to_list()
