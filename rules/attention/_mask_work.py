@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from traceq.linter import Row
 
 # Ops on each element, and copies.
-_ELEMENTWISE = frozenset(
-    f"aten::{name}{in_place}"
-    for name in (
-        "add and bitwise_and bitwise_not bitwise_or clone contiguous copy div eq expand"
-        " fill float ge gt half le logical_and logical_not logical_or lt masked_fill mul"
-        " ne neg or repeat rsub sub to tril triu type_as where zero"
-    ).split()
-    for in_place in ("", "_")
-) | {"aten::__and__", "aten::__or__", "aten::__iand__", "aten::__ior__"}
+_NAMES = (
+    *("add", "and", "bitwise_and", "bitwise_not", "bitwise_or", "clone"),
+    *("contiguous", "copy", "div", "eq", "expand", "fill"),
+    *("float", "ge", "gt", "half", "le", "logical_and"),
+    *("logical_not", "logical_or", "lt", "masked_fill", "mul", "ne"),
+    *("neg", "or", "repeat", "rsub", "sub", "to"),
+    *("tril", "triu", "type_as", "where", "zero"),
+)
+_ELEMENTWISE = (
+    *(f"aten::{name}{suffix}" for name in _NAMES for suffix in ("", "_")),
+    *("aten::__and__", "aten::__or__", "aten::__iand__", "aten::__ior__"),
+)
 _TRIANGLES = ("aten::tril", "aten::triu", "aten::tril_", "aten::triu_")
 _BATCHED = 4
 _MOST_NAMES = 4

@@ -66,4 +66,4 @@ def _replay_ns(view: View, calls: Collection[int]) -> float:
     code = nearest(ops["parent"], ops["name"] == compilation.CALL)
     found = code[replays].drop_nulls().unique()
     found = found.filter(~found.is_in(list(calls)))
-    return float(ops["dur"][found].median() or 0)  # type: ignore[arg-type]  # of integers
+    return float(ops["dur"][found].median() or 0)

@@ -149,10 +149,10 @@ def _loading() -> pl.Expr:
 def _passing(view: View) -> pl.Expr:
     """Return what of each slow call is loading that passes by itself.
 
-    Where few of the slow calls load, it is the searches that choose other kernels. Where
-    most do, they are slow for it alone, and are not once all kernels have been used;
-    but what is loaded again for a kernel that ran before is part of a plan, as cuDNN's
-    for attention, and comes back with each.
+    Where few of the slow calls load, it is the searches that choose other kernels.
+    Where most do, they are slow for it alone, and are not once all kernels have been
+    used; but what is loaded again for a kernel that ran before is part of a plan, as
+    cuDNN's for attention, and comes back with each.
     """
     ran = view.trace.kernels.drop_nulls("op").sort("ts").unique("name", keep="first")
     loads = pl.col("slow") & pl.col("loads")

@@ -322,7 +322,7 @@ def test_compiled_parts_are_told_from_calls_of_one(
 def broken_and_captured(captures: str) -> str:
     """Draw two steps of a function that breaks; the part after it may capture."""
     lanes = [
-        "[ProfilerStep#{n}                                                            ]",
+        "[ProfilerStep#{n}" + " " * 60 + "]",
         " [Torch-Compiled Region: 0/0                                               ] ",
         "  [CompiledFunction    ][aten::item][Torch-Compiled Region: 1/0           ]  ",
         "   [cudaLaunchKernel>{a}]              [CompiledFunction                 ]   ",

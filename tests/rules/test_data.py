@@ -202,7 +202,8 @@ def test_the_saving_is_that_of_the_workers_which_are_advised(cores: int) -> None
 
     assert found.data["workers_now"] == 0
     assert f"num_workers={found.data['workers']}" in found.advice
-    assert found.data["saves_with_workers_ns"] == pytest.approx(found.saves_ns, rel=0.02)
+    saved = found.data["saves_with_workers_ns"]
+    assert saved == pytest.approx(found.saves_ns, rel=0.02)
 
 
 def test_ranks_share_the_cores_of_their_machine() -> None:

@@ -55,24 +55,39 @@ def price(
 ) -> tuple[list[Finding], list[Crashed]]:
     """Return the findings with what they cost, and rules whose fix cannot be priced.
 
-    A finding that costs too little is of severity info.
+    A finding that costs too little is of severity info. One on what remains saves what
+    its fix does once those of the others that are not minor are made.
     """
     priced: list[Finding] = []
     crashes: dict[str, Crashed] = {}
-    every = list(findings)
+    every = sorted(findings, key=lambda one: one.residual)
     for done, one in enumerate(every):
         rule = rules[one.code]
         tell("savings", done, len(every), one.code)
+        others = to_fix(priced) if one.residual else []
         try:
-            priced.append(_priced(one, rule, savings, peak))
+            priced.append(_priced(one, rule, savings, peak, others))
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
             crashes[rule.code] = crashed(rule, error)
             priced.append(replace(one, severity=Severity.info))
     return priced, list(crashes.values())
 
 
+def to_fix(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that save time, without those that are minor."""
+    return [
+        one
+        for one in findings
+        if one.severity is not Severity.info and one.saves_ns > 0
+    ]
+
+
 def _priced(
-    finding: Finding, rule: Rule, savings: Savings | None, peak: Memory | None
+    finding: Finding,
+    rule: Rule,
+    savings: Savings | None,
+    peak: Memory | None,
+    others: Sequence[Finding],
 ) -> Finding:
     if peak and Need.SNAPSHOT in rule.needs:
         minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
@@ -82,7 +97,7 @@ def _priced(
     finding = savings.removed(finding)
     if not rule.priced:
         return finding
-    finding = savings.of(finding)
+    finding = savings.of(finding, others)
     if finding.saves_ns < WORTH_FIXING * savings.step_ns and not savings.idles(finding):
         return replace(finding, severity=Severity.info)
     return finding
@@ -127,17 +142,18 @@ class Savings:
             host_ns=round(sum(map(_host_ns, changes)) / self._view.steps),
         )
 
-    def of(self, finding: Finding) -> Finding:
-        """Return the finding with what its fix saves per step."""
+    def of(self, finding: Finding, others: Sequence[Finding] = ()) -> Finding:
+        """Return the finding with what its fix saves per step, after others'."""
         if not finding.fixes:
             return finding
         changes = self._changes(finding)
-        saved = self._saved(changes, 1)
+        made = [change for one in others for change in self._changes(one)]
+        saved = self._saved(changes, 1, made)
         worth = WORTH_FIXING * self.step_ns
         # Where it is not sure what bounds the step, a fix of the GPU's part may help.
         gpu_ns = sum(map(self._kernel_ns, changes)) / self._view.steps
         if saved[0] >= worth or (gpu_ns >= worth and not self._view.bound.sure):
-            saved = self._saved(changes)
+            saved = self._saved(changes, made=made)
         return replace(
             finding,
             saves_ns=saved[0],
@@ -211,12 +227,20 @@ class Savings:
         removed = max(0.0, 1 - step_ns / self.step_ns) if self.step_ns else 0.0
         return FIX_SPREAD * removed + _between_runs(by)
 
-    def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
-        """Return what changes save, likely and with a fast and a slow host."""
-        calibrate = self._scales[:most]
+    def _saved(
+        self, changes: Sequence[Change], most: int = 3, made: Sequence[Change] = ()
+    ) -> list[int]:
+        """Return what changes save, likely and with a fast and a slow host.
+
+        ``made`` are changes that are made before.
+        """
+        run, scales = self._view.replay.run, self._scales[:most]
+        steps = self._before
+        if made:
+            steps = [run(made, scale).step_ns for scale in scales]
         return [
-            max(0, round(before - self._view.replay.run(changes, scale).step_ns))
-            for before, scale in zip(self._before, calibrate, strict=False)
+            max(0, round(before - run([*made, *changes], scale).step_ns))
+            for before, scale in zip(steps, scales, strict=False)
         ]
 
     def _changes(self, finding: Finding) -> list[Change]:

@@ -130,7 +130,10 @@ def cost(finding: Finding, outcome: Outcome) -> str:
 
 def _remains(finding: Finding, outcome: Outcome) -> str:
     """Return that a finding is on what the others leave, where there are any."""
-    others = any(not one.residual and one.saves_ns for one in outcome.findings)
+    others = any(
+        not one.residual and one.saves_ns and one.severity is not Severity.info
+        for one in outcome.findings
+    )
     return ", on what remains after the others" if finding.residual and others else ""
 
 
