@@ -133,21 +133,28 @@ def settled_calls(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     Those that compile, capture or run in a step that does are left to other rules.
     """
     found = settled(view, calls).with_columns(kind=_kind(), slow=SLOW).sort("ts")
+    passes = _passes(view)
     return found.with_columns(
-        iteration=_iterations(view, found), loading=_loading(), passing=_passing(view)
+        iteration=_iterations(view, found),
+        loading=_loading(passes),
+        passing=pl.when(passes).then(_loading(passes)).otherwise(0),
     )
 
 
-def _loading() -> pl.Expr:
-    """Return what of each slow call is the loading of a kernel's code."""
-    slow, loads = pl.col("slow"), pl.col("loads")
-    search = pl.col("own").filter(slow & ~loads).median().over("name")
-    beyond = pl.col("own") - pl.coalesce(search, "usual")
-    return pl.when(slow & loads).then(beyond.clip(lower_bound=0)).otherwise(0)
+def _loading(passes: pl.Expr) -> pl.Expr:
+    """Return what of each slow call is the loading of a kernel's code.
+
+    That is what it takes beyond a search. Where none is known, all of what passes by
+    itself is loading, and nothing of what comes back.
+    """
+    slow, loads, own = pl.col("slow"), pl.col("loads"), pl.col("own")
+    search = own.filter(slow & ~loads).median().over("name")
+    beyond = pl.coalesce(own - search, pl.when(passes).then(own - pl.col("usual")))
+    return pl.when(slow & loads).then(beyond.clip(lower_bound=0)).fill_null(0)
 
 
-def _passing(view: View) -> pl.Expr:
-    """Return what of each slow call is loading that passes by itself.
+def _passes(view: View) -> pl.Expr:
+    """Return whether the loading of an op's slow calls passes by itself.
 
     Where few of the slow calls load, it is the searches that choose other kernels.
     Where most do, they are slow for it alone, and are not once all kernels have been
@@ -158,8 +165,7 @@ def _passing(view: View) -> pl.Expr:
     loads = pl.col("slow") & pl.col("loads")
     again = loads & ~pl.col("op").is_in(ran["op"].implode())
     mostly = 2 * loads.sum() > pl.col("slow").sum()
-    passes = (mostly & (2 * again.sum() < loads.sum())).over("name")
-    return pl.when(passes).then(_loading()).otherwise(0)
+    return (mostly & (2 * again.sum() < loads.sum())).over("name")
 
 
 def _iterations(view: View, calls: pl.DataFrame) -> pl.Series:
