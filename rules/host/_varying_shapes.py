@@ -351,7 +351,8 @@ def _padded(found: Varying) -> str:
     most = 2 * mean * _MOST_PADDING / found.dims
     multiple = max((one for one in _MULTIPLES if one <= most), default=_MULTIPLES[0])
     left = sorted({-(-size // multiple) * multiple for size in found.sizes})
-    if len(left) >= len(found.sizes):
+    if left == sorted(found.sizes):
+        # They are such multiples already.
         return "pad the inputs to fewer sizes, so that shapes repeat"
     sizes = listed([f"{size:,}" for size in left], _MOST_SIZES)
     which = "these dimensions" if found.dims > 1 else "that dimension"
