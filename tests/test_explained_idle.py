@@ -105,12 +105,16 @@ def test_a_general_finding_sees_what_the_others_leave() -> None:
     assert among.evidence[0].label == "remains"
 
 
-def test_findings_are_sorted_by_what_they_save_whatever_their_kind() -> None:
+def test_what_remains_comes_after_the_others_and_saves_the_last_part_of_the_plan() -> (
+    None
+):
     case = "optimizer_loop_sync"
-    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case)).findings
+    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case))
 
-    worth = [one for one in found if one.severity is Severity.warning]
-    assert [one.code for one in worth] == ["LCH002", "LCH003", "SYN001"]
+    worth = [one for one in found.findings if one.severity is Severity.warning]
+    assert [one.code for one in worth] == ["LCH003", "SYN001", "LCH002"]
+    *_, before, after = found.together
+    assert worth[-1].saves_ns == pytest.approx(before.step_ns - after.step_ns, abs=2)
 
 
 def test_the_json_says_how_much_is_explained() -> None:

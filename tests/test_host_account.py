@@ -501,3 +501,13 @@ def test_what_torch_func_does_beside_compiled_code_is_a_librarys() -> None:
     )
 
     assert kind(account(load_drawn(drawing)), LIBRARY) > 0
+
+
+def test_what_the_host_takes_without_the_profiler_is_not_longer_than_recorded() -> None:
+    trace = loaded(ROOT / "fixtures" / "varying_length" / "trace.json.gz")
+    recorded = bound_of(trace, None).recorded_step_ns
+
+    # A step that was measured to take longer than the recorded ones.
+    entries = View(trace, step_ns=round(2 * recorded)).host_account.entries
+
+    assert entries.filter(pl.col("estimated") > pl.col("recorded") + 1).is_empty()

@@ -205,3 +205,16 @@ def test_the_site_is_named_alike_in_the_two_places() -> None:
     project = toml.read(ROOT / "pyproject.toml", TraceqError)
 
     assert project["project"]["urls"]["Documentation"] == SITE
+
+
+@pytest.mark.parametrize("code", sorted(bundled_rules()))
+def test_an_example_changes_each_line_that_it_replaces(code: str) -> None:
+    examples = re.findall(r"```diff\n(.*?)```", bundled_rules()[code].page(), re.DOTALL)
+    for example in examples:
+        lines = textwrap.dedent(example).splitlines()
+        before, after = (
+            [line[1:] for line in lines if line.startswith(sign)] for sign in "-+"
+        )
+        assert before or after
+        # A line that is only moved, or indented, is elsewhere.
+        assert all(old != new for old, new in zip(before, after, strict=False))

@@ -239,3 +239,14 @@ def test_long_steps_are_those_above_the_widest_gap(
 
 def test_drawn_steps_are_as_long_as_asked_for() -> None:
     assert load_drawn(drawn(SHORT, LONG)).steps["dur"].to_list() == [70_000, 700_000]
+
+
+def test_a_measured_step_that_does_not_fit_is_shown_with_the_recorded_one(
+    run: Path,
+) -> None:
+    record(run, [SHORT] * 3, None, ms=0.9, median_ms=0.9, long_steps=None, period=None)
+
+    shown = command("lint", run).err
+
+    assert "a step takes 900 µs measured without the profiler, and 70.0 µs" in shown
+    assert "the measured one is not used" in shown

@@ -27,6 +27,7 @@ from traceq.linter import (
     shape,
 )
 
+from ._mask_work import fix, mask_work, work_lines
 from ._shared import attention_lines
 
 if TYPE_CHECKING:
@@ -147,17 +148,19 @@ class CausalMaskTensor(Rule):
         most = max(rows, key=lambda row: row["gpu_ns"])
         calls = sum(row["calls"] for row in rows) / view.steps
         kernels = [one for row in rows for one in row["kernels"]]
+        work = mask_work(view, rows)
         mask = shape(most["mask"][-2:])
         return self.finding(
             f"SDPA is given the lower triangle {mask} as a tensor {often(calls)}",
             subject="cudnn causal",
             place=view.place(most),
             count=calls,
-            fix=[_fix(row) for row in rows],
+            fix=[*(_fix(row) for row in rows), *fix(work)],
             evidence=[
                 Evidence("mask", mask, note=f"made by {most['making']}"),
                 *attention_lines(most),
                 *kernel_lines(view, kernels),
+                *work_lines(view, work),
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("mask", "query", "key", "making")},

@@ -24,6 +24,7 @@ from traceq.linter import (
 )
 
 from ._mask_kinds import KINDS, kind_of, mask_of
+from ._mask_work import fix, mask_work, work_lines
 from ._shared import KERNELS, attention_lines, fixes
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # Masks that are priced as a causal one, of which half is computed.
 _CAUSAL = ("causal", "square")
+# Masks that something computes also without them.
+_STAYS = ("bias",)
 
 _SQUARE = inputs(
     [[8, 12, 1024, 64]] * 3 + [[1024, 1024]],
@@ -51,7 +54,8 @@ class MaskedAttentionFallback(Rule):
     shape. One is called causal only if the trace shows how it is made: by ``tril`` or
     ``triu`` of that size, or by a function that makes causal masks, and none that makes
     bidirectional masks or sliding windows. A mask on cuDNN's fused kernels is not a
-    fallback.
+    fallback. What makes, combines or casts the mask goes with it: operators on tensors
+    of its shape.
 
     ## Why is this bad?
 
@@ -154,13 +158,14 @@ class MaskedAttentionFallback(Rule):
         calls = sum(row["calls"] for row in rows) / view.steps
         kind = KINDS[most["kind"]]
         mask = mask_of(most)
+        work = [] if most["kind"] in _STAYS else mask_work(view, rows)
         return self.finding(
             f"SDPA falls back to {KERNELS[most['backend']]} kernels {often(calls)}"
             f" because of its attn_mask: {f'{mask}, ' if mask else ''}{kind.what}",
             subject=f"{most['backend']} {most['kind']}",
             place=view.place(most),
             count=calls,
-            fix=fixes(rows),
+            fix=[*fixes(rows), *fix(work)],
             evidence=[
                 Evidence(
                     "mask",
@@ -169,6 +174,7 @@ class MaskedAttentionFallback(Rule):
                 ),
                 *attention_lines(most),
                 *kernel_lines(view, [one for row in rows for one in row["kernels"]]),
+                *work_lines(view, work),
                 *module_line(most["modules"]),
             ],
             data={

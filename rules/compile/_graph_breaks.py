@@ -10,6 +10,8 @@ import polars as pl
 from traceq.analysis.patterns import compilation, compile_reasons
 from traceq.linter import END, NOTHING, Evidence, View, asof, fill_false, listed, text
 
+from ._captures import capture_spans, without
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
@@ -94,7 +96,8 @@ def overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
     """Return the host time of the parts after a break that one part would not have.
 
     That is from the check of the guards to the first operator of compiled code, and
-    from its last one to the end of the region.
+    from its last one to the end of the region, but for what compiles or captures then:
+    that goes with its own cause, and is not there without it.
     """
     ops = view.ops
     roots = view.roots(pl.col("id").is_in(regions["id"].implode()))
@@ -114,7 +117,15 @@ def overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
     )
     before = timed.select(start="begin", end=pl.coalesce("first", "end"))
     after = timed.drop_nulls("last").select(start="last", end="end")
-    return pl.concat([before, after]).filter(pl.col("start") < pl.col("end"))
+    found = pl.concat([before, after]).filter(pl.col("start") < pl.col("end"))
+    captured = compilation.captures(view.trace, view.steady)["within"].explode()
+    compiled = compilation.compilations(view.trace, view.steady)
+    for others in (
+        capture_spans(view, captured.drop_nulls().unique()),
+        compiled.select(start="ts", end=END),
+    ):
+        found = without(found, others)
+    return found
 
 
 def _resumed(parts: pl.DataFrame) -> pl.DataFrame:

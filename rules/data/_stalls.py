@@ -134,7 +134,8 @@ def _in_process(
     plan = WorkerPlan.of(view, regions, workers)
     if plan.loading_ns < _SHORT_NS:
         more = "" if view.trace.frames.height else _STACKS
-        return Explanation(message, _SHORT + more, goes=None)
+        unknown = {"workers_now": 0, "workers": 2, "saves_with_workers_ns": None}
+        return Explanation(message, _SHORT + more, goes=None, data=unknown)
     return Explanation(
         message, _advice(plan), plan.share, tuple(_workers(plan)), plan.data
     )

@@ -32,6 +32,8 @@ class WorkerPlan:
     workers: int
     share: float
     """The share of loading that these workers take off the training process."""
+    before_ns: float
+    """What a step takes as it is."""
 
     @classmethod
     def of(cls, view: View, regions: pl.DataFrame, wanted: int) -> WorkerPlan:
@@ -50,7 +52,8 @@ class WorkerPlan:
         )
         workers = wanted or min(needed, cores or assumptions.USUAL_WORKERS)
         share = _share(view, regions, worked / workers, 1 - handing)
-        return cls(loading, rest, tensors, cores, workers, share)
+        before = _step(view, regions, 0)
+        return cls(loading, rest, tensors, cores, workers, share, before)
 
     @property
     def needed(self) -> int:
@@ -76,8 +79,10 @@ class WorkerPlan:
     def data(self) -> dict[str, int | None]:
         """What programs may want to know of it."""
         return {
+            "workers_now": 0,
             "workers_needed": self.needed,
             "workers": self.workers,
+            "saves_with_workers_ns": round(max(0.0, self.before_ns - self.step_ns)),
             "cores": self.cores,
             "step_with_workers_ns": round(self.step_ns),
             "tensors": round(self.tensors),

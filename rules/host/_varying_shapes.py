@@ -38,6 +38,10 @@ _NO_PLANS = (
     "use an SDPA backend that makes no plans, with"
     " torch.backends.cuda.enable_cudnn_sdp(False); or "
 )
+_FIXED_CACHE = (
+    "keep keys and values in a cache of a fixed size, as the static cache of"
+    " transformers is, with a mask for what is not written yet"
+)
 _GROUPED = (
     "; or compute all experts by one torch.nn.functional.grouped_mm, which takes any"
     " number of tokens for each"
@@ -67,6 +71,7 @@ _CLEARLY = 3
 _MANY_SIZES = 3
 # Trying algorithms launches this many times as much as one of them.
 _TRIES = 4
+_EMBEDS = ("aten::embedding",)
 _COMPILED = r"^(Torch-Compiled Region|CompiledFunction)"
 
 
@@ -78,9 +83,12 @@ class Varying(NamedTuple):
     dims: int
     per_step: float
     """Distinct sizes per step."""
+    in_step: bool = False
+    """Whether they vary within a step, from iteration to iteration."""
 
 
 _NOTHING = Varying("its shapes were not seen before", (), 1, 0)
+SUMS = ("excess", "own", "idle", "loading", "passing")
 # A call on inputs that are new, which takes far longer than the usual.
 SLOW = pl.col("new") & (pl.col("excess") > 0)
 
@@ -91,20 +99,31 @@ def is_regular(view: View, row: Mapping[str, Any]) -> bool:
 
 
 def does_vary(view: View, found: Varying) -> bool:
-    """Return whether sizes vary from step to step, so that any may be a new one."""
-    return len(found.sizes) >= max(_MANY_SIZES, view.steps / 2)
+    """Return whether sizes vary from step to step, so that any may be a new one.
+
+    Where a step has several iterations, as a generation does, they count as steps.
+    """
+    return found.in_step or len(found.sizes) >= max(_MANY_SIZES, view.steps / 2)
+
+
+def _slow_iterations(calls: pl.DataFrame) -> tuple[int, int]:
+    """Return in how many iterations new shapes are slow, and how many there are."""
+    one = pl.struct("step", "iteration")
+    slow = one.filter("slow").n_unique()
+    return calls.select(slow.alias("slow"), one.n_unique().alias("every")).row(0)
 
 
 def fix(view: View, row: Mapping[str, Any], calls: pl.DataFrame) -> Fix:
     """Return that these calls take what one on a known shape does.
 
-    Both as estimated without the profiler, which slows a call down but no search.
+    Both as estimated without the profiler, which slows a call down but no search. Not
+    removed is the loading of kernels' code that passes by itself.
     """
     spans = own_time(view, row["ids"])
     known = own_time(view, calls.filter(~pl.col("slow"))["op"])
     took, usual = (float(one["estimated"].sum()) for one in (spans, known))
     slowed = usual / max(1, int(known["recorded"].sum())) if known.height else 1.0
-    left = len(row["ids"]) * row["usual"] * slowed
+    left = len(row["ids"]) * row["usual"] * slowed + row["passing"]
     return Fix(spans=spans, host_share=max(0.0, 1 - left / took) if took else 1.0)
 
 
@@ -114,11 +133,57 @@ def settled_calls(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     Those that compile, capture or run in a step that does are left to other rules.
     """
     found = settled(view, calls).with_columns(kind=_kind(), slow=SLOW).sort("ts")
-    search = (
-        pl.col("own").filter(pl.col("slow") & ~pl.col("loads")).median().over("name")
+    passes = _passes(view)
+    return found.with_columns(
+        iteration=_iterations(view, found),
+        loading=_loading(passes),
+        passing=pl.when(passes).then(_loading(passes)).otherwise(0),
     )
-    loading = pl.when(pl.col("slow") & pl.col("loads")).then(pl.col("own") - search)
-    return found.with_columns(loading=loading.clip(lower_bound=0).fill_null(0))
+
+
+def _loading(passes: pl.Expr) -> pl.Expr:
+    """Return what of each slow call is the loading of a kernel's code.
+
+    That is what it takes beyond a search. Where none is known, all of what passes by
+    itself is loading, and nothing of what comes back.
+    """
+    slow, loads, own = pl.col("slow"), pl.col("loads"), pl.col("own")
+    search = own.filter(slow & ~loads).median().over("name")
+    beyond = pl.coalesce(own - search, pl.when(passes).then(own - pl.col("usual")))
+    return pl.when(slow & loads).then(beyond.clip(lower_bound=0)).fill_null(0)
+
+
+def _passes(view: View) -> pl.Expr:
+    """Return whether the loading of an op's slow calls passes by itself.
+
+    Where few of the slow calls load, it is the searches that choose other kernels.
+    Where most do, they are slow for it alone, and are not once all kernels have been
+    used; but what is loaded again for a kernel that ran before is part of a plan, as
+    cuDNN's for attention, and comes back with each.
+    """
+    ran = view.trace.kernels.drop_nulls("op").sort("ts").unique("name", keep="first")
+    loads = pl.col("slow") & pl.col("loads")
+    again = loads & ~pl.col("op").is_in(ran["op"].implode())
+    mostly = 2 * loads.sum() > pl.col("slow").sum()
+    return (mostly & (2 * again.sum() < loads.sum())).over("name")
+
+
+def _iterations(view: View, calls: pl.DataFrame) -> pl.Series:
+    """Return in which iteration of its step each call is.
+
+    A module begins its next one where it is called on other inputs than before. Without
+    modules it is each embedding of tokens.
+    """
+    layer = ("step", "thread", "name", "module", "line")
+    other = pl.col("inputs").ne_missing(pl.col("inputs").shift(1)).over(layer)
+    by_module = other.cast(pl.Int64).cum_sum().over(layer)
+    embeds = view.trace.host_ops.filter(
+        view.ops_named(_EMBEDS).gather(view.trace.host_ops["id"])
+    )["ts"].sort()
+    by_tokens = embeds.search_sorted(calls["ts"]).cast(pl.Int64)
+    return calls.select(
+        pl.when(pl.col("module").is_not_null()).then(by_module).otherwise(by_tokens)
+    ).to_series()
 
 
 def _kind() -> pl.Expr:
@@ -154,7 +219,20 @@ def varying_sizes(view: View, calls: pl.DataFrame) -> Varying:
     forward = calls.filter(pl.col("phase") != "backward")
     calls = forward if forward["slow"].any() else calls
     name = calls.filter("slow")["name"].mode().sort()[0]
-    sizes = _sizes(view, calls.filter(pl.col("name") == name))
+    calls = calls.filter(pl.col("name") == name)
+    found = _varying(name, _sizes(view, calls, "step"))
+    if len(found.sizes) > 1:
+        return found
+    # Within a step, where it has several iterations.
+    slow, every = _slow_iterations(calls)
+    if slow < _MANY_SIZES or 2 * slow < every:
+        return _NOTHING
+    within = _varying(name, _sizes(view, calls, "step", "iteration"))
+    many = len(within.sizes) >= _MANY_SIZES
+    return within._replace(in_step=True) if many else _NOTHING
+
+
+def _varying(name: str, sizes: pl.DataFrame) -> Varying:
     varies = (
         sizes.group_by("input", "dim", "nth")
         .agg(distinct=pl.col("size").n_unique())
@@ -165,9 +243,14 @@ def varying_sizes(view: View, calls: pl.DataFrame) -> Varying:
     )
     if not varies.height:
         return _NOTHING
-    first = varies.filter(pl.col("input") == varies["input"][0])
-    dims, at = first["dim"].to_list(), first["input"][0]
-    seen = _like_the_first(sizes.filter(pl.col("input") == at), dims)
+    # Of several inputs the one with most sizes: in a decode queries are of one length.
+    every = (
+        (at, dims, _with_most_sizes(sizes.filter(pl.col("input") == at), dims))
+        for at, dims in varies.group_by("input", maintain_order=True)
+        .agg("dim")
+        .iter_rows()
+    )
+    at, dims, seen = max(every, key=lambda one: one[2]["size"].n_unique())
     distinct = tuple(seen["size"].unique().sort())
     many = len(dims) > 1
     which = f"dimension{'s' if many else ''} {' and '.join(map(str, dims))}"
@@ -180,11 +263,11 @@ def varying_sizes(view: View, calls: pl.DataFrame) -> Varying:
     )
 
 
-def _sizes(view: View, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return every size of every input: ``input``, ``dim``, ``nth`` call of a step."""
+def _sizes(view: View, calls: pl.DataFrame, *turn: str) -> pl.DataFrame:
+    """Return every size of every input: ``input``, ``dim``, ``nth`` call of a turn."""
     return (
-        view.with_inputs(calls.select("id", "step", "inputs"))
-        .select("id", "step", "dims", nth=pl.int_range(pl.len()).over("step"))
+        view.with_inputs(calls.select("id", "inputs", *turn))
+        .select("id", "step", "dims", nth=pl.int_range(pl.len()).over(turn))
         .explode("dims")
         .with_columns(input=pl.int_range(pl.len()).over("id"))
         .rename({"dims": "size"})
@@ -194,14 +277,19 @@ def _sizes(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _like_the_first(sizes: pl.DataFrame, dims: Sequence[int]) -> pl.DataFrame:
-    """Return the sizes of varying dimensions, of calls as the first is otherwise."""
+def _with_most_sizes(sizes: pl.DataFrame, dims: Sequence[int]) -> pl.DataFrame:
+    """Return the sizes of varying dimensions, of calls that are alike otherwise."""
     varies = pl.col("dim").is_in(dims)
-    others = sizes.group_by("id", maintain_order=True).agg(
-        rest=pl.col("size").filter(~varies).implode()
+    calls = sizes.group_by("id", maintain_order=True).agg(
+        rest=pl.col("size").filter(~varies).cast(pl.String).str.join(","),
+        size=pl.col("size").filter(varies),
     )
-    same = others.filter(pl.col("rest") == pl.col("rest").first())
-    return sizes.filter(varies).join(same, on="id", how="semi")
+    alike = calls.group_by("rest", maintain_order=True).agg(
+        "id", count=pl.col("size").explode().n_unique()
+    )
+    # The first of those with as many.
+    most = alike.filter(pl.col("count") == pl.col("count").max())["id"][0]
+    return sizes.filter(varies, pl.col("id").is_in(most.implode()))
 
 
 def evidence(
@@ -212,17 +300,24 @@ def evidence(
     if found.sizes:
         sizes = listed([f"{size:,}" for size in found.sizes], _MOST_SIZES)
         yield Evidence("sizes", sizes)
-    if not is_regular(view, row):
+    if found.in_step:
+        slow, every = _slow_iterations(calls)
+        note = f"in {slow} of {counted(every, 'iteration')}"
+        yield Evidence("seen", f"{note}; each size costs this once")
+    elif not is_regular(view, row):
         note = f"in {share_of_steps(view, row['steps'])}; each size costs this once"
         yield Evidence("seen", note)
     yield Evidence("new", value=row["own"] / new, unit="ns", note="each, as recorded")
     yield Evidence("known", value=row["usual"], unit="ns", note="each, as recorded")
     if row["loading"]:
+        passes = "new shapes choose; it ends once all were used"
+        if row["passing"]:
+            passes = "passes by itself, and is not in what a fix saves"
         yield Evidence(
             "loading",
             value=row["loading"] / view.steps,
             unit="ns",
-            note="a step is loading of kernels' code, which passes by itself",
+            note=f"a step is loading of kernels' code, which {passes}",
         )
     yield from module_line(row["modules"])
 
@@ -236,6 +331,8 @@ def advice_for(
 ) -> str:
     kind = row["kind"]
     advice = f"{_padded(found)}; {_CHECK.get(kind, _CHECK_OTHER)}"
+    if kind == _ATTENTION and found.in_step:
+        return _NO_PLANS + _FIXED_CACHE
     if kind == _ATTENTION:
         advice = _NO_PLANS + advice
     if kind == _MATMUL and found.per_step >= _EXPERTS:
@@ -254,6 +351,9 @@ def _padded(found: Varying) -> str:
     most = 2 * mean * _MOST_PADDING / found.dims
     multiple = max((one for one in _MULTIPLES if one <= most), default=_MULTIPLES[0])
     left = sorted({-(-size // multiple) * multiple for size in found.sizes})
+    if left == sorted(found.sizes):
+        # They are such multiples already.
+        return "pad the inputs to fewer sizes, so that shapes repeat"
     sizes = listed([f"{size:,}" for size in left], _MOST_SIZES)
     which = "these dimensions" if found.dims > 1 else "that dimension"
     return (

@@ -24,6 +24,7 @@ from traceq.linter import (
 from ._varying_shapes import (
     KINDS,
     SLOW,
+    SUMS,
     Varying,
     advice_for,
     calls_at_place,
@@ -71,8 +72,10 @@ class ShapeChurn(Rule):
     Looks for matmuls, convolutions, cuDNN attention, FFTs and other operators whose
     first call on a shape takes the host several times as long as a call on a shape that
     was seen before, in half of the steady-state steps and at least two; in fewer where
-    sizes vary from step to step, as then any step may bring a new one. What is counted
-    is the op's own time beyond the usual: launches, waits and ops inside it are not.
+    sizes vary from step to step, as then any step may bring a new one. Iterations
+    within a step count as steps: a generation calls its layers again for each token.
+    What is counted is the op's own time beyond the usual: launches, waits, ops inside
+    it and the loading of code, which passes by itself, are not.
     Compilation and CUDA graph capture, with what runs in them, are left to JIT001 and
     JIT002.
 
@@ -92,8 +95,7 @@ class ShapeChurn(Rule):
     backend makes no plans. ``CUDA_MODULE_LOADING=EAGER`` was measured not to help.
 
     ```diff
-    - tokens = pad_sequence(rows, batch_first=True)
-    + tokens = pad_sequence(rows, batch_first=True)
+      tokens = pad_sequence(rows, batch_first=True)
     + tokens = F.pad(tokens, (0, -tokens.size(1) % 256))
     ```
 
@@ -168,7 +170,7 @@ class ShapeChurn(Rule):
             steps=pl.col("step").n_unique(),
             backward=(pl.col("phase") == "backward").sum(),
             usual=pl.col("usual").median(),
-            **{one: pl.col(one).sum() for one in ("excess", "own", "idle", "loading")},
+            **{one: pl.col(one).sum() for one in SUMS},
         )
         rows = groups.sort("excess", descending=True).iter_rows(named=True)
         found = [row for row in rows if self._matters(view, row)]
@@ -185,7 +187,7 @@ class ShapeChurn(Rule):
 
     def _matters(self, view: View, row: Mapping[str, Any]) -> bool:
         """Return whether it costs enough."""
-        return bool(row["excess"] >= self._least(view))
+        return bool(row["excess"] - row["passing"] >= self._least(view))
 
     def _least(self, view: View) -> float:
         return self.min_share * view.steady.time

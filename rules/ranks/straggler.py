@@ -72,9 +72,8 @@ class Straggler(Rule):
     ```diff
       loss.backward()
     - if rank == 0:
-    -     log.write(f"{step} {loss.item()} {histograms(model)}")
     + if rank == 0 and step % 100 == 0:
-    +     log.write(f"{step} {loss.item()} {histograms(model)}")
+          log.write(f"{step} {loss.item()} {histograms(model)}")
       optimizer.step()
     ```
 

@@ -39,6 +39,9 @@ _PLACE = pl.format(
     text("file"),
     pl.format(":{}", "line").fill_null(""),
 )
+_THEIRS = pl.format(
+    "{} ({}:{})", text("library_function"), text("library"), "library_line"
+)
 _MOST_ALSO = 3
 # What a library waits for, the program can avoid, and only its authors can rewrite.
 _IN_LIBRARY = (
@@ -179,21 +182,25 @@ def _told_apart() -> Iterator[pl.Expr]:
 def _chains(view: View) -> pl.DataFrame:
     """Return for each sync the ``calls`` to remove, and ``places`` that wait instead.
 
-    The longest one of a chain has those of all.
+    The longest one of a chain has those of all, if all are in the program's own code.
+    Where a library waits too, that wait stays and takes the place of the others.
     """
     chains = device_syncs.sync_chains(view.trace)
+    chains = chains.hstack(callers.library_calls(view.trace.frames, chains))
     calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
     calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
     found = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
-        pl.coalesce("mine", pl.concat_list("id")), place=_PLACE
+        pl.coalesce("mine", pl.concat_list("id")), place=pl.coalesce(_PLACE, _THEIRS)
     )
     together = found.group_by("chain").agg(
-        chained=pl.col("mine").explode(), places=pl.col("place").drop_nulls()
+        chained=pl.col("mine").explode(),
+        places=pl.col("place").drop_nulls(),
+        all_own=pl.col("library").is_null().all(),
     )
     return found.join(together, on="chain", how="left", maintain_order="left").select(
         "id",
-        calls=pl.when("longest").then("chained").otherwise("mine"),
+        calls=pl.when("longest", "all_own").then("chained").otherwise("mine"),
         places=pl.when("longest").then("places"),
     )
 

@@ -78,8 +78,9 @@ class ImplicitDeviceSync(DeviceSync):
     launched between, can be read at once: then all but one of the copies go.
 
     Where little is launched between two waits, the second waits instead if only the
-    first goes. The saving is then that of removing both, and the finding names the
-    other place.
+    first goes. The saving is then that of removing both, if both are in the program's
+    own code; where a library waits, as a trainer does, it is what is left once the
+    other one waits instead. The finding names the other place.
 
     ## Why is this bad?
 

@@ -571,7 +571,8 @@ def test_of_long_sequences_most_of_the_attention_goes_with_its_mask(
         },
     )
 
-    (fix,) = found.fixes
+    # The second is that there is no triangle to make.
+    fix, _ = found.fixes
     assert fix.kernel_share == share
 
 
@@ -740,3 +741,31 @@ def test_attention_on_another_thread_is_found() -> None:
     (one,) = outcome(recording, "ATT003").findings
 
     assert one.data["scores"] == SCORES
+
+
+def mask_is_cast(cast: dict[str, Any]) -> Finding:
+    """Return the finding on a masked call after a cast of this tensor."""
+    drawing = f"""
+    host  [ProfilerStep#1                                                          ]
+    host   [aten::to          ][aten::scaled_dot_product_attention                ]
+    host    [cuLaunchKernel>1] [aten::_scaled_dot_product_efficient_attention    ]
+    host                         [cudaLaunchKernel>2]
+    gpu 7            [cast<1          ]      [{KERNELS["efficient"]}<2]
+    """
+    mask = [8, 1, 1024, 1024]
+    call = called(*[SQUARE] * 3, mask, types=(HALF, HALF, HALF, HALF))
+    args = {"aten::to": cast, "aten::scaled_dot_product_attention": call}
+    trace = load_drawn(drawing, args, H200)
+    (found,) = outcome(Recording("drawn", trace), "ATT001").findings
+    return found
+
+
+def test_a_cast_of_the_mask_goes_with_it() -> None:
+    with_cast = mask_is_cast(inputs([[8, 1, 1024, 1024]], ["bool"]))
+    other = mask_is_cast(inputs([[8, 1024, 1024]], [HALF]))
+
+    # The kernel of 16 µs and the op of 22 µs.
+    assert with_cast.kernel_ns - other.kernel_ns == pytest.approx(17_000, abs=2_000)
+    assert with_cast.host_ns - other.host_ns == pytest.approx(21_000, abs=2_000)
+    assert "making" in {one.label for one in with_cast.evidence}
+    assert "making" not in {one.label for one in other.evidence}

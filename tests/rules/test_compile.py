@@ -335,3 +335,39 @@ def test_a_late_version_that_runs_was_recompiled_before() -> None:
     assert (found.severity, found.saves_ns) == (Severity.info, 0)
     # Sizes that become variables make a second version, and that is all.
     assert not drawn_findings(drawing.replace("8/4", "8/1"), "JIT002")
+
+
+def broken_and_captured(captures: str) -> str:
+    """Draw two steps of a function that breaks; the part after it may capture."""
+    lanes = [
+        "[ProfilerStep#{n}" + " " * 60 + "]",
+        " [Torch-Compiled Region: 0/0                                               ] ",
+        "  [CompiledFunction    ][aten::item][Torch-Compiled Region: 1/0           ]  ",
+        "   [cudaLaunchKernel>{a}]              [CompiledFunction                 ]   ",
+        f"                                      [{captures}]",
+        "                                       [cuLaunch>{b}]",
+    ]
+    kernels = "                   [a<{a}]                            [b<{b}]       "
+    lines = []
+    for lane in (*lanes, kernels):
+        steps = (lane.format(n=n, a=2 * n - 1, b=2 * n).ljust(82) for n in (1, 2))
+        lines.append("".join(steps))
+    names = [*["host  "] * len(lanes), "gpu 7 "]
+    return "\n".join(name + line for name, line in zip(names, lines, strict=True))
+
+
+def test_a_graph_break_is_not_priced_with_the_capture_after_it() -> None:
+    captured, plain = (
+        drawn_findings(broken_and_captured(name), "JIT003")[0]
+        for name in ("CUDAGraphNode.record", f"{'aten::mm':<32}")
+    )
+
+    # Of the part that captures, what follows its last op is not the break's.
+    assert captured.host_ns <= plain.host_ns
+
+
+def test_a_capture_is_priced_without_the_rest_of_a_function_that_breaks() -> None:
+    (found,) = drawn_findings(broken_and_captured("CUDAGraphNode.record"), "JIT001")
+
+    # The part that captures, of 35 µs, not all of the region, of 75 µs.
+    assert found.host_ns == pytest.approx(35_000, abs=2_000)

@@ -196,6 +196,16 @@ def test_fewer_workers_than_needed_leave_loading_over_their_number() -> None:
     assert f"it takes {found.data['workers_needed']} workers" in found.advice
 
 
+@pytest.mark.parametrize("cores", [2, 4, 16])
+def test_the_saving_is_that_of_the_workers_which_are_advised(cores: int) -> None:
+    found = _loading(5_280, 600, cores=cores)
+
+    assert found.data["workers_now"] == 0
+    assert f"num_workers={found.data['workers']}" in found.advice
+    saved = found.data["saves_with_workers_ns"]
+    assert saved == pytest.approx(found.saves_ns, rel=0.02)
+
+
 def test_ranks_share_the_cores_of_their_machine() -> None:
     # Of less than 3 ms nothing is said of workers.
     trace = load_drawn(_loads(5_280, 600))

@@ -333,7 +333,7 @@ def placed(
     return "\n".join(drawn)
 
 
-def _asks(*, twice: bool) -> str:
+def _asks(*, twice: bool, second: str = "b.py(8): g") -> str:
     """Draw two GPU-bound steps, in which the host asks for one or two values."""
     lanes: dict[str, list[tuple[int, int, str]]] = {
         "host ": [(0, 300, "ProfilerStep#{}")],
@@ -347,7 +347,7 @@ def _asks(*, twice: bool) -> str:
         "gpu 7": [(32, 97, "gemm<{}1"), (135, 83, "gemm<{}2")],
     }
     if twice:
-        lanes["host  "].append((235, 53, "b.py(8): g"))
+        lanes["host  "].append((235, 53, second))
         lanes["host   "].append((238, 48, "aten::item"))
         lanes["host    "].append((239, 21, "cudaMemcpyAsync>{}3"))
         lanes["host    "].append((262, 23, "cudaStreamSynchronize"))
@@ -364,6 +364,17 @@ def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
     assert first.saves_ns > 0.5 * alone.saves_ns
     (also,) = (line for line in first.evidence if line.label == "also")
     assert also.name == "g (b.py:8)"
+
+
+def test_a_wait_that_one_of_a_library_takes_over_saves_only_what_is_left() -> None:
+    (alone,) = drawn_findings(_asks(twice=False), "SYN001")
+    trainer = "transformers/trainer.py(8): g"
+    found = drawn_findings(_asks(twice=True, second=trainer), "SYN001")
+
+    first = next(one for one in found if one.place.file == "a.py")
+    assert first.saves_ns < 0.5 * alone.saves_ns
+    (also,) = (line for line in first.evidence if line.label == "also")
+    assert "waits instead" in also.note
 
 
 def test_a_synchronize_is_not_said_to_be_in_torch() -> None:

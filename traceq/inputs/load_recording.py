@@ -9,6 +9,7 @@ import polars as pl
 from msgspec import structs
 
 from traceq.common.progress import reading, say
+from traceq.common.units import time
 from traceq.common.words import counted
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import one_program
@@ -64,11 +65,13 @@ def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> 
         trace = _with_kernels(trace, folder, options)
     for sentence in trace.facts.damage:
         say(f"{path} is incomplete: {sentence}")
-    if trace.step_in_doubt:
+    if (doubtful := trace.doubtful_step_ns) is not None:
+        steps = trace.steps.filter("averaged")["time"]
+        recorded = time(int(steps.sum()) / max(1, len(steps)))
         say(
-            f"{path}: the step measured without the profiler is three times as long as"
-            " the recorded ones or more, so it is not used: other steps were timed than"
-            " traced"
+            f"{path}: a step takes {time(doubtful)} measured without the profiler, and"
+            f" {recorded} as recorded: other steps were timed than traced, so the"
+            " measured one is not used"
         )
     return trace
 

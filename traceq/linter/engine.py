@@ -12,11 +12,10 @@ from traceq.linter.explained_idle import explained_idle
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
-from traceq.linter.savings import Savings, price
+from traceq.linter.savings import Savings, price, to_fix
 from traceq.linter.select import selected
 from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
-from traceq.model.finding import Severity
 from traceq.model.lint_report import Outcome, Report
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _lint(
         steps=view.steps if view else 0,
         step_ns=round(savings.step_ns) if savings else 0,
         findings=tuple(shown),
-        together=tuple(savings.together(_to_fix(shown))) if savings and full else (),
+        together=tuple(savings.together(to_fix(shown))) if savings and full else (),
         below_min_cost=len(priced) - len(shown),
         skipped=tuple(sorted(ran.skipped, key=lambda one: one.code)),
         crashed=crashed,
@@ -129,10 +128,3 @@ def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
 def _is_shown(finding: Finding, rule: Rule, min_cost_ns: float) -> bool:
     """Return whether a finding costs as much as the user wants to see."""
     return not rule.priced or finding.cost_bytes > 0 or finding.saves_ns >= min_cost_ns
-
-
-def _to_fix(shown: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that save time, without those that are minor."""
-    return [
-        one for one in shown if one.severity is not Severity.info and one.saves_ns > 0
-    ]

@@ -189,6 +189,8 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
     return (
         -finding.severity.rank,
         not finding.leads,
+        # It saves what it does on what remains: in a plan it is after the others.
+        finding.residual and finding.saves_ns > 0,
         -finding.saves_ns,
         -finding.gpu_ns,
         -finding.host_ns,

@@ -56,24 +56,39 @@ def price(
 ) -> tuple[list[Finding], list[Crashed]]:
     """Return the findings with what they cost, and rules whose fix cannot be priced.
 
-    A finding that costs too little is of severity info.
+    A finding that costs too little is of severity info. One on what remains saves what
+    its fix does once those of the others that are not minor are made.
     """
     priced: list[Finding] = []
     crashes: dict[str, Crashed] = {}
-    every = list(findings)
+    every = sorted(findings, key=lambda one: one.residual)
     for done, one in enumerate(every):
         rule = rules[one.code]
         tell("savings", done, len(every), one.code)
+        others = to_fix(priced) if one.residual else []
         try:
-            priced.append(_priced(one, rule, savings, peak))
+            priced.append(_priced(one, rule, savings, peak, others))
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
             crashes[rule.code] = crashed(rule, error)
             priced.append(replace(one, severity=Severity.info))
     return priced, list(crashes.values())
 
 
+def to_fix(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that save time, without those that are minor."""
+    return [
+        one
+        for one in findings
+        if one.severity is not Severity.info and one.saves_ns > 0
+    ]
+
+
 def _priced(
-    finding: Finding, rule: Rule, savings: Savings | None, peak: Memory | None
+    finding: Finding,
+    rule: Rule,
+    savings: Savings | None,
+    peak: Memory | None,
+    others: Sequence[Finding],
 ) -> Finding:
     if peak and Need.SNAPSHOT in rule.needs:
         minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
@@ -83,7 +98,7 @@ def _priced(
     finding = savings.removed(finding)
     if not rule.priced:
         return finding
-    finding = savings.of(finding)
+    finding = savings.of(finding, others)
     if finding.saves_ns < WORTH_FIXING * savings.step_ns and not savings.idles(finding):
         return replace(finding, severity=Severity.info)
     return finding
@@ -153,17 +168,18 @@ class Savings:
             host_ns=round(sum(map(_host_ns, changes)) / self._view.steps),
         )
 
-    def of(self, finding: Finding) -> Finding:
-        """Return the finding with what its fix saves per step."""
+    def of(self, finding: Finding, others: Sequence[Finding] = ()) -> Finding:
+        """Return the finding with what its fix saves per step, after others'."""
         if not finding.fixes:
             return finding
         changes = self._changes(finding)
-        saved = self._saved(changes, 1)
+        made = [change for one in others for change in self._changes(one)]
+        saved = self._saved(changes, 1, made)
         worth = WORTH_FIXING * self.step_ns
         # Where it is not sure what bounds the step, a fix of the GPU's part may help.
         gpu_ns = sum(map(self._kernel_ns, changes)) / self._view.steps
         if saved[0] >= worth or (gpu_ns >= worth and not self._view.bound.sure):
-            saved = self._saved(changes)
+            saved = self._saved(changes, made=made)
         low, high = min(saved), max(saved)
         if saved[0] >= worth:
             low, high = self._range(saved[0], low, high)
@@ -250,13 +266,18 @@ class Savings:
             min(round(self.step_ns), max(high, round(likely + most * base))),
         )
 
-    def _saved(self, changes: Sequence[Change], most: int = 3) -> list[int]:
-        """Return the savings of changes: likely, and with a fast and a slow host."""
+    def _saved(
+        self, changes: Sequence[Change], most: int = 3, made: Sequence[Change] = ()
+    ) -> list[int]:
+        """Return the savings of changes: likely, and with a fast and a slow host.
+
+        ``made`` are changes that are made before.
+        """
+        before = self._steps_after(made, most) if made else self._before
+        after = self._steps_after([*made, *changes], most)
         return [
-            max(0, round(before - after))
-            for before, after in zip(
-                self._before, self._steps_after(changes, most), strict=False
-            )
+            max(0, round(one - other))
+            for one, other in zip(before, after, strict=False)
         ]
 
     def _changes(self, finding: Finding) -> list[Change]:

@@ -42,9 +42,17 @@ class Trace(Tables):
     @property
     def step_in_doubt(self) -> bool:
         """True if the measured step cannot be one of the recorded ones."""
+        return self.doubtful_step_ns is not None
+
+    @property
+    def doubtful_step_ns(self) -> int | None:
+        """The measured step time that cannot be of the recorded steps, if any."""
         if self.rank is None or self.rank.step_time is None:
-            return False
-        return self.rank.step_time.doubt(self._recorded(), self.rank.window)
+            return None
+        measured, recorded = self.rank.step_time, self._recorded()
+        if not measured.doubt(recorded, self.rank.window):
+            return None
+        return measured.like(recorded, self.rank.window)
 
     def _recorded(self) -> list[int]:
         return self.steps.filter("averaged")["time"].to_list()

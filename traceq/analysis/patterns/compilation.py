@@ -14,6 +14,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.steady import in_steps
 from traceq.common.expressions import END, asof, known, rows_where, text
+from traceq.graph.nesting import nearest
 from traceq.model.names import BEGIN_CAPTURE
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def captures(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the runs of compiled code that set up or captured CUDA graphs.
 
     Each is the outermost op around it, with ``set_up`` and ``captured``, the number of
-    graphs, and ``region``, the outermost op of its forward. Captures that the program
-    itself makes, outside of ops, are not included.
+    graphs, ``region``, the outermost op of its forward, and ``within``, the ops of
+    compiled code that are slow for it. Captures that the program itself makes, outside
+    of ops, are not included.
     """
     return in_steps(all_captures(trace), trace, steady)
 
@@ -101,16 +103,17 @@ def all_captures(trace: Trace) -> pl.DataFrame:
     if not seen.height:
         nothing = pl.lit(None, pl.UInt32)
         return ops.clear().with_columns(
-            set_up=nothing, captured=nothing, region=nothing
+            set_up=nothing, captured=nothing, region=nothing, within=pl.lit([])
         )
     roots = outermost_ops(trace)
     counts = (
-        seen.with_columns(root=roots[seen["id"]])
+        seen.with_columns(root=roots[seen["id"]], within=_capturing(ops, seen["id"]))
         .group_by("root")
         .agg(
             set_up=pl.col("set_up").sum(),
             # A capture shows as a timer, as a runtime call, or as both.
             captured=pl.max_horizontal(pl.col("captured").sum(), pl.col("begun").sum()),
+            within=pl.coalesce("within", "root").unique().sort(),
         )
         .sort("root")
     )
@@ -118,6 +121,19 @@ def all_captures(trace: Trace) -> pl.DataFrame:
     captured = ops.drop("captured")[counts["root"]].hstack(counts.drop("root"))
     region = roots[captured["forward"]].alias("region")
     return captured.with_columns(region.fill_null(captured["id"]))
+
+
+def _capturing(ops: pl.DataFrame, inside: pl.Series) -> pl.Series:
+    """Return the compiled code around each of these ops, without what calls it.
+
+    That is the innermost call of compiled code, else the innermost region: a function
+    that breaks runs the rest of itself, with Python in between, inside its region.
+    """
+    call, region = (
+        nearest(ops["parent"], named_like(ops, pattern))[inside]
+        for pattern in (f"^{CALL}$", REGION)
+    )
+    return call.zip_with(call.is_not_null(), region)
 
 
 def without_capture(trace: Trace) -> pl.Series:

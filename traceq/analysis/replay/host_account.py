@@ -391,7 +391,14 @@ def _idle(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
 
 
 def _estimated(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
-    return _between(spans, partial(_worked, account.replay, account.scale))
+    """Return the time without the profiler, which is never longer than with it.
+
+    A step that was measured to take longer than those that were recorded scales all of
+    the host's time, that of searches too.
+    """
+    found = _between(spans, partial(_worked, account.replay, account.scale))
+    recorded = spans["end"] - spans["start"]
+    return found.zip_with(found <= recorded, recorded.cast(found.dtype))
 
 
 # Columns that are looked up or computed only for the requested spans.

@@ -129,7 +129,10 @@ def cost(finding: Finding, outcome: Outcome) -> str:
 
 def _remains(finding: Finding, outcome: Outcome) -> str:
     """Return the condition of a residual finding's savings, where there are others."""
-    others = any(not one.residual and one.saves_ns for one in outcome.findings)
+    others = any(
+        not one.residual and one.saves_ns and one.severity is not Severity.info
+        for one in outcome.findings
+    )
     return " once the other findings are fixed" if finding.residual and others else ""
 
 
