@@ -117,7 +117,7 @@ class InputPipelineStall(Rule):
     seen = Seen(
         of="benchmarks/models/loader_alone.trace.json.gz",
         text="""
-        DAT001 input-pipeline-stall  saves 94.9 ms/step (85%), 66.4 ms to 106 ms
+        DAT001 input-pipeline-stall  saves 94.9 ms/step (85%), 66.4 ms to 103 ms
           the GPU idles while the training process itself loads the next batch
             (num_workers=0)
           in       loss (programs.py:557)

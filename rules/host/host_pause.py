@@ -128,7 +128,7 @@ class HostPause(Rule):
 
     seen = Seen(
         text="""
-        HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.00 ms
+        HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.01 ms
           the host stops for 6.00 ms in 1 of 3 steps
           at     Python between operators (stacks were not recorded)
           usual  3.00 µs at this place

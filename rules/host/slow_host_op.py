@@ -111,7 +111,7 @@ class SlowHostOp(Rule):
 
     seen = Seen(
         text="""
-        HST002 slow-host-op  saves 62.2 µs/step (55%), 43.5 µs to 106 µs
+        HST002 slow-host-op  saves 62.2 µs/step (55%), 43.5 µs to 87.6 µs
           aten::sum takes the host far longer than usual once a step
           slow   124 µs
           usual  3.00 µs

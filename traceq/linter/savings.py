@@ -16,6 +16,7 @@ import polars as pl
 from traceq.analysis.base.assumptions import (
     GPU_BOUND,
     HOST_RUN_SPREAD,
+    LEAST_LEFT,
     MEASURED_SPREAD,
     SAVING_ERROR_OF_STEP,
     SAVING_ERRORS,
@@ -261,9 +262,10 @@ class Savings:
         bound = self._view.bound
         least, most = SAVING_ERRORS[bound.by if bound.sure else "host"]
         base = likely + SAVING_ERROR_OF_STEP * self.step_ns
+        most_ns = likely + (1 - LEAST_LEFT) * (self.step_ns - likely)
         return (
             max(0, min(low, round(likely + least * base))),
-            min(round(self.step_ns), max(high, round(likely + most * base))),
+            round(min(max(high, likely + most * base), most_ns)),
         )
 
     def _saved(

@@ -138,6 +138,9 @@ HOST_RUN_SPREAD = 0.1
 # measured saving of 19 of 23 and 23 of 28 pairs (benchmarks/fit_ranges.py, 2026-11-18).
 SAVING_ERRORS = {"gpu": (-0.02, 0.33), "host": (-0.23, 0.67)}
 SAVING_ERROR_OF_STEP = 0.1
+# The least of a predicted step that may really remain after fixes. Of the 51 pairs the
+# lowest is 0.55, attn_fp32. 2026-11-18.
+LEAST_LEFT = 0.5
 # Calibration searches the host's speed between 0 and this factor, by bisection.
 SLOWEST_SEARCHED = 3.0
 BISECTIONS = 7
