@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from command import traceq
 from linting import linted, outcome
+from msgspec import structs
 from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
 from traceq.model.finding import Severity
@@ -87,9 +87,11 @@ def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
 def test_a_finding_on_what_remains_explains_idle_time_alone() -> None:
     found = outcome(Recording("drawn", load_drawn(SLEEPS)))
     assert found.idle is not None
-    idle = replace(found.idle, explained_ns=0, with_residual_ns=0.66 * 2e6, idle_ns=2e6)
+    idle = structs.replace(
+        found.idle, explained_ns=0, with_residual_ns=0.66 * 2e6, idle_ns=2e6
+    )
 
-    said = words.idle(replace(found, idle=idle))
+    said = words.idle(structs.replace(found, idle=idle))
 
     assert said.startswith("LCH002 explains 66% of the 2.00 ms in which the GPU idles")
 

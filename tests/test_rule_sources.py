@@ -1,4 +1,4 @@
-"""What examples find, written again into the sources of rules."""
+"""Findings of examples, rewritten in the sources of rules."""
 
 from __future__ import annotations
 

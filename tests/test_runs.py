@@ -110,7 +110,7 @@ def test_a_true_step_three_times_the_recorded_one_is_not_used_and_that_is_said(
 
     assert traceq.load(run).step_ns is None
     shown = command("lint", run)
-    assert "so it is not used" in " ".join(shown.err.split())
+    assert "so the measured one is not used" in " ".join(shown.err.split())
     assert "estimated without the profiler" in " ".join(shown.out.split())
 
 

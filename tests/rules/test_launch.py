@@ -10,6 +10,7 @@ import pytest
 from captures import read_captures
 from estimates import FOLDER
 from linting import case_findings, drawn_findings, outcome, rule_module
+from msgspec import structs
 from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 
 from traceq.analysis.base.steady import steady_steps
@@ -1018,7 +1019,7 @@ def test_stacks_that_were_not_recorded_are_no_caveat(*, stacks: bool) -> None:
     around = f"host   [train.py(3): main{' ' * 4000}]"
     drawing = "\n".join([lines[0], *([around] if stacks else []), *lines[1:]])
     view = View(load_drawn(drawing))
-    unsure = replace(view.bound, sure=False)
+    unsure = structs.replace(view.bound, sure=False)
     with patch.object(View, "bound", unsure):
         evidence = [*host_bound_advice.evidence(view, [], [])]
 
