@@ -39,7 +39,7 @@ _COMMAND = re.compile(r"(?:\$ )?(traceq|pip|make|ssh|srun|salloc|dask|helm) ")
 # What cannot be run here, or takes long, and where the same is tried.
 ELSEWHERE = {
     r"make (demo|test|docs)\b": "tests/test_readme.py",
-    r"make (quick|fuzz|goldens)\b": "Makefile",
+    r"make (quick|slow|fuzz|goldens)\b": "Makefile",
     r"pip install": "tests/test_packaging.py",
     r"(srun .*)?traceq collect\b": "tests/test_collect_programs.py",
     r"traceq check --run\b": "tests/test_check_run.py",
