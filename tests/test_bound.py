@@ -232,3 +232,15 @@ def test_a_faster_gpu_shortens_a_step_just_where_the_gpu_is_said_to_bound_it(
     by_gpu = bound_of(trace, step_ns).by == "gpu"
     assert (before - after > 0.15 * before) == by_gpu
     assert by_gpu or share < GPU_BOUND
+
+
+def test_the_host_bounds_a_measured_step_without_gpu_work_in_it() -> None:
+    trace = load_drawn("""
+        host   [aten::mm          ][ProfilerStep#1   ][ProfilerStep#2   ]
+        host   [cudaLaunchKernel>1] [aten::add      ]  [aten::add      ]
+        gpu 7     [gemm<1        ]
+        """)
+
+    bound = View(trace, 1_000_000).bound
+
+    assert (bound.by, bound.step_ns) == ("host", 1_000_000)

@@ -33,7 +33,7 @@ class WorkerPlan:
     share: float
     """The share of loading that these workers take off the training process."""
     before_ns: float
-    """What a step takes as it is."""
+    """Duration of a step without changes."""
 
     @classmethod
     def of(cls, view: View, regions: pl.DataFrame, wanted: int) -> WorkerPlan:

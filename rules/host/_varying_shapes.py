@@ -84,7 +84,7 @@ class Varying(NamedTuple):
     per_step: float
     """Distinct sizes per step."""
     in_step: bool = False
-    """Whether they vary within a step, from iteration to iteration."""
+    """True if they vary from iteration to iteration within a step."""
 
 
 _NOTHING = Varying("its shapes were not seen before", (), 1, 0)

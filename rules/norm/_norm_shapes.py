@@ -39,7 +39,7 @@ class Op(NamedTuple):
     first: list[int] | None
     second: list[int] | None
     moves: bool
-    """Whether it is a memcpy, which casts nothing."""
+    """True for a memcpy, which casts nothing."""
     second_value: str | None
     """The second input, where it is a number."""
 

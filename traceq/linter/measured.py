@@ -52,9 +52,9 @@ class Measurement:
     before_gib: Quantity | None = None
     after_gib: Quantity | None = None
     saved: str = ""
-    """What was saved, as ``27%``, where it is not only the difference of the times."""
+    """Measured saving, such as ``27%``, if it is not the difference of the times."""
     predicted: str = ""
-    """What was predicted: the step afterwards, or what the change ``saves``."""
+    """Prediction: the step after the change, or what the change ``saves``."""
     gpu: str = ""
     torch: str = ""
     date: dt.date | None = None
@@ -65,7 +65,7 @@ class Measurement:
 
     @property
     def quantities(self) -> tuple[Quantity | None, Quantity | None, str]:
-        """What was measured before and after the change, and the unit."""
+        """Measurements before and after the change, and their unit."""
         if self.before_mib is not None:
             return self.before_mib, self.after_mib, "MiB"
         if self.before_gib is not None:

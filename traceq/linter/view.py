@@ -171,7 +171,7 @@ class View:
 
     @cached_property
     def distributed(self) -> bool:
-        """Whether the program is seen to run on several GPUs."""
+        """True if the recording shows several GPUs."""
         several = (self.trace.facts.world_size or 1) > 1
         return several or bool((self.trace.kernels["kind"] == "communication").any())
 

@@ -43,7 +43,7 @@ class Calibration(Struct, frozen=True):
     other: Calibration | None = None
     """The less likely one of two, near the balance of host and GPU."""
     other_weight: float = 0.0
-    """How likely that is, from 0 to 0.5."""
+    """Probability of the other one, from 0 to 0.5."""
 
     @property
     def scales(self) -> tuple[TimeScale, ...]:
@@ -62,7 +62,8 @@ def calibrate(replay: Replay, step_ns: float | None = None) -> Calibration:
         return Calibration(TimeScale(), TimeScale(FASTEST_HOST), slow, measured=False)
     gpu_alone_ns = replay.run(scale=TimeScale(host=0)).step_ns
     host = _fitted(replay, step_ns)
-    weight = _gpu_weight(step_ns / gpu_alone_ns, host)
+    # Where the GPU's work was lost, the GPU alone takes no time.
+    weight = _gpu_weight(step_ns / gpu_alone_ns, host) if gpu_alone_ns else 0.0
     if weight == 0:
         return _host_bound(replay, step_ns, host)
     gpu_bound = _gpu_bound(replay, step_ns, gpu_alone_ns)
