@@ -55,6 +55,7 @@ _BEYOND = 300 * 10**6
 _ADDRESSES = 6 << 30
 _INPUTS_OF_A_WORKER = 500
 _OWN_PACK = "_traceq_pack0"
+_ASSIGNS_TO_POLARS = re.compile(rb"\bpl\s*\.\s*\w+\s*[-+*/]?=(?!=)")
 _WORST_STATUS = 2
 _FAULT = re.compile(
     r"internal error|rules? crashed|Traceback \(most recent", re.IGNORECASE
@@ -209,7 +210,11 @@ def _fixture(rng: random.Random, seeds: Seeds, folder: Path) -> Made:
 def _pack(rng: random.Random, seeds: Seeds, folder: Path) -> Made:
     rules = folder / "pack"
     rules.mkdir()
-    (rules / "rule.py").write_bytes(mutate.text_of(rng, PACK.encode()))
+    # A pack is code: one that assigns to polars would break every later input.
+    code = mutate.text_of(rng, PACK.encode())
+    while _ASSIGNS_TO_POLARS.search(code):
+        code = mutate.text_of(rng, PACK.encode())
+    (rules / "rule.py").write_bytes(code)
     plain = folder / "plain.json"
     plain.write_bytes(json.dumps(seeds.traces[0]).encode())
     lint = ["lint", str(plain), "--no-cache", "--select", "DYN001"]
