@@ -68,7 +68,9 @@ def _stages(job: Job) -> dict[int, int]:
     # Only jobs that are pipelines wait for it: it takes as long as Polars to import.
     import networkx as nx  # noqa: PLC0415
 
-    graph: nx.Graph[int] = nx.Graph(pairs)
+    graph: nx.Graph[int] = nx.Graph()
+    # Graph(pairs) would try every other library's graphs first, and warn.
+    graph.add_edges_from(pairs)
     stages: dict[int, int] = {}
     for part in nx.connected_components(graph):
         stages |= nx.single_source_shortest_path_length(graph, min(part))

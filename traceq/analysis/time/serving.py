@@ -189,7 +189,9 @@ def _phases(iteration_rows: pl.DataFrame, peak: float | None) -> pl.DataFrame:
         )
         .with_columns(of_peak=pl.col("bandwidth") / pl.lit(peak, pl.Float64))
         .sort(
-            pl.col("phase").replace_strict({one: at for at, one in enumerate(PHASES)})
+            pl.col("phase")
+            .cast(pl.String)
+            .replace_strict({one: at for at, one in enumerate(PHASES)})
         )
     )
 
