@@ -61,7 +61,8 @@ def _findings(findings: Sequence[Finding], step_ns: int) -> list[str]:
 def _text(row: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="600"' if bold else ""
     y = _MARGIN + row * _LINE + 11
-    return f'<text x="{_MARGIN + 3}" y="{y}" fill="#1a1c2c"{weight}>{escape(text)}</text>'
+    place = f'x="{_MARGIN + 3}" y="{y}" fill="#1a1c2c"{weight}'
+    return f"<text {place}>{escape(text)}</text>"
 
 
 def _box(row: int, width: int, color: str) -> str:
