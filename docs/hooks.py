@@ -6,19 +6,28 @@ repository, with their links set right; and the reports of the gallery.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 from string import digits
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
 
+from traceq.api.job import job
 from traceq.api.lint import lint
+from traceq.common.import_folder import mount
+from traceq.inputs.labels import labelled
 from traceq.linter.pack import load_rules
 from traceq.report import rule_pages
 from traceq.report.base.site import SITE
 from traceq.report.page.build import report_page
+from traceq.report.page.views import ranks_page
+from traceq.testing import draw
+from traceq.testing.examples import DEVICE
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
     from traceq.linter.pack import Rules
+    from traceq.model.lint_report import Outcome
 
 ROOT = Path(__file__).parent.parent
 # Texts that lie elsewhere in the repository, and the page of each.
@@ -38,7 +48,14 @@ ELSEWHERE = {
     "README.md": "index.md",
 }
 _REPORT = re.compile(r"\]\(gallery/(\w+)\.html\)")
-_TUTORIAL = "tutorial"  # its first state, of several
+_JOB = "job"
+"""The job of RNK001's first example: a drawing, as no recorded job is committed."""
+_FOLDERS = {
+    "tutorial": "fixtures/tutorial/0",
+    "serving": "tests/data/serving/host_gap_overlapped_vllm.json.gz",
+}
+"""Recordings of reports that are not called like their fixture."""
+_SWEEP = "sweep"
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -59,10 +76,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         text = _relinked(text, Path(source).parent, Path(page))
         files.append(File.generated(config, page, content=text))
-    shown = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    for name in _REPORT.findall(shown):
-        path = f"gallery/{name}.html"
-        files.append(File.generated(config, path, content=_report(name)))
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    mount(ROOT / "docs", "_docs_of_traceq")
+    thumbnail = import_module("_docs_of_traceq.thumbnails").thumbnail
+    for name in dict.fromkeys(_REPORT.findall(gallery)):
+        page, outcome = _report(name)
+        files.append(File.generated(config, f"gallery/{name}.html", content=page))
+        picture = f"gallery/{name}.svg"
+        files.append(File.generated(config, picture, content=thumbnail(outcome)))
     return files
 
 
@@ -77,10 +98,35 @@ def _family(code: str, rules: Rules) -> str:
     return " · ".join(["[All rules](../rules.md)", *links])
 
 
-def _report(name: str) -> str:
-    folder = ROOT / "fixtures" / (f"{name}/0" if name == _TUTORIAL else name)
-    found = lint(folder)
-    return report_page(found.recordings, found.report)
+def _report(name: str) -> tuple[str, Outcome]:
+    """Return a report of the gallery, and the outcome that its thumbnail draws."""
+    if name == _JOB:
+        with TemporaryDirectory() as folder:
+            ranks = job(_drawn_job(Path(folder)), cache=False)
+            outcome = lint(Path(folder) / "rank0.json").report.outcomes[0]
+            return ranks_page(ranks.analysis, ranks.report), outcome
+    if name == _SWEEP:
+        paths, labels = labelled(None, None, ROOT / "fixtures/sweep/runs.toml")
+        result = lint(paths, labels=labels)
+        own = [labels.of(Path(one.name)) for one in result.recordings]
+        page = report_page(result.recordings, result.report, None, own)
+        return page, result.report.outcomes[-1]
+    result = lint(ROOT / _FOLDERS.get(name, f"fixtures/{name}"))
+    outcomes = result.report.outcomes
+    timed = next((one for one in outcomes if one.bound is not None), outcomes[0])
+    return report_page(result.recordings, result.report), timed
+
+
+def _drawn_job(folder: Path) -> list[Path]:
+    """Write the traces of the ranks of a drawn job, and return their files."""
+    (example, *_) = load_rules()["RNK001"].examples
+    files = []
+    for rank, drawing in enumerate(example.ranks):
+        about = {"rank": rank, "world_size": len(example.ranks), "backend": "nccl"}
+        files.append(folder / f"rank{rank}.json")
+        text = json.dumps(draw(drawing, example.args, DEVICE, about))
+        files[-1].write_text(text, encoding="utf-8")
+    return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

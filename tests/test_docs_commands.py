@@ -238,3 +238,16 @@ def test_the_pages_take_nothing_from_elsewhere() -> None:
     (worker,) = site["extra"]["polyfills"]
     assert "iframe-worker" in worker
     assert (ROOT / "docs" / worker).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_said_of_a_command_is_a_comment(page: str) -> None:
+    loose = [
+        line
+        for block in _BLOCK.finditer(PAGES[page])
+        if not (block["kind"] or block["mark"] or block["indented"])
+        for line in block["text"].splitlines()
+        if _COMMAND.match(line) and re.search(r"\S {2,}[^#\s\\]", line)
+    ]
+
+    assert loose == []

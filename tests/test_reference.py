@@ -1,4 +1,4 @@
-"""Reference pages on columns and JSON fields: as generated from the schemas."""
+"""Reference pages on columns, JSON fields and options: as generated from the code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from traceq.model.schema import TABLES
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGES = ("columns.md", "json.md")
+PAGES = ("columns.md", "json.md", "cli.md")
 
 
 def generated() -> dict[Path, str]:
     mount(ROOT / "docs", "_docs_of_traceq")
     pages: dict[Path, str] = import_module("_docs_of_traceq.reference").pages()
-    return pages
+    commands = import_module("_docs_of_traceq.command_reference")
+    return pages | {commands.PAGE: commands.page()}
 
 
 @pytest.mark.golden
@@ -34,7 +35,7 @@ def test_a_page_is_what_is_generated(name: str) -> None:
     if updating():
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8"), (
-        f"docs/{name} is not what the schemas say: run make goldens"
+        f"docs/{name} is not what the code says: run make goldens"
     )
 
 
