@@ -18,6 +18,7 @@ import orjson
 
 from traceq import __version__
 from traceq.common.safe_text import printable
+from traceq.report.page.keys import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
             for section in sections
         ],
         contents=_contents(sections),
+        keys=keys_of(section.part for section in sections if section.data),
         version=__version__,
     )
     return text + "\n"

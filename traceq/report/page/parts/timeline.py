@@ -247,14 +247,19 @@ def _details(trace: Trace, slices: pl.DataFrame, texts: _Texts) -> pl.Series:
 
 
 def _rows(slices: pl.DataFrame, lane: int) -> Iterator[list[list[int]]]:
-    """Yield the rows of a lane: starts, each from the one before, lengths and so on."""
+    """Yield the rows of a lane: starts, each from the one before, lengths and so on.
+
+    The last list has the time of the slices in each run, and nothing of the others.
+    """
     mine = slices.filter(pl.col("lane") == lane)
     columns = ("length", "name", "color", "detail", "kind", "count")
     deepest = mine["depth"].max()
     for depth in range(int(deepest) + 1 if isinstance(deepest, int) else 0):
         row = mine.filter(pl.col("depth") == depth)
         starts = row["start"].diff().fill_null(row["start"])
-        yield [starts.to_list(), *(row[column].to_list() for column in columns)]
+        lists = [row[column].to_list() for column in columns]
+        runs = row.filter(pl.col("count") > 1)["busy"].to_list()
+        yield [starts.to_list(), *lists, runs]
 
 
 def _gaps(found: Timeline) -> dict[str, Any]:
