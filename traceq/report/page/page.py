@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
     from jinja2 import Environment
 
-    from traceq.report.page.section import Section
+    from traceq.report.page.section import Link, Section
 
 _FIRST = "base"
 
 
-def render(title: str, sections: Sequence[Section]) -> str:
-    """Return the page with these sections, in this order."""
+def render(title: str, sections: Sequence[Section], up: Link | None = None) -> str:
+    """Return the page with these sections, in this order, below the link to another."""
     from markupsafe import Markup  # noqa: PLC0415 - only where a page is written
 
     environment = _environment()
     styles, scripts = _assets(".css"), _assets(".js")
     text = environment.get_template("page.html").render(
         title=title,
+        up=up,
         policy=_policy(styles, scripts),
         styles=[Markup(style) for style in styles],  # noqa: S704 - our own
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own
