@@ -265,7 +265,7 @@
       Escape: clear,
     };
     canvas.addEventListener("keydown", (event) => {
-      const does = keys[event.key];
+      const does = keys[event.key] ?? keys[event.key.toLowerCase()];
       if (!does || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       does();

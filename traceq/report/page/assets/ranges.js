@@ -85,12 +85,12 @@
   function sumsTables(data, from, to, go) {
     const sums = sumsOf(data, from, to);
     const whole = to - from;
-    const text = [`${time(whole)} selected, from ${time(from)} to ${time(to)}.`];
+    const text = [`${time(whole)} selected, from ${from ? time(from) : "0"} to ${time(to)}.`];
     if (sums.gpu.length || sums.idle.length) {
       const idle = sums.idle.reduce((sum, [, ns]) => sum + ns, 0);
       text.push(` The GPU works for ${time(whole - idle)} (${share(whole - idle, whole)})`);
       const causes = sums.idle.slice(0, 4).map(([name, ns]) => `${name} ${time(ns)}`).join(", ");
-      text.push(idle ? ` and idles for ${time(idle)} (${share(idle, whole)}); meanwhile the host: ${causes}.` : ".");
+      text.push(idle ? ` and idles for ${time(idle)} (${share(idle, whole)}); meanwhile the host is ${causes}.` : ".");
     }
     const tables = [];
     if (sums.gpu.length) tables.push(table("On the GPU", sums.gpu, whole, go));

@@ -333,7 +333,7 @@
         from = row[START][state.focus.one];
         to = from + row[LENGTH][state.focus.one];
       }
-      if (event.shiftKey && state.range) [from, to] = [Math.min(from, state.range[0]), Math.max(to, state.range[1])];
+      if (event.key === "M" && state.range) [from, to] = [Math.min(from, state.range[0]), Math.max(to, state.range[1])];
       select(from, to);
     }
 
@@ -631,7 +631,7 @@
     }
 
     canvas.addEventListener("keydown", (event) => {
-      const does = keys[event.key];
+      const does = keys[event.key] ?? keys[event.key.toLowerCase()];
       if (!does || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       does(event);
