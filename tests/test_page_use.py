@@ -182,6 +182,20 @@ def test_sums_of_the_whole_window_are_those_of_its_slices(
     assert sorted(shown) == sorted(expected)
 
 
+def test_idle_time_by_cause_is_that_of_the_legend(page: Page) -> None:
+    legend = "[data-part=timeline] .keys[aria-label^='What the host does'] li .number"
+    times = page.value(
+        f"[...document.querySelectorAll({legend!r})].map((one) => one.textContent)"
+    )
+    page.value(f"{PICTURE}.focus()")
+
+    press(page, "m")
+
+    text = page.value(f"{SUMS}.querySelector('p').textContent")
+    assert len(times) > 2
+    assert [time for time in times[:4] if time not in text] == []
+
+
 def test_host_sums_leave_out_what_is_nested(
     page: Page, timeline: dict[str, Any]
 ) -> None:

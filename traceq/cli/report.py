@@ -108,8 +108,8 @@ def command(
         ranks = job(paths, config=config, own=own, cache=not no_cache)
         if ranks.analysis.job.found.height:
             pages = _rank_files(file, ranks.analysis, rank_pages)
-            for page in pages.values():
-                refuse_to_lose(page, read, overwrite=overwrite or _is_report(page))
+            for one in pages.values():
+                refuse_to_lose(one, read, overwrite=overwrite or _is_report(one))
             linted = lint_ranks(
                 paths, ranks.analysis, pages, config=config, own=own, cache=not no_cache
             )

@@ -263,7 +263,10 @@ def _rows(slices: pl.DataFrame, lane: int) -> Iterator[list[list[int]]]:
 
 
 def _gaps(found: Timeline) -> dict[str, Any]:
-    """Return the GPU's idle gaps; those too short are merged with their neighbours."""
+    """Return the GPU's idle gaps; short neighbours of one cause are merged.
+
+    So the sum of a range by cause is that of its gaps.
+    """
     near = max(1, round((found.end - found.start) * _NEAR))
     causes = [*CAUSES, UNKNOWN]
     gaps = found.gaps.with_columns(
@@ -273,15 +276,12 @@ def _gaps(found: Timeline) -> dict[str, Any]:
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
     merged = (
         gaps.group_by(
+            "cause",
             bin=pl.when(short).then(pl.col("start") // near).otherwise(alone),
             maintain_order=True,
         )
-        .agg(
-            pl.col("start").min(),
-            pl.col("length").sum(),
-            pl.col("cause").get(pl.col("length").arg_max()),
-        )
-        .sort("start")
+        .agg(pl.col("start").min(), pl.col("length").sum())
+        .sort("start", maintain_order=True)
     )
     return {
         "starts": merged["start"].diff().fill_null(merged["start"]).to_list(),
