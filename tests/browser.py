@@ -64,6 +64,14 @@ class Page:
         self._call("Page.navigate", url=path.as_uri())
         self._until("Page.loadEventFired")
 
+    def follow(self, script: str) -> str:
+        """Run a script that leads to another page; return its address once there."""
+        self.events.clear()
+        self.value(script)
+        self._until("Page.loadEventFired")
+        address: str = self.value("location.href")
+        return address
+
     def value(self, script: str, *, wait: bool = False) -> Any:  # noqa: ANN401 - whatever the script returns
         """Return what a script in the page says; wait for what it promises."""
         found = self._call(
@@ -89,6 +97,22 @@ class Page:
             deltaX=0,
             deltaY=by,
         )
+
+    def drag(self, start: tuple[float, float], x: float, *, shift: bool) -> None:
+        """Drag sideways with the mouse from a place in the window, to another x."""
+        held = {"button": "left", "modifiers": 8 if shift else 0, "y": start[1]}
+
+        def mouse(kind: str, at: float, **more: int) -> None:
+            self._call("Input.dispatchMouseEvent", type=kind, x=at, **held, **more)
+
+        mouse("mousePressed", start[0], clickCount=1)
+        mouse("mouseMoved", (start[0] + x) / 2, buttons=1)
+        mouse("mouseMoved", x, buttons=1)
+        mouse("mouseReleased", x, clickCount=1)
+
+    def write(self, text: str) -> None:
+        """Write a text where the focus is."""
+        self._call("Input.insertText", text=text)
 
     def press(self, key: str, code: int = 0, text: str = "") -> None:
         """Press a key, as Tab, ArrowRight or +, and let it go."""

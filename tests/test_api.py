@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from command import traceq as run
 from conftest import ROOT
 
 import traceq
+from traceq.common import units
 from traceq.errors import InputError, TraceqError
+from traceq.model.finding import CodeFrame
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
@@ -122,6 +125,35 @@ def test_names_of_a_trace_stay_text_in_a_notebook(tmp_path: Path) -> None:
     assert "<script" not in html
     assert "<img" not in html
     assert "<b>" not in html
+
+
+def test_a_notebook_shows_a_finding_with_its_saving_place_and_fix() -> None:
+    finding, *_ = traceq.lint(TRACE).findings
+
+    html = finding._repr_html_()
+
+    tags = _Tags()
+    tags.feed(html)
+    assert not tags.open
+    assert finding.code in html
+    assert units.time(finding.saves_ns) in html
+    assert str(finding.place.line) in html
+    assert ">fix</th>" in html
+
+
+def test_names_of_a_trace_stay_text_in_a_finding() -> None:
+    finding, *_ = traceq.lint(TRACE).findings
+    hostile = "<script>alert(1)</script>\u202e"
+    place = replace(finding.place, function=hostile)
+    frame = CodeFrame(1, (hostile,), 1)
+
+    html = replace(
+        finding, place=place, message=hostile, advice=hostile, frame=frame
+    )._repr_html_()
+
+    assert html.count("&lt;script&gt;") == 4
+    assert "<script" not in html
+    assert "\u202e" not in html
 
 
 def test_findings_are_objects() -> None:

@@ -485,4 +485,4 @@ def test_two_captures_of_one_program_do_the_same(tmp_path: Path) -> None:
 def test_the_first_line_says_when_there_is_no_change() -> None:
     diff = drawn_diff(MM, MM)
 
-    assert headline(diff) == "no change: 62.0 µs a step, before and after"
+    assert headline(diff) == "62.0 µs a step, before and after: no change"

@@ -90,7 +90,7 @@ def test_a_broken_limit_is_the_first_line_and_the_status(
         "FAILED copies:+0: copies 0 -> 1, +1 (from nothing)",
     ]
     assert answer.lines[2].startswith(
-        "30.0 µs a step slower without the profiler (+50%)"
+        "60.0 µs -> 90.0 µs a step (+50%), 30.0 µs slower without the profiler"
     )
 
 

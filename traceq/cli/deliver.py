@@ -80,3 +80,12 @@ def deliver_table(
 def write_file(file: Path, text: str) -> None:
     """Write a file whole; raise ``UsageError`` if that cannot be done."""
     write_files({file: text.encode()})
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, unless it exists; raise ``UsageError`` if that cannot be done."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        msg = f"{folder} cannot be made: {error.strerror or error}"
+        raise UsageError(msg) from None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
 from traceq.cli import output
-from traceq.cli.deliver import refuse_to_lose, write_file
+from traceq.cli.deliver import make_folder, refuse_to_lose, write_file
 from traceq.cli.options import (
     Captures,
     ConfigFile,
@@ -26,13 +27,16 @@ from traceq.cli.options import (
     StepsBy,
     paths_argument,
 )
-from traceq.common.words import listed
+from traceq.common.words import counted, listed
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from traceq.api.job import JobResult
+    from traceq.model.lint_report import Report
     from traceq.model.recording import Recording
+    from traceq.ranks.analysis import Analysis
 
 _MARK = b'<meta name="generator" content="traceq '
 _HEAD = 4096
@@ -60,6 +64,15 @@ def command(
             metavar="N",
         ),
     ] = None,
+    rank_pages: Annotated[
+        int,
+        typer.Option(
+            help="Of a job, write the pages of at most this many ranks into the folder"
+            " FILE-ranks beside it; of more ranks, the latest and the earliest.",
+            metavar="N",
+            min=0,
+        ),
+    ] = 16,
     packs: Packs = None,
     no_packs: NoPacks = False,
     log: Log = None,
@@ -77,16 +90,16 @@ def command(
     """Write one page to look at: verdict, findings, a step as a picture, flame graph.
 
     Several recordings are compared, by their labels too; a folder with the ranks of a
-    job is shown as a job. The page is one file that asks for nothing from the network.
+    job is shown as a job, with a page for each rank. A page is one file that asks for
+    nothing from the network.
     A report that is there already is written again; any other file only with
     --overwrite.
     """
-    from traceq.api.job import job
+    from traceq.api.job import job, lint_ranks
     from traceq.api.lint import lint
     from traceq.inputs.labels import labelled
     from traceq.ranks.load_job import is_job
     from traceq.report.page.build import report_page
-    from traceq.report.page.views import ranks_page
 
     paths, labels = labelled(paths, label, runs)
     read = [*paths, *([log] if log else [])]
@@ -94,8 +107,13 @@ def command(
     if len(paths) == 1 and is_job(paths[0]):
         ranks = job(paths, config=config, own=own, cache=not no_cache)
         if ranks.analysis.job.found.height:
-            write_file(file, ranks_page(ranks.analysis, ranks.report))
-            output.say(f"written to {file}")
+            pages = _rank_files(file, ranks.analysis, rank_pages)
+            for one in pages.values():
+                refuse_to_lose(one, read, overwrite=overwrite or _is_report(one))
+            linted = lint_ranks(
+                paths, ranks.analysis, pages, config=config, own=own, cache=not no_cache
+            )
+            _write_job(file, ranks, _write_ranks(file, pages, linted))
             return
     found = lint(
         paths,
@@ -124,6 +142,50 @@ def command(
         count = found.unread + len(found.recordings)
         msg = f"{found.unread} of {count} files could not be read"
         raise UsageError(msg)
+
+
+def _rank_files(file: Path, found: Analysis, most: int) -> dict[int, Path]:
+    """Return the files of the pages of ranks, by number."""
+    from traceq.report.page.parts.ranks import ranks_with_pages
+
+    folder = file.with_name(f"{file.stem}-ranks")
+    numbers = ranks_with_pages(found, most)
+    return {number: folder / f"rank-{number}.html" for number in numbers}
+
+
+def _write_job(file: Path, found: JobResult, pages: Mapping[int, Path]) -> None:
+    """Write the page of a job, with links to the pages of ranks that there are."""
+    from traceq.report.page.views import ranks_page
+
+    links = {
+        number: quote(f"{page.parent.name}/{page.name}")
+        for number, page in pages.items()
+    }
+    write_file(file, ranks_page(found.analysis, found.report, links))
+    folders = [page.parent for page in pages.values()]
+    beside = f", and the pages of {counted(len(pages), 'rank')} to "
+    output.say(f"written to {file}{beside + str(folders[0]) if folders else ''}")
+
+
+def _write_ranks(
+    file: Path,
+    pages: Mapping[int, Path],
+    linted: Iterable[tuple[int, Recording, Report]],
+) -> dict[int, Path]:
+    """Write the pages of ranks, and return those that were written.
+
+    It is one after the other: a job may have more ranks than memory holds.
+    """
+    from traceq.report.page.build import rank_page
+    from traceq.report.page.section import Link
+
+    job = Link("← The job", f"../{quote(file.name)}")
+    written = {}
+    for number, recording, report in linted:
+        written[number] = pages[number]
+        make_folder(pages[number].parent)
+        write_file(pages[number], rank_page(recording, report, number, job))
+    return written
 
 
 def _refuse_other_steps(step: int | None, recordings: Sequence[Recording]) -> None:

@@ -212,3 +212,8 @@ class Finding:
         """Return the fingerprint, which the same finding has in every run."""
         text = f"{self.code}\n{self.place.key}\n{self.subject}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _repr_html_(self) -> str:
+        from traceq.report.notebook import render_finding  # noqa: PLC0415 - few ask
+
+        return render_finding(self)

@@ -194,6 +194,8 @@ def rendered(parts: Sequence[RenderableType], *, width: int, color: bool) -> str
         file=io.StringIO(),
         width=width,
         force_terminal=color,
+        # A kernel's console displays what it prints, and leaves the file empty.
+        force_jupyter=False,
         color_system="standard" if color else None,
         highlight=False,
         markup=False,

@@ -106,7 +106,7 @@ def content(diff: Diff, broken: Sequence[Broken] = ()) -> Content:
 
 
 def headline(diff: Diff) -> str:
-    """Return the whole comparison in one line: what changed, and mostly why."""
+    """Return the whole comparison in one line: the step time, and mostly why."""
     sides = {"before": diff.before, "after": diff.after}
     damaged = [name for name, side in sides.items() if side.incomplete]
     if not damaged:
@@ -122,18 +122,17 @@ def _what_changed(diff: Diff) -> str:
     steps = f"{time(before)} -> {time(after)}"
     if diff.verdict == "no change":
         if before == after and not _named(diff):
-            return f"no change: {time(before)}{a_step(diff)}, before and after"
+            return f"{time(before)}{a_step(diff)}, before and after: no change"
         text = f"{steps}{a_step(diff)} ({percent(after - before, before)})"
+        text += ": no significant change"
         differ = max(
             side.step.high_ns - side.step.low_ns for side in (diff.before, diff.after)
         )
         if abs(after - before) <= _VARIES * diff.longest_ns:
-            return f"no significant change: {text}"
+            return text
         if abs(after - before) > differ / 2:
-            text += ", and the host's time for the same work varies by as much"
-        else:
-            text += f", while steps differ by {time(differ)} among themselves"
-        return f"no significant change: {text}"
+            return f"{text}, as the host's time for the same work varies by as much"
+        return f"{text}, as steps differ by {time(differ)} among themselves"
     measured = diff.before.step.measured
     basis = "without the profiler" if measured else bound_words.AS_RECORDED
     if diff.verdict == "gpu":
@@ -147,8 +146,8 @@ def _what_changed(diff: Diff) -> str:
         )
     change = after - before
     text = (
-        f"{time(abs(change))}{a_step(diff)} {diff.verdict} {basis}"
-        f" ({percent(change, before)}), {steps}"
+        f"{steps}{a_step(diff)} ({percent(change, before)}),"
+        f" {time(abs(change))} {diff.verdict} {basis}"
     )
     return text + _mostly(diff, change)
 

@@ -51,14 +51,14 @@ def _step(diff: JobDiff) -> str:
     if before is None or after is None:
         return "how a step changed is not known, as not both jobs have steps"
     if before.ns == after.ns:
-        return f"no change: {time(before.ns)} a step, before and after"
+        return f"{time(before.ns)} a step, before and after: no change"
     steps = f"{time(before.ns)} -> {time(after.ns)}"
     change = after.ns - before.ns
     by = words.percent(change, before.ns)
     if diff.verdict == "no change":
-        return f"no significant change: {steps} a step ({by})"
+        return f"{steps} a step ({by}): no significant change"
     basis = "without the profiler" if before.measured else bound_words.AS_RECORDED
-    return f"{time(abs(change))} a step {diff.verdict} {basis} ({by}), {steps}"
+    return f"{steps} a step ({by}), {time(abs(change))} {diff.verdict} {basis}"
 
 
 def _who(diff: JobDiff) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from traceq.model.lint_report import Report
     from traceq.model.recording import Recording
-    from traceq.report.page.section import Section
+    from traceq.report.page.section import Link, Section
 
 OF_LINT: tuple[Callable[[Subject], Section | None], ...] = (
     verdict,
@@ -57,6 +57,13 @@ def report_page(
     ]
     first = several(found, labels) if len(found) > 1 else []
     return render(title_of(report), [*first, *_sections(found, parts)])
+
+
+def rank_page(recording: Recording, report: Report, number: int, job: Link) -> str:
+    """Return the page of one rank of a job, with a link to the page of the job."""
+    subject = Subject(report.outcomes[0], recording)
+    title = f"Rank {number}: {title_of(report)}"
+    return render(title, _sections([subject], OF_ONE), up=job)
 
 
 def lint_page(report: Report) -> str:

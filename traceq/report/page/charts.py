@@ -83,6 +83,8 @@ class Mark:
     text: str = ""
     tip: Tip | None = None
     """Tooltip of the mark."""
+    href: str = ""
+    """Page that it leads to, beside this one."""
 
 
 @dataclass(frozen=True)

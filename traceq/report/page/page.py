@@ -18,25 +18,27 @@ import orjson
 
 from traceq import __version__
 from traceq.common.safe_text import printable
+from traceq.report.page.keys import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jinja2 import Environment
 
-    from traceq.report.page.section import Section
+    from traceq.report.page.section import Link, Section
 
 _FIRST = "base"
 
 
-def render(title: str, sections: Sequence[Section]) -> str:
-    """Return the page with these sections, in this order."""
+def render(title: str, sections: Sequence[Section], up: Link | None = None) -> str:
+    """Return the page with these sections, in this order, below the link to another."""
     from markupsafe import Markup  # noqa: PLC0415 - only where a page is written
 
     environment = _environment()
     styles, scripts = _assets(".css"), _assets(".js")
     text = environment.get_template("page.html").render(
         title=title,
+        up=up,
         policy=_policy(styles, scripts),
         styles=[Markup(style) for style in styles],  # noqa: S704 - our own
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own
@@ -49,6 +51,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
             for section in sections
         ],
         contents=_contents(sections),
+        keys=keys_of(section.part for section in sections if section.data),
         version=__version__,
     )
     return text + "\n"

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceq.model.lint_report import Outcome
     from traceq.model.recording import Recording
+
+
+class Link(NamedTuple):
+    """Another page beside this one."""
+
+    text: str
+    href: str
+    """Its address from here, of a file that traceq names."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from traceq.report.ranks.content import content as ranks_content
 from traceq.report.summary.content import content as summary_content
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from traceq.analysis.memory.scaling import Growth
     from traceq.analysis.memory.summary import MemorySummary
@@ -124,22 +124,29 @@ def jobs_page(diff: JobDiff, broken: Sequence[Broken] = ()) -> str:
     return render(_both(names), changes.of_jobs(diff, broken))
 
 
-def ranks_page(found: Analysis, report: Report) -> str:
-    """Return the page on the ranks that hold a job up, and the causes."""
+def ranks_page(
+    found: Analysis, report: Report, pages: Mapping[int, str] | None = None
+) -> str:
+    """Return the page on the ranks that hold a job up, and the causes.
+
+    ``pages`` are the addresses of the pages of ranks, by number, where there are some.
+    """
     title = f"Job: {ranks_content(found).screen.title}"
-    return render(title, job_sections(found, report))
+    return render(title, job_sections(found, report, pages or {}))
 
 
-def job_sections(found: Analysis, report: Report) -> list[Section]:
-    """Return the sections on a job of many ranks."""
+def job_sections(
+    found: Analysis, report: Report, pages: Mapping[int, str]
+) -> list[Section]:
+    """Return the sections on a job of many ranks, with links to their pages."""
     of_lint = [findings(Subject(outcome)) for outcome in report.outcomes]
     return _there(
         [
-            ranks.job(found),
-            ranks.rank_map(found),
+            ranks.job(found, pages),
+            ranks.rank_map(found, pages),
             ranks.what_if(found),
             *of_lint,
-            ranks.figures(found),
+            ranks.figures(found, pages),
         ]
     )
 

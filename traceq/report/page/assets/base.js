@@ -88,6 +88,30 @@ window.traceq = (() => {
     box.hidden = true;
   }
 
+  /* Whether a text has all words that were typed; null if none were. */
+  function matcher(typed) {
+    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!words.length) return null;
+    return (text) => {
+      const low = text.toLowerCase();
+      return words.every((word) => low.includes(word));
+    };
+  }
+
+  /* A search field of a picture: search what is typed, go on with Enter, leave with Esc. */
+  function searchField(input, { search, next, leave }) {
+    input.addEventListener("input", () => search(matcher(input.value)));
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") next(event.shiftKey ? -1 : 1);
+      else if (event.key === "Escape") {
+        input.value = "";
+        search(null);
+        leave();
+      } else return;
+      event.preventDefault();
+    });
+  }
+
   /* Call a function whenever colours change; it has drawn once already. */
   function onTheme(redraw) {
     redraws.push(redraw);
@@ -147,5 +171,7 @@ window.traceq = (() => {
   }, { rootMargin: "-15% 0px -75% 0px" });
   document.querySelectorAll("main > section").forEach((one) => seen.observe(one));
 
-  return { parts, color, element, svg, time, fitted, share, showTip, hideTip, onTheme };
+  return {
+    parts, color, element, svg, time, fitted, share, matcher, searchField, showTip, hideTip, onTheme,
+  };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 /* Tips of the marks of charts, tables that one sorts and searches, memory at a moment. */
 (() => {
-  const { showTip, hideTip, parts } = window.traceq;
+  const { showTip, hideTip, parts, matcher } = window.traceq;
 
   let tipped = null;
   document.addEventListener("pointermove", (event) => {
@@ -40,15 +40,14 @@
     const count = box.querySelector(".count");
     const all = count.textContent;
     search.addEventListener("input", () => {
-      const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const matches = matcher(search.value);
       let shown = 0;
       for (const row of rows) {
-        const text = (row.textContent + " " + (row.dataset.search || "")).toLowerCase();
-        const here = wanted.every((word) => text.includes(word));
+        const here = !matches || matches(`${row.textContent} ${row.dataset.search || ""}`);
         row.hidden = !here;
         if (here) shown += 1;
       }
-      count.textContent = wanted.length ? `${shown} of ${rows.length} rows match` : all;
+      count.textContent = matches ? `${shown} of ${rows.length} rows match` : all;
     });
   }
 

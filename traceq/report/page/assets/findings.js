@@ -5,6 +5,7 @@ for (const { element } of window.traceq.parts("findings")) {
   const cards = [...element.querySelectorAll(".card")];
   if (!filters || cards.length < 2) continue;
   const chips = [...filters.querySelectorAll(".chip")];
+  const folded = element.querySelector("details.minor");
   const status = filters.querySelector("[data-shown]");
   const off = (kind) => new Set(
     chips.filter((chip) => chip.dataset[kind] && chip.getAttribute("aria-pressed") === "false")
@@ -19,6 +20,7 @@ for (const { element } of window.traceq.parts("findings")) {
       card.parentElement.hidden = hidden;
       shown += !hidden;
     }
+    if (folded) folded.hidden = !folded.querySelector(".cards > li:not([hidden])");
     status.textContent = shown < cards.length ? `${shown} of ${cards.length} findings` : "";
   };
   for (const chip of chips) {

@@ -1,7 +1,9 @@
 "use strict";
-/* A step as a picture: lanes of slices on a canvas, to zoom, move and mark. */
+/* A step as a picture: lanes of slices on a canvas, to zoom, move, search, select and mark. */
 (() => {
-  const { parts, color, time, fitted, showTip, hideTip, onTheme } = window.traceq;
+  const {
+    parts, color, element: made, time, fitted, searchField, sumsTables, showTip, hideTip, onTheme,
+  } = window.traceq;
   const AXIS = 22;
   const MARK = 12;
   const IDLE = 12;
@@ -11,7 +13,7 @@
   const FONT = "11px system-ui, sans-serif";
   const MOST_MARKS = 10;
   const FIRST_THREADS = 2;
-  const [START, LENGTH, NAME, COLOR, DETAIL, KIND, COUNT] = [0, 1, 2, 3, 4, 5, 6];
+  const [START, LENGTH, NAME, COLOR, DETAIL, KIND, COUNT, BUSY] = [0, 1, 2, 3, 4, 5, 6, 7];
 
   const sums = (steps) => {
     let at = 0;
@@ -35,6 +37,13 @@
     return 0.299 * r + 0.587 * g + 0.114 * b > 128;
   }
 
+  /* Whether two texts are the same, as far as they were not shortened. */
+  function alike(one, other) {
+    if (one === other) return true;
+    const [short, long] = [one, other].map((text) => text.split("…")[0]).sort((a, b) => a.length - b.length);
+    return (one + other).includes("…") && short.length > 20 && long.startsWith(short);
+  }
+
   function picture({ element, data }) {
     const box = element.querySelector("[data-picture]");
     const canvas = box.querySelector("canvas");
@@ -45,7 +54,11 @@
       [...box.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]),
     );
     for (const lane of data.lanes) {
-      for (const row of lane.rows) row[START] = sums(row[START]);
+      for (const row of lane.rows) {
+        row[START] = sums(row[START]);
+        const runs = row[BUSY].values();
+        row[BUSY] = row[COUNT].map((count, one) => (count > 1 ? runs.next().value : row[LENGTH][one]));
+      }
     }
     data.gaps.starts = sums(data.gaps.starts);
     const findings = data.findings;
@@ -58,7 +71,12 @@
         mine.ends.push(finding.starts[one] + finding.lengths[one]);
       });
     }
-    const state = { from: 0, to: data.span, marked: null, focus: null, all: false };
+    const input = box.querySelector("input[type=search]");
+    const hits = box.querySelector("[data-hits]");
+    const sumsBox = box.querySelector("[data-sums]");
+    /* The window, the finding that is marked, the slice with the focus, the range that is
+       selected as [from, to], and what a search has found. */
+    const state = { from: 0, to: data.span, marked: null, focus: null, all: false, range: null, found: null };
     let width = 0;
     let gutter = 0;
     let bands = [];
@@ -107,14 +125,16 @@
       context.rect(gutter, 0, width - gutter, height);
       context.clip();
       const finding = state.marked;
-      if (finding) context.globalAlpha = 0.2;
+      if (finding || state.found) context.globalAlpha = 0.2;
       slices();
       context.globalAlpha = 1;
-      if (finding) {
+      if (state.found) for (const band of bands) if (band.kind === "slices") drawRow(band, null, state.found.rows.get(band.row));
+      if (finding && !state.found) {
         slices(finding);
         outlines(finding);
       }
       findingRows();
+      if (state.range) drawRange(height);
       focused();
       context.restore();
       const shown = state.to - state.from;
@@ -122,9 +142,12 @@
         ? `${time(shown)} of ${time(data.span)}, from ${time(state.from)} on`
         : time(data.span);
       buttons.clear.hidden = !finding;
+      buttons.fit.hidden = buttons.unselect.hidden = !state.range;
       canvas.dataset.from = state.from;
       canvas.dataset.to = state.to;
       canvas.dataset.marked = finding ? finding.number : "";
+      canvas.dataset.range = state.range ?? "";
+      canvas.dataset.found = state.found ? state.found.list.length : "";
     }
 
     function axis(height) {
@@ -184,13 +207,15 @@
       return one >= 0 && marks.ends[one] >= start + length * 0.9 - 1;
     }
 
-    function drawRow({ row, top, height }, only) {
+    /* The slices of a row: all, those in the marks of a finding, or those of a search. */
+    function drawRow({ row, top, height }, only, chosen) {
       const starts = row[START];
       const from = Math.max(0, first(row));
       const tall = height - 1;
       let reached = -1;
       for (let one = from; one < starts.length && starts[one] < state.to; one += 1) {
         if (only && !isIn(only, starts[one], row[LENGTH][one])) continue;
+        if (chosen && !chosen.has(one)) continue;
         const left = Math.max(gutter, x(starts[one]));
         const right = Math.min(width, x(starts[one] + row[LENGTH][one]));
         /* What would fall on the same dot is drawn once. */
@@ -266,6 +291,117 @@
         }
         context.globalAlpha = 1;
       }
+    }
+
+    /* The range: all else is dimmed, and the axis has its length. */
+    function drawRange(height) {
+      const [left, right] = state.range.map(x);
+      context.globalAlpha = 0.55;
+      context.fillStyle = color("surface");
+      context.fillRect(gutter, AXIS, Math.max(0, left - gutter), height);
+      context.fillRect(right, AXIS, Math.max(0, width - right), height);
+      context.globalAlpha = 1;
+      context.fillStyle = color("focus");
+      context.fillRect(left, AXIS - 4, right - left, 4);
+      context.fillRect(left - 0.5, AXIS - 4, 1, height);
+      context.fillRect(right - 0.5, AXIS - 4, 1, height);
+      const text = time(state.range[1] - state.range[0]);
+      const wide = context.measureText(text).width + 8;
+      const place = Math.max(gutter, Math.min(width - wide, (left + right - wide) / 2));
+      context.fillRect(place, 0, wide, 16);
+      context.fillStyle = isLight(color("focus")) ? "#1d1c1a" : "#ffffff";
+      context.fillText(text, place + 4, 8.5);
+    }
+
+    /* Select a range of time, and show its sums; null selects nothing. */
+    function select(from, to) {
+      const [start, end] = [from, to].map((one) => Math.round(Math.max(0, Math.min(data.span, one)))).sort((a, b) => a - b);
+      state.range = from === null || end <= start ? null : [start, end];
+      sumsBox.hidden = !state.range;
+      sumsBox.replaceChildren(...(state.range ? sumsTables(data, start, end, (name) => {
+        find(`“${name}”`, (row, one) => row[COUNT][one] === 1 && data.texts[row[NAME][one]] === name);
+        next(1);
+      }) : []));
+      queue();
+    }
+
+    /* The range of the slice with the focus, else of the window; with Shift, of both. */
+    function selectFocus(event) {
+      let [from, to] = [state.from, state.to];
+      if (state.focus) {
+        const row = rowOf(state.focus);
+        from = row[START][state.focus.one];
+        to = from + row[LENGTH][state.focus.one];
+      }
+      if (event.key === "M" && state.range) [from, to] = [Math.min(from, state.range[0]), Math.max(to, state.range[1])];
+      select(from, to);
+    }
+
+    const rowOf = ({ lane, depth }) => data.lanes[lane].rows[depth];
+
+    /* Find slices, and say how many there are and how long they take; null finds nothing. */
+    function find(what, matches) {
+      state.found = null;
+      hits.textContent = "";
+      queue();
+      if (!matches) return;
+      const found = { rows: new Map(), list: [], at: -1 };
+      const times = { gpu: 0, host: 0 };
+      data.lanes.forEach((lane, number) => {
+        const ends = [];
+        lane.rows.forEach((row, depth) => {
+          const chosen = new Set();
+          row[START].forEach((start, one) => {
+            if (!matches(row, one)) return;
+            chosen.add(one);
+            found.list.push({ lane: number, depth, one, start });
+            ends.push([start, start + row[LENGTH][one]]);
+          });
+          found.rows.set(row, chosen);
+        });
+        times[lane.gpu ? "gpu" : "host"] += covered(ends);
+      });
+      found.list.sort((one, other) => one.start - other.start || one.lane - other.lane || one.depth - other.depth);
+      state.found = found;
+      const count = found.list.length;
+      const parts = [times.gpu ? `${time(times.gpu)} on the GPU` : "", times.host ? `${time(times.host)} on the host` : ""].filter(Boolean);
+      hits.textContent = count
+        ? `${what ? `${what}: ` : ""}${count.toLocaleString("en")} ${count > 1 ? "slices" : "slice"}, ${parts.join(", ")}`
+        : `${what ? `${what}: ` : ""}no slice is drawn on its own${data.lanes.some((lane) => lane.rows.some((row) => row[COUNT].some((one) => one > 1))) ? "; it may be among the short ones that are drawn together" : ""}`;
+    }
+
+    /* The time that intervals cover, what they share once. */
+    function covered(intervals) {
+      let [sum, reached] = [0, -1];
+      for (const [start, end] of intervals.sort(([a], [b]) => a - b)) {
+        sum += Math.max(0, end - Math.max(start, reached));
+        reached = Math.max(reached, end);
+      }
+      return sum;
+    }
+
+    /* Go to the next slice that was found, or to the one before. */
+    function next(by) {
+      const { found } = state;
+      if (!found?.list.length) return;
+      found.at = (found.at + by + found.list.length) % found.list.length;
+      const { lane, depth, one } = found.list[found.at];
+      if (hiddenLane(lane)) showThreads(true);
+      focus(lane, depth, one);
+    }
+
+    /* The words of a slice, as a search sees them. */
+    const wordsOf = (row, one) => [row[NAME][one], ...data.details[row[DETAIL][one]]].map((text) => data.texts[text]).join(" ");
+
+    function search(matches) {
+      if (!matches) return find("", null);
+      const known = new Map();
+      return find("", (row, one) => {
+        if (row[COUNT][one] > 1) return false;
+        const key = `${row[NAME][one]} ${row[DETAIL][one]}`;
+        if (!known.has(key)) known.set(key, matches(wordsOf(row, one)));
+        return known.get(key);
+      });
     }
 
     function focused() {
@@ -382,14 +518,16 @@
         detail.replaceChildren();
         return queue();
       }
-      if (finding.lanes.some((lane) => lane >= 0 && hiddenLane(lane))) state.all = true;
+      input.value = "";
+      find("", null);
+      if (finding.lanes.some((lane) => lane >= 0 && hiddenLane(lane))) showThreads(true);
       if (fit) {
         const from = Math.min(...finding.starts);
         const to = Math.max(...finding.starts.map((start, one) => start + finding.lengths[one]));
         const pad = Math.max((to - from) * 0.06, data.span * 0.01);
         show(from - pad, to + pad);
       }
-      const link = window.traceq.element("a", { href: `#${finding.card}` }, `${finding.code} ${finding.name}`);
+      const link = made("a", { href: `#${finding.card}` }, `${finding.code} ${finding.name}`);
       const places = finding.starts.length;
       detail.replaceChildren(link, ` ${finding.cost ? `${finding.cost}; ` : ""}${places.toLocaleString("en")} ${places > 1 ? "places" : "place"} in this window`);
       queue();
@@ -411,7 +549,7 @@
       }
       const [title, rows] = told({ row, number: lane }, one);
       const texts = rows.filter(([, text]) => text).map(([name, text]) => `${name} ${text}`).join("; ");
-      detail.replaceChildren(window.traceq.element("b", {}, title), ` ${texts}`);
+      detail.replaceChildren(made("b", {}, title), ` ${texts}`);
       queue();
     }
 
@@ -443,6 +581,15 @@
       ArrowLeft: (event) => (event.shiftKey ? move((state.from - state.to) / 8) : step(-1)),
       ArrowUp: () => climb(-1),
       ArrowDown: () => climb(1),
+      w: () => zoom(0.6, pointed()),
+      s: () => zoom(1 / 0.6, pointed()),
+      a: () => move((state.from - state.to) / 8),
+      d: () => move((state.to - state.from) / 8),
+      m: selectFocus,
+      M: selectFocus,
+      f: fit,
+      n: () => next(1),
+      N: () => next(-1),
       "+": () => zoom(0.6, middle()),
       "=": () => zoom(0.6, middle()),
       "-": () => zoom(1 / 0.6, middle()),
@@ -457,10 +604,24 @@
       },
       Escape: () => {
         state.focus = null;
+        input.value = "";
+        find("", null);
+        select(null);
         hideTip();
         mark(null);
       },
     };
+
+    /* Zoom to the range, else to the slice with the focus. */
+    function fit() {
+      if (!state.range) return keys.Enter();
+      const [from, to] = state.range;
+      show(from - (to - from) * 0.03, to + (to - from) * 0.03);
+    }
+
+    /* The time under the mouse, else the middle. */
+    let mouse = null;
+    const pointed = () => (mouse === null ? middle() : at(Math.max(gutter, mouse)));
 
     function middle() {
       if (!state.focus) return (state.from + state.to) / 2;
@@ -470,7 +631,7 @@
     }
 
     canvas.addEventListener("keydown", (event) => {
-      const does = keys[event.key];
+      const does = keys[event.key] ?? keys[event.key.toLowerCase()];
       if (!does || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       does(event);
@@ -485,11 +646,16 @@
 
     const held = new Map();
     let dragged = 0;
+    /* The time at which a range begins, while one is drawn: with Shift, or on the axis. */
+    let began = null;
     canvas.addEventListener("pointerdown", (event) => {
       held.set(event.pointerId, event);
       dragged = 0;
+      const selects = held.size === 1 && event.offsetX >= gutter && (event.shiftKey || event.offsetY < AXIS);
+      began = selects ? at(event.offsetX) : null;
     });
     canvas.addEventListener("pointermove", (event) => {
+      mouse = event.pointerType === "mouse" ? event.offsetX : null;
       const before = held.get(event.pointerId);
       if (!before) {
         if (event.pointerType === "mouse") tip(event);
@@ -503,7 +669,12 @@
       const by = (before.offsetX - event.offsetX) / (others.length ? 2 : 1);
       dragged += Math.abs(by);
       if (dragged > 3 && !canvas.hasPointerCapture(event.pointerId)) canvas.setPointerCapture(event.pointerId);
-      if (dragged > 3) {
+      if (dragged > 3 && began !== null) {
+        hideTip();
+        const end = at(Math.max(gutter, Math.min(width, event.offsetX)));
+        state.range = [Math.min(began, end), Math.max(began, end)];
+        queue();
+      } else if (dragged > 3) {
         hideTip();
         canvas.classList.add("grabbing");
         move((by / (width - gutter)) * (state.to - state.from));
@@ -517,6 +688,12 @@
     canvas.addEventListener("pointercancel", release);
     canvas.addEventListener("pointerup", (event) => {
       release(event);
+      if (began !== null) {
+        if (dragged > 3) select(...state.range);
+        else select(null);
+        began = null;
+        return;
+      }
       if (dragged > 3) return;
       const found = under(event.offsetX, event.offsetY);
       if (found?.band.kind === "finding") mark(state.marked === found.band.finding ? null : found.band.finding);
@@ -528,7 +705,10 @@
         queue();
       }
     });
-    canvas.addEventListener("pointerleave", hideTip);
+    canvas.addEventListener("pointerleave", () => {
+      mouse = null;
+      hideTip();
+    });
 
     buttons.in.addEventListener("click", () => zoom(0.5, middle()));
     buttons.out.addEventListener("click", () => zoom(2, middle()));
@@ -538,11 +718,19 @@
       canvas.focus();
     });
     buttons.threads.hidden = data.lanes.filter((lane) => !lane.gpu).length <= FIRST_THREADS;
-    buttons.threads.addEventListener("click", () => {
-      state.all = !state.all;
-      buttons.threads.setAttribute("aria-pressed", String(state.all));
-      queue();
+    buttons.threads.addEventListener("click", () => showThreads(!state.all));
+    buttons.fit.addEventListener("click", fit);
+    buttons.unselect.addEventListener("click", () => {
+      select(null);
+      canvas.focus();
     });
+    searchField(input, { search, next, leave: () => canvas.focus({ preventScroll: true }) });
+
+    function showThreads(all) {
+      state.all = all;
+      buttons.threads.setAttribute("aria-pressed", String(all));
+      queue();
+    }
 
     /* Cards of findings lead here. */
     const suffix = element.id.slice("timeline".length);
@@ -557,6 +745,33 @@
         canvas.focus({ preventScroll: true });
       });
     }
+
+    /* Rows of the tables lead here: kernels by name, ops with their kernels by name, shapes and place. */
+    const isOp = data.kinds.indexOf("op");
+    function linked(heading, matches) {
+      const rows = document.getElementById(`${heading}${suffix}`)?.closest(".sortable").querySelectorAll("tbody tr");
+      for (const tableRow of rows ?? []) {
+        const [cell] = tableRow.cells;
+        const name = cell.textContent;
+        const button = made("button", { type: "button", class: "link", title: "Show in the picture" }, name);
+        button.addEventListener("click", () => {
+          const texts = [...tableRow.cells].map((one) => one.textContent);
+          input.value = "";
+          find(name, (row, one) => row[COUNT][one] === 1 && matches(row, one, texts));
+          if (state.marked) mark(null);
+          next(1);
+          element.scrollIntoView({ block: "start" });
+          canvas.focus({ preventScroll: true });
+        });
+        cell.replaceChildren(button);
+      }
+    }
+    linked("table-kernels", (row, one, [name]) => data.kinds[row[KIND][one]] === "kernel" && alike(data.texts[row[NAME][one]], name));
+    linked("table-ops", (row, one, texts) => {
+      const [op, , , shapes] = data.details[row[DETAIL][one]].map((text) => data.texts[text]);
+      const name = row[KIND][one] === isOp ? data.texts[row[NAME][one]] : op;
+      return alike(name, texts[0]) && alike(shapes, texts.at(-2));
+    });
 
     box.hidden = false;
     new ResizeObserver(queue).observe(canvas.parentElement);

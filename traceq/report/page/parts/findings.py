@@ -7,7 +7,7 @@ from string import digits
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-from traceq.common.words import counted
+from traceq.common.words import counted, listed
 from traceq.model.finding import Severity
 from traceq.report.base.text import where
 from traceq.report.lint import content as words
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceq.report.page.section import Subject
 
 MOST = 60
+_MOST_CODES = 8
 _FAMILIES = {
     "ATT": "attention",
     "CPY": "copies",
@@ -83,12 +84,16 @@ def findings(subject: Subject) -> Section:
     outcome = subject.outcome
     cards = cards_of(subject)
     shown = cards[:MOST]
+    minor = [card for card in shown if card.severity == "minor"]
     return Section(
         key=subject.key("findings"),
         title="Findings",
         template="findings.html",
         context={
             "cards": shown,
+            "serious": [card for card in shown if card not in minor],
+            "minor": minor,
+            "minor_title": _minor_title(minor),
             "more": counted(len(cards) - MOST, "finding") if cards[MOST:] else "",
             "families": _counts([card.family for card in shown]),
             "severities": _counts([card.severity for card in shown]),
@@ -101,6 +106,12 @@ def findings(subject: Subject) -> Section:
             "step_ns": outcome.step_ns,
         },
     )
+
+
+def _minor_title(cards: Sequence[Card]) -> str:
+    """Return the line that minor findings are folded under: how many, and which."""
+    codes = listed([card.finding.code for card in cards], _MOST_CODES)
+    return f"{counted(len(cards), 'minor finding')}: {codes}"
 
 
 def cards_of(subject: Subject) -> list[Card]:

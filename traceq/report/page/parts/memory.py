@@ -11,6 +11,7 @@ from traceq.common import units
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
 from traceq.report.memory.content import content
+from traceq.report.memory.verdict import verdict
 from traceq.report.page import charts
 from traceq.report.page.section import Section
 
@@ -69,7 +70,13 @@ def of_summaries(summaries: Sequence[MemorySummary], key: str) -> Section | None
         template="memory.html",
         context={
             "devices": [
-                (content(one.summary), one.picture(), one.at_peak()) for one in drawn
+                (
+                    content(one.summary),
+                    verdict(one.summary),
+                    one.picture(),
+                    one.at_peak(),
+                )
+                for one in drawn
             ],
             "several": len(drawn) > 1,
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -14,7 +15,7 @@ from traceq.report.page.section import Section
 from traceq.report.ranks.content import CHANGES, content, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from traceq.ranks.analysis import Analysis
     from traceq.report.base.content import TextTable
@@ -39,18 +40,34 @@ class Bar(NamedTuple):
     """Of a step, or of the window where there are none."""
 
 
-def job(found: Analysis) -> Section:
-    """Return the verdict."""
-    words = content(found)
+def ranks_with_pages(found: Analysis, most: int) -> list[int]:
+    """Return the numbers of ranks that get a page: of many, the latest and earliest."""
+    order = found.by_rank.sort("late", "rank", descending=[True, False])["number"]
+    numbers: list[int] = order.to_list()
+    if len(numbers) > most:
+        late = -(-most // 2)
+        numbers = [*numbers[:late], *numbers[len(numbers) - (most - late) :]]
+    return sorted(numbers)
+
+
+def job(found: Analysis, pages: Mapping[int, str]) -> Section:
+    """Return the verdict, and links to the pages of ranks."""
+    words, every = content(found), found.job.ranks.height
+    some = f"{len(pages)} of {every} ranks have a page, the latest and the earliest"
     return Section(
         key="job",
         title="Job",
         template="job.html",
-        context={"verdict": words.verdict, "title": words.screen.title},
+        context={
+            "verdict": words.verdict,
+            "title": words.screen.title,
+            "pages": sorted(pages.items()),
+            "about": some if len(pages) < every else "Pages of the ranks",
+        },
     )
 
 
-def rank_map(found: Analysis) -> Section | None:
+def rank_map(found: Analysis, pages: Mapping[int, str]) -> Section | None:
     """Return ranks × time: where each rank waits, and where it is waited for."""
     rows = _shown(found)
     if not rows or not found.job.window_ns:
@@ -60,7 +77,8 @@ def rank_map(found: Analysis) -> Section | None:
     late = _late_spans(found)
     marks: list[Mark] = []
     for at, (rank, shares) in enumerate(heat(found.job, _SLICES, rows).iter_rows()):
-        marks += _row(found, rank, shares, late.get(rank, ()), _TOP + _ROW * at)
+        label, *boxes = _row(found, rank, shares, late.get(rank, ()), _TOP + _ROW * at)
+        marks += [replace(label, href=pages.get(int(label.text), "")), *boxes]
     window = found.job.window_ns
     x = charts.Scale(0.0, window, _LEFT, _WIDTH - 8)
     ticks = x.ticks(charts.round_values(window, 8), charts.axis_time)
@@ -118,8 +136,11 @@ def what_if(found: Analysis) -> Section | None:
     )
 
 
-def figures(found: Analysis) -> Section:
-    """Return facts and tables, but what the page has as bars."""
+def figures(found: Analysis, pages: Mapping[int, str]) -> Section:
+    """Return facts and tables, but what the page has as bars.
+
+    Ranks in the table of ranks lead to their pages.
+    """
     words = content(found)
     return Section(
         key="figures",
@@ -129,6 +150,8 @@ def figures(found: Analysis) -> Section:
             "facts": words.screen.facts,
             "tables": [one for one in words.screen.tables if not _is_drawn(one)],
             "notes": words.notes,
+            "linked": "rank",
+            "links": {str(number): href for number, href in pages.items()},
         },
     )
 
@@ -152,6 +175,7 @@ def _row(
     late: Iterable[tuple[float, float]],
     top: float,
 ) -> Iterator[Mark]:
+    """Yield the marks of a rank: its number, and its work and waits."""
     known = found.by_rank.row(by_predicate=pl.col("rank") == rank, named=True)
     number = str(known["number"])
     tip = _tip(found, known)

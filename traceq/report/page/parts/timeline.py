@@ -247,18 +247,26 @@ def _details(trace: Trace, slices: pl.DataFrame, texts: _Texts) -> pl.Series:
 
 
 def _rows(slices: pl.DataFrame, lane: int) -> Iterator[list[list[int]]]:
-    """Yield the rows of a lane: starts, each from the one before, lengths and so on."""
+    """Yield the rows of a lane: starts, each from the one before, lengths and so on.
+
+    The last list has the time of the slices in each run, and nothing of the others.
+    """
     mine = slices.filter(pl.col("lane") == lane)
     columns = ("length", "name", "color", "detail", "kind", "count")
     deepest = mine["depth"].max()
     for depth in range(int(deepest) + 1 if isinstance(deepest, int) else 0):
         row = mine.filter(pl.col("depth") == depth)
         starts = row["start"].diff().fill_null(row["start"])
-        yield [starts.to_list(), *(row[column].to_list() for column in columns)]
+        lists = [row[column].to_list() for column in columns]
+        runs = row.filter(pl.col("count") > 1)["busy"].to_list()
+        yield [starts.to_list(), *lists, runs]
 
 
 def _gaps(found: Timeline) -> dict[str, Any]:
-    """Return the GPU's idle gaps; those too short are merged with their neighbours."""
+    """Return the GPU's idle gaps; short neighbours of one cause are merged.
+
+    So the sum of a range by cause is that of its gaps.
+    """
     near = max(1, round((found.end - found.start) * _NEAR))
     causes = [*CAUSES, UNKNOWN]
     gaps = found.gaps.with_columns(
@@ -268,15 +276,12 @@ def _gaps(found: Timeline) -> dict[str, Any]:
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
     merged = (
         gaps.group_by(
+            "cause",
             bin=pl.when(short).then(pl.col("start") // near).otherwise(alone),
             maintain_order=True,
         )
-        .agg(
-            pl.col("start").min(),
-            pl.col("length").sum(),
-            pl.col("cause").get(pl.col("length").arg_max()),
-        )
-        .sort("start")
+        .agg(pl.col("start").min(), pl.col("length").sum())
+        .sort("start", maintain_order=True)
     )
     return {
         "starts": merged["start"].diff().fill_null(merged["start"]).to_list(),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceq.common import units
+from traceq.common.safe_text import printable
 from traceq.common.words import counted, listed
+from traceq.model.finding import Severity
 from traceq.report import bound as bound_words
 from traceq.report.lint import content as words
 from traceq.report.page.section import Section
@@ -39,7 +41,9 @@ def verdict(subject: Subject) -> Section:
         title=title,
         template="verdict.html",
         context={
-            "sentence": _sentence(bound_words.sentence(bound)) if bound else "",
+            "sentence": _sentence(
+                bound_words.sentence(bound) if bound else _memory(outcome)
+            ),
             "verdict": _sentence(words.verdict(outcome)),
             "figures": list(_figures(outcome)),
             "recorded": " · ".join(_recorded(outcome, trace)),
@@ -52,6 +56,15 @@ def verdict(subject: Subject) -> Section:
             "skipped_count": counted(len(outcome.skipped), "rule"),
         },
     )
+
+
+def _memory(outcome: Outcome) -> str:
+    """Return the peak of memory and its worst finding, where there is no trace."""
+    if outcome.memory is None:
+        return ""
+    serious = [one for one in outcome.findings if one.severity is not Severity.info]
+    worst = f"; {printable(serious[0].message)}" if serious else ""
+    return f"{words.facts(outcome)}{worst}"
 
 
 def _sentence(text: str) -> str:
