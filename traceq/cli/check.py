@@ -40,6 +40,8 @@ class Format(str, Enum):
     text = "text"
     json = "json"
     markdown = "markdown"
+    junit = "junit"
+    gitlab = "gitlab"
 
 
 def command(

@@ -54,10 +54,12 @@ class Format(str, Enum):
     github = "github"
     markdown = "markdown"
     html = "html"
+    junit = "junit"
+    gitlab = "gitlab"
 
 
 # Formats that are attached to lines of a change.
-_ATTACHING = (Format.sarif, Format.github)
+_ATTACHING = (Format.sarif, Format.github, Format.gitlab)
 
 
 def command(
