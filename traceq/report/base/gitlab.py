@@ -34,12 +34,12 @@ def document(issues: Iterable[Issue]) -> str:
     for one in issues:
         key = "\n".join((one.check, one.same or f"{one.path}\n{one.text}"))
         seen[key] += 1
-        key = f"{key}\n{seen[key]}".encode(errors="surrogateescape")
+        unique = f"{key}\n{seen[key]}".encode(errors="surrogateescape")
         found.append(
             {
                 "description": printable(one.text),
                 "check_name": one.check,
-                "fingerprint": hashlib.sha256(key).hexdigest(),
+                "fingerprint": hashlib.sha256(unique).hexdigest(),
                 "severity": one.level,
                 "location": {
                     "path": as_unicode(one.path),

@@ -46,10 +46,10 @@ def document(suites: Sequence[tuple[str, Sequence[Case]]]) -> str:
 
 
 def _case(one: Case) -> list[str]:
-    at = {"file": one.file, "line": one.line} if one.file else {}
-    head = (
-        f"    <testcase {_attributes({'name': one.name, 'classname': one.group} | at)}"
-    )
+    known: dict[str, object] = {"name": one.name, "classname": one.group}
+    if one.file:
+        known |= {"file": one.file, "line": one.line}
+    head = f"    <testcase {_attributes(known)}"
     if one.ending == "passed":
         if not one.message:
             return [f"{head}/>"]
