@@ -88,7 +88,8 @@ class GrowingMemory(Rule):
         of="fixtures/twins/memory_leak",
         text="""
         MEM003 growing-memory (error)  32.0 MiB (2%)
-          each step leaks 32.0 MiB from 1 line; out of memory after about 4,400 steps
+          each step leaks 32.0 MiB from 1 line; out of memory after about 4,400
+            steps
           at      dev_cases.py:168 step in Linear_17
           leaked  64.0 MiB in 4 allocations of 2 steps
           from    dev_cases.py:207 main, dev_cases.py:217 <module>
