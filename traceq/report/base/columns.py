@@ -95,13 +95,15 @@ def cut_place(text: str, width: int) -> str:
     ('src/model.py:42', '…model.py:42')
     >>> cut_place("forward (src/model.py:40)", 22), cut_place("run (src/m.py:4)", 8)
     ('forward (model.py:40)', '(m.py:4)')
+    >>> cut_place("forward (src/model.py:40)", 12)
+    '(…del.py:40)'
     """
     before, _, last = text.rpartition(" ")
     if text.endswith(")"):
         name = last.strip("()").rpartition("/")[2]
-        shorter = (f"{before} ({name})", f"({name})", name)
-        fits = next((one for one in shorter if len(one) <= width), name)
-        return fits if len(fits) <= width else _MORE + fits[len(fits) - width + 1 :]
+        shorter = (f"{before} ({name})", f"({name})")
+        cut = f"({_MORE}{name[len(name) - max(0, width - 3) :]})"
+        return next((one for one in shorter if len(one) <= width), cut)
     file = before or text
     return file if len(file) <= width else _MORE + file[len(file) - width + 1 :]
 
