@@ -159,7 +159,8 @@ class TestWithTorch:
 
         assert answer.status == 0, answer.out
         assert answer.out.endswith(
-            "train: 8 CPU budgets kept\n1 fixture, all as expected\n"
+            "train: 8 CPU budgets kept\nran 1 program without a GPU\n"
+            "1 fixture, all as expected\n"
         )
 
     def test_an_added_item_is_red(self, project: Project) -> None:

@@ -154,7 +154,7 @@ def test_the_docs_list_the_inputs_of_the_action() -> None:
 
 
 def test_no_script_holds_text_from_outside() -> None:
-    assert len(STEPS) == 5
+    assert len(STEPS) == 6
     for step in STEPS.values():
         assert "${{" not in step["run"]
 
@@ -244,6 +244,7 @@ CHECK = {
     "CPU": "false",
     "TIMEOUT": "60",
     "PACKS": "",
+    "BASE": "",
     "START": STEPS["check"]["env"]["START"],
 }
 SARIF = {
@@ -276,11 +277,109 @@ def test_the_check_of_the_action_passes_text_on_as_text(checkout: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_action_can_run_programs(checkout: Path) -> None:
+def test_the_action_runs_programs(checkout: Path) -> None:
     ran = run("check", checkout, {**CHECK, "RUN": "true", "CPU": "true"})
 
     assert ran.outputs["status"] == "2"
     assert "not run: origin.toml has no command" in ran.summary
+
+
+MAY_RUN = {
+    "RUN": "true",
+    "EVENT": "pull_request",
+    "HEAD": "me/mine",
+    "BASE": "none",
+    "RUNNER": "github-hosted",
+}
+
+
+def may_run(folder: Path, monkeypatch: pytest.MonkeyPatch, **known: str) -> Ran:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "me/mine")
+    ran = run("may-run", folder, {**MAY_RUN, **known})
+    assert ran.status == 0, ran.out
+    return ran
+
+
+@pytest.fixture
+def cloned(tmp_path: Path) -> tuple[Path, str]:
+    """Return a clone without the commit that is its base, and that commit."""
+    name = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C")
+    origin, clone = tmp_path / "origin", tmp_path / "clone"
+    origin.mkdir()
+    for words in (
+        ["init", "--quiet"],
+        ["config", "uploadpack.allowReachableSHA1InWant", "true"],
+        ["commit", "--quiet", "--allow-empty", "--message", "base"],
+        ["commit", "--quiet", "--allow-empty", "--message", "change"],
+    ):
+        subprocess.run([*name, origin, *words], check=True)
+    base = subprocess.run(
+        [*name, origin, "rev-parse", "HEAD^"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    address = f"file://{origin}"
+    words = ["git", "clone", "--quiet", "--depth", "1", address, str(clone)]
+    subprocess.run(words, check=True)
+    return clone, base.stdout.strip()
+
+
+@pytest.mark.real
+def test_the_action_runs_the_programs_of_the_own_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = may_run(tmp_path, monkeypatch)
+
+    assert ran.outputs == {"run": "true", "base": ""}
+
+
+@pytest.mark.real
+def test_of_a_fork_the_action_runs_what_the_base_defines(
+    cloned: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, base = cloned
+
+    ran = may_run(folder, monkeypatch, HEAD="stranger/mine", BASE=base)
+
+    assert ran.outputs == {"run": "true", "base": base}
+    subprocess.run(["git", "-C", folder, "cat-file", "-e", base], check=True)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({"HEAD": "stranger/mine", "RUNNER": "self-hosted"}, "the runner is your own"),
+        ({"HEAD": "stranger/mine"}, "its base could not be fetched"),
+        ({"HEAD": ""}, "its base could not be fetched"),
+        ({"EVENT": "pull_request_target"}, "has secrets"),
+        ({"EVENT": "workflow_run"}, "has secrets"),
+    ],
+)
+def test_the_action_runs_nothing_of_a_stranger(
+    known: dict[str, str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = may_run(tmp_path, monkeypatch, **known)
+
+    assert ran.outputs["run"] == "false"
+    assert "::notice::No program is run" in ran.out
+    assert why in ran.out
+
+
+@pytest.mark.real
+def test_the_base_reaches_the_check(checkout: Path) -> None:
+    origin = checkout / "fixtures" / "copies" / "origin.toml"
+    text = origin.read_text(encoding="utf-8")
+    origin.write_text(f'command = "touch ran"\n{text}', encoding="utf-8")
+    (checkout / "fixtures" / "copies" / "cpu.json").write_text("{}")
+    subprocess.run(["git", "init", "--quiet", checkout], check=True)
+
+    env = {**CHECK, "RUN": "true", "CPU": "true", "BASE": "0" * 40}
+    ran = run("check", checkout, env)
+
+    assert "not run: origin.toml is not the one of" in ran.summary
+    assert not (checkout / "ran").exists()
 
 
 @pytest.mark.real
@@ -330,29 +429,64 @@ def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
     assert "::notice::" in ran.out
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("answer", [0, 1])
-def test_a_comment_that_cannot_be_written_is_a_warning(
-    answer: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "bin"
-    program(path, "gh", f'printf "%s|" "$@"; exit {answer}')
+COMMENT = {"GH_TOKEN": "", "GH_REPO": "a/b", "NUMBER": "7", "REPORT": "my report.md"}
 
-    env = {"GH_TOKEN": "", "GH_REPO": "a/b", "NUMBER": "7", "REPORT": "my report.md"}
-    ran = run("comment", tmp_path, env, path)
+
+def commented(folder: Path, gh: str, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """Run the step that comments, with a program in the place of gh."""
+    monkeypatch.setenv("GITHUB_JOB", "cpu")
+    (folder / "my report.md").write_text("all is well\n")
+    program(folder / "bin", "gh", gh)
+    return run("comment", folder, COMMENT, folder / "bin")
+
+
+@pytest.mark.real
+def test_a_comment_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = commented(tmp_path, "exit 1", monkeypatch)
 
     assert ran.status == 0
-    assert "pr|comment|7|--edit-last|--create-if-none|--body-file|my report" in ran.out
-    assert ("::warning::" in ran.out) == bool(answer)
+    assert "::warning::" in ran.out
+
+
+@pytest.mark.real
+def test_a_first_comment_begins_with_the_mark_of_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = '[ "$2" = view ] || { printf "%s|" "$@"; cat "$5"; }'
+
+    ran = commented(tmp_path, script, monkeypatch)
+
+    assert "pr|comment|7|--body-file|" in ran.out
+    assert "<!-- traceq check, job cpu -->\nall is well\n" in ran.out
+    assert "::warning::" not in ran.out
+
+
+@pytest.mark.real
+def test_a_later_comment_replaces_only_the_own_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "https://github.com/a/b/pull/7#issuecomment-41"
+    script = f'printf "%s|" "$@" >&2; [ "$2" != view ] || echo "{address}"'
+
+    ran = commented(tmp_path, script, monkeypatch)
+
+    assert "viewerDidAuthor" in ran.out
+    assert "startswith" in ran.out
+    assert "--method|PATCH|repos/a/b/issues/comments/41|--field|body=@" in ran.out
+    assert "|comment|" not in ran.out
 
 
 @pytest.mark.real
 def test_the_action_installs_what_is_asked_for(tmp_path: Path) -> None:
     python = program(tmp_path / "bin", "python", 'printf "%s|" "$@"')
 
-    ran = run("install", tmp_path, {"PYTHON": str(python), "TRACEQ": "traceq @ x y"})
+    ran = run(
+        "install", tmp_path, {"PYTHON": str(python), "TRACEQ": "torch-traceq @ x y"}
+    )
 
-    assert ran.out == "-I|-m|pip|install|--quiet|traceq @ x y|"
+    assert ran.out == "-I|-m|pip|install|--quiet|torch-traceq @ x y|"
 
 
 @pytest.mark.real

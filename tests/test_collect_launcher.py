@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collecting import COLLECT, Run, collect, environment, module, words
+from collecting import (
+    COLLECT,
+    Run,
+    collect,
+    collect_program,
+    environment,
+    module,
+    words,
+)
 from command import traceq
 
 run_folder = module("launcher.run_folder")
@@ -446,3 +454,34 @@ def test_a_log_is_bounded_and_says_that_it_was_cut(tmp_path: Path) -> None:
     tee.close()
     assert (tmp_path / "log").read_bytes() == b"0123456789"
     assert tee.truncated
+
+
+FAILING = "import sys\nimport nowhere_to_be_imported\n"
+
+
+def test_a_program_that_dies_at_import_is_reported_as_that(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, FAILING)
+
+    assert run.status == 1
+    assert (
+        "nothing was recorded: the program ended with status 1 before its first step:"
+        " ModuleNotFoundError: No module named 'nowhere_to_be_imported'"
+    ) in run.err
+
+
+def test_a_program_that_is_killed_early_is_reported_as_that(tmp_path: Path) -> None:
+    run = collect_program(tmp_path, "import os\nos.kill(os.getpid(), 9)\n")
+
+    assert "the program was ended by SIGKILL before its first step" in run.err
+
+
+def test_the_usual_folder_of_runs_is_kept_out_of_git(tmp_path: Path) -> None:
+    for out in ("traceq-runs", "mine"):
+        words = [sys.executable, str(COLLECT), "--out", out, "--", sys.executable]
+        subprocess.run(
+            [*words, "-c", ""], cwd=tmp_path, capture_output=True, check=False
+        )
+
+    assert (tmp_path / "traceq-runs" / ".gitignore").read_text() == "*\n"
+    # It may be a folder that has other things in it.
+    assert not (tmp_path / "mine" / ".gitignore").exists()

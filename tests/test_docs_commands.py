@@ -36,6 +36,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _COMMAND = re.compile(r"(?:\$ )?(traceq|pip|make|ssh|srun|salloc|dask|helm) ")
+_RUNS = r"traceq-runs/(?:train-[\d.-]+|first|second)"
 # What cannot be run here, or takes long, and where the same is tried.
 ELSEWHERE = {
     r"make (demo|test|docs)\b": "tests/test_readme.py",
@@ -125,7 +126,7 @@ def staged(folder: Path, wanted: str) -> None:
     for name in ("job", "before", "after", "good", "new"):
         job(folder / "traceq-runs" / name)
     run = ROOT / "tests" / "data" / "compiled" / "transformer"
-    for name in {"RUN", *re.findall(r"traceq-runs/train-[\d.-]+", wanted)}:
+    for name in {"RUN", *re.findall(_RUNS, wanted)}:
         shutil.copytree(run, folder / name)
     shutil.copytree(sick, folder / "fixtures" / "copies")
     if "--replace" in wanted:

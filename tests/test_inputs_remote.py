@@ -222,7 +222,7 @@ def test_what_to_install_is_said_where_fsspec_is_missing(
 
     assert traceq("lint", "s3://bucket/trace.json").err == (
         "traceq: s3://bucket/trace.json is on another machine: pip install"
-        " 'traceq[remote]'\n"
+        " 'torch-traceq[remote]'\n"
     )
 
 

@@ -102,6 +102,16 @@ def test_a_rule_page_is_rendered_on_a_terminal_and_markdown_elsewhere() -> None:
     assert "\x1b" not in on_terminal("rule", "ATT001", NO_COLOR="1")
 
 
+def test_colour_can_be_forced_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("lint", FIXTURE_TRACES["copies"], "--format", "concise")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    assert "\x1b[33mwarning" in traceq(*words).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in traceq(*words).out
+
+
 @pytest.mark.slow
 def test_severity_and_changes_have_colours_on_a_terminal_only() -> None:
     other = FIXTURE_TRACES["twins/copies_fixed"]

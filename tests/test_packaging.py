@@ -116,7 +116,7 @@ def files_below(folder: Path) -> set[str]:
 def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
 
-    assert tops == {"traceq", f"traceq-{__version__}.dist-info"}
+    assert tops == {"traceq", f"torch_traceq-{__version__}.dist-info"}
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_the_wheel_carries_the_templates_and_assets_of_pages(wheel: Path) -> Non
 @pytest.mark.slow
 def test_the_wheel_starts_the_command_line(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        scripts = archive.read(f"traceq-{__version__}.dist-info/entry_points.txt")
+        scripts = archive.read(f"torch_traceq-{__version__}.dist-info/entry_points.txt")
 
     assert b"traceq = traceq.cli:main" in scripts
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from command import traceq as command
@@ -17,9 +19,6 @@ from traceq.formats.run import read_run
 from traceq.inputs.load_recording import load_recording
 from traceq.inputs.options import UNCACHED
 from traceq.testing import draw
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRACE = ROOT / "fixtures" / "copies" / "trace.json.gz"
 STEP_TIME = {"ms": 13.2, "median_ms": 13.1, "min_ms": 13, "max_ms": 14, "steps": 20}
@@ -384,3 +383,65 @@ def test_a_window_of_time_has_the_iterations_of_its_loop(run: Path) -> None:
 
     assert "5 steps of" in shown
     assert "taken from what repeats (likely)" in shown
+
+
+# Runs by their folder.
+
+
+def run_of(folder: Path, trace: Path, *, age: int = 0) -> Path:
+    """Write a run of one rank, so many seconds old."""
+    folder.mkdir(parents=True)
+    shutil.copy(trace, folder / "rank-0.trace.json.gz")
+    facts = {"format": 1, "command": ["python", "x.py"], "ranks": [rank(0)]}
+    (folder / "run.json").write_text(json.dumps(facts))
+    moment = (folder / "run.json").stat().st_mtime - age
+    os.utime(folder / "run.json", (moment, moment))
+    return folder
+
+
+OTHER = ROOT / "fixtures" / "twins" / "copies_fixed" / "trace.json.gz"
+
+
+def test_lint_without_a_path_takes_the_newest_run_and_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(tmp_path / "traceq-runs" / "b", TRACE)
+    run_of(tmp_path / "traceq-runs" / "a-later-name", OTHER, age=60)
+    monkeypatch.chdir(tmp_path)
+
+    answer = command("lint", "--format", "json")
+
+    assert "the newest run, traceq-runs/b" in answer.err
+    (found,) = json.loads(answer.out)["recordings"]
+    assert "traceq-runs/b" in found["name"]
+
+
+def test_lint_without_a_path_and_without_a_run_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    answer = command("lint")
+
+    assert answer.status == 2
+    assert "no path was named, and traceq-runs has no run" in answer.err
+
+
+def test_a_folder_of_runs_is_several_runs(tmp_path: Path) -> None:
+    for name, trace in (("run-10", TRACE), ("run-9", OTHER)):
+        run_of(tmp_path / name, trace)
+    (tmp_path / ".gitignore").write_text("*\n")
+
+    names = [one.name for one in traceq.lint(tmp_path).report.outcomes]
+
+    assert [Path(name).name for name in names] == ["run-9", "run-10"]
+
+
+def test_a_folder_of_runs_is_not_a_job(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run_of(tmp_path / name, TRACE)
+
+    answer = command("ranks", tmp_path)
+
+    assert answer.status == 2
+    assert "has 2 runs in it: give one" in answer.err

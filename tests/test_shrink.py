@@ -121,7 +121,9 @@ def test_committed_fixtures_are_as_small_as_they_get(name: str, tmp_path: Path) 
 
     assert answer.status == 0, answer.err
     for file in (tmp_path / name).iterdir():
-        assert file.read_bytes() == (TWINS / name / file.name).read_bytes()
+        # Budgets of the committed one may have been written by hand.
+        if file.name != "traceq.toml":
+            assert file.read_bytes() == (TWINS / name / file.name).read_bytes()
 
 
 def test_committed_fixtures_are_small() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import additions, manifest, rank_set, status_files
-from . import bound, options, overhead, run_facts, run_folder
+from . import after, bound, last_words, options, overhead, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
 
@@ -44,7 +44,11 @@ def main(words: list[str], prog: str) -> int:
         place = run_folder.create(Path(chosen.out), chosen.name, chosen.command, index)
         status_folder = Path(tempfile.mkdtemp(prefix="traceq-"))
         try:
-            return Launch(chosen, place, index, status_folder, screen).run()
+            launch = Launch(chosen, place, index, status_folder, screen)
+            code = launch.run()
+            if launch.has_trace and not index:
+                after.look(chosen, place, screen)
+            return code
         finally:  # processes that outlive the command may still write there
             shutil.rmtree(status_folder, ignore_errors=True)
     except run_folder.TakenError as error:
@@ -94,6 +98,11 @@ class Launch:
         except Exception as error:  # noqa: BLE001 - the program's status must not change
             self.screen.say(self._incomplete(f"{type(error).__name__}: {error}"))
             return self._code(status)
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether a rank of this launcher was traced."""
+        return any(rank["trace"] for rank in self.facts["ranks"])
 
     def _open(self) -> Tee:
         """Begin the run file and the log, or leave nothing behind."""
@@ -323,6 +332,11 @@ class Launch:
                 "the program replaced itself (os.exec…) by one without PYTHONPATH or"
                 f" {status_files.VARIABLE}, which load the recorder; let it keep them"
             )
+        log = self.folder / run_folder.log_file(self.index)
+        return last_words.why_failed(self.facts["exit"], log) or self._why_unseen()
+
+    def _why_unseen(self) -> str:
+        """Return the reason why a program that succeeded was not recorded."""
         if self._has("torch"):
             return self._why_no_step()
         not_loaded = run_facts.why_not_loaded(self.options.command)
@@ -357,7 +371,11 @@ class Launch:
         if copied:
             self.screen.say(_copied(len(copied)))
         size = _size(self.folder)
-        self.screen.say(f"recorded to {self.folder} ({_readable(size)}); next:")
+        done = f"recorded to {self.folder} ({_readable(size)})"
+        if self.options.lint:
+            self.screen.say(done)
+            return code
+        self.screen.say(f"{done}; next:")
         self.screen.say(f"  traceq lint {self.folder}")
         if sum(rank["trace"] is not None for rank in ranks) > 1:
             self.screen.say(f"  traceq ranks {self.folder}")

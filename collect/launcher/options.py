@@ -36,9 +36,9 @@ what a step is (--steps-by):
              `with torch.profiler.record_function("traceq: step"):`
   time       no steps: records --seconds of the program after --warmup seconds
 
-exit status: the program's own (128 + n if signal n ended it); 0 after --then-exit;
-2 if the program succeeded but nothing could be recorded, or the command line is
-wrong. A crash of traceq inside the program does not change it.
+exit status: the program's own (128 + n if signal n ended it), whatever --lint finds;
+0 after --then-exit; 2 if the program succeeded but nothing could be recorded, or the
+command line is wrong. A crash of traceq inside the program does not change it.
 """
 
 
@@ -215,6 +215,14 @@ def _make_parser(prog: str, kind: type[_Parser] = _Parser) -> argparse.ArgumentP
         "--no-overhead",
         action="store_true",
         help="do not measure what recording costs, which takes seconds at the end",
+    )
+    how.add_argument(
+        "--lint", action="store_true", help="lint the run when the program has ended"
+    )
+    how.add_argument(
+        "--report",
+        action="store_true",
+        help="write report.html into the run folder when the program has ended",
     )
     how.add_argument(
         "--keep-paths", action="store_true", help="store host name and full paths"

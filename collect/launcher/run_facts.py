@@ -55,7 +55,7 @@ def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
 
 def shown_options(chosen: Any) -> dict[str, Any]:
     """Return the options that determine what is recorded."""
-    hidden = ("command", "out", "name", "label", "node")
+    hidden = ("command", "out", "name", "label", "node", "lint", "report")
     return {key: value for key, value in vars(chosen).items() if key not in hidden}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import re
 from pathlib import Path
 from typing import Mapping
+
+from .options import DEFAULT_OUT
 
 _NODE_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "NODE_RANK", "GROUP_RANK")
 _NODE_OPTION = re.compile(r"--(node|machine)[-_]rank(=(?P<value>\d+))?")
@@ -56,6 +59,7 @@ def create(out: Path, name: str | None, command: list[str], index: int | None) -
     number; only launchers of one run, distinguished by ``index``, share a folder.
     """
     out.mkdir(parents=True, exist_ok=True)
+    _ignore(out)
     base = name or default_name(command)
     for number in range(1, 1000):
         folder = out / (base if number == 1 else f"{base}-{number}")
@@ -74,6 +78,16 @@ def create(out: Path, name: str | None, command: list[str], index: int | None) -
         return folder
     msg = f"{out} already has 999 runs named {base}: choose a --name"
     raise TakenError(msg)
+
+
+def _ignore(out: Path) -> None:
+    """Keep runs out of git: they are large, and have the program's source in them.
+
+    Only in the usual folder: what else ``--out`` names may be the user's own.
+    """
+    if out.name == DEFAULT_OUT:
+        with contextlib.suppress(OSError), (out / ".gitignore").open("x") as file:
+            file.write("*\n")
 
 
 def default_name(command: list[str]) -> str:

@@ -45,8 +45,8 @@ class Tee:
 
     def pump(self, seconds: float) -> bool:
         """Pass on what arrives within ``seconds``; return False at the end of file."""
-        ready, _, _ = select.select([self.source], [], [], seconds)
-        if not ready:
+        # Windows waits for sockets only: there, reading waits for the program itself.
+        if os.name != "nt" and not select.select([self.source], [], [], seconds)[0]:
             return True
         try:
             data = os.read(self.source, 1 << 16)

@@ -14,6 +14,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     counted,
     dataclass,
     option,
@@ -35,6 +36,7 @@ _GRAPH = (
     "with this many lines leaking, an autograd graph is kept alive: a loss or output"
     " that is summed up or appended without .detach(); keep .item() or .detach()"
 )
+_DIGITS = 2
 # An autograd graph keeps what many lines saved for the backward.
 _LINES_OF_GRAPH = 4
 
@@ -51,7 +53,9 @@ class GrowingMemory(Rule):
 
     ## Why is this bad?
 
-    The program runs out of memory sooner or later, however much there is.
+    The program runs out of memory sooner or later, however much there is. Where the
+    trace tells how much the GPU has, the finding says after about how many steps: what
+    is left above the highest point of the recorded steps, divided by what each leaks.
 
     ## How to fix it
 
@@ -75,6 +79,7 @@ class GrowingMemory(Rule):
     since = "0.1.0"
     see = ("torch.Tensor.detach", "torch.Tensor.item")
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.MEMORY_STEPS})
+    severity = Severity.error
     priced = False
 
     min_kib: int = option(1024, "A step that leaks less than this is not reported.")
@@ -82,8 +87,9 @@ class GrowingMemory(Rule):
     seen = Seen(
         of="fixtures/twins/memory_leak",
         text="""
-        MEM003 growing-memory  32.0 MiB (2%)
-          each step leaks 32.0 MiB from 1 line
+        MEM003 growing-memory (error)  32.0 MiB (2%)
+          each step leaks 32.0 MiB from 1 line; out of memory after about 4,400
+            steps
           at      dev_cases.py:168 step in Linear_17
           leaked  64.0 MiB in 4 allocations of 2 steps
           from    dev_cases.py:207 main, dev_cases.py:217 <module>
@@ -149,8 +155,10 @@ class GrowingMemory(Rule):
         source = f" from {counted(lines.height, 'line')}" if first["file"] else ""
         allocations = counted(int(lines["count"].sum()), "allocation")
         steps = counted(int(str(lines["steps"].max())), "step")
+        left = _steps_left(view, leaked, device)
+        until = f"; out of memory after about {left:,} steps" if left else ""
         return self.finding(
-            f"each step leaks {size(leaked)}{source}",
+            f"each step leaks {size(leaked)}{source}{until}",
             subject="leak",
             place=view.place(first, first["largest"]),
             cost_bytes=leaked,
@@ -182,3 +190,16 @@ class GrowingMemory(Rule):
             },
             advice=_GRAPH if lines.height >= _LINES_OF_GRAPH else _ONE,
         )
+
+
+def _steps_left(view: SnapshotView, leaked: int, device: int) -> int:
+    """Return after how many more steps the GPU is full, to two digits; 0 if unknown."""
+    if view.trace is None:
+        return 0
+    known = view.trace.devices.filter(pl.col("device") == device)["memory"].drop_nulls()
+    highest = view.steps_of_curve.filter(pl.col("device") == device)["highest"].max()
+    if not len(known) or not isinstance(highest, int):
+        return 0
+    steps = max(0, known[0] - highest) // leaked
+    unit = 10 ** max(0, len(str(steps)) - _DIGITS)
+    return steps // unit * unit

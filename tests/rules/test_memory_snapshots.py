@@ -85,6 +85,18 @@ def test_the_leak_is_at_the_line_that_makes_what_is_kept() -> None:
     assert found.message == "each step leaks 32.0 MiB from 1 line"
 
 
+def test_a_leak_is_an_error_with_the_steps_that_are_left() -> None:
+    snapshot = case_snapshot(f"memory_leak{ENDING}")
+    trace = loaded(path_of("memory_leak.trace.json.gz"))
+    recording = Recording("run", trace, snapshots={0: snapshot})
+
+    (found,) = outcome(recording, "MEM003").findings
+
+    # 139 GiB of an H200 less 1.4 GiB, 32 MiB a step.
+    assert found.severity == "error"
+    assert found.message.endswith("; out of memory after about 4,400 steps")
+
+
 def test_fragmentation_is_why_an_allocation_failed() -> None:
     found = one(case_snapshot(f"oom_fragmented{ENDING}"), "MEM010")
 

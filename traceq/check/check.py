@@ -58,6 +58,10 @@ class FixtureResult:
     """True if it was compared with anything."""
     unable: bool = False
     """It should have been compared, and could not be."""
+    linted: bool = True
+    """True if its committed trace was linted."""
+    not_run: str | None = None
+    """Why its program was not run, where that was to be decided."""
 
     @property
     def fails(self) -> bool:
@@ -85,7 +89,7 @@ def check(
     try:
         fixture = read_fixture(folder)
         if fixture.cpu_only:
-            return FixtureResult(folder, (_ONLY_CPU,), compared=False)
+            return FixtureResult(folder, (_ONLY_CPU,), compared=False, linted=False)
         outcome, recording = _linted(
             fixture.recording(
                 own=config.own_code, steps_by=config.steps_by, cache=cache

@@ -42,6 +42,13 @@ _NO_CUDA = (
     "torch.cuda.is_available() is False",
 )
 _PATIENCE_S = 5.0
+_WINDOWS = os.name == "nt"
+# So that what a program starts can be ended with it, and Ctrl-C is ours alone.
+_OWN_GROUP: dict[str, Any] = (
+    {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    if _WINDOWS
+    else {"start_new_session": True}
+)
 _TAIL = 15
 _LARGEST = 1 << 20
 
@@ -182,7 +189,7 @@ def _run(
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            **_OWN_GROUP,
         )
         try:
             return process.wait(timeout_s)
@@ -196,12 +203,26 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started, if it still runs."""
     if process.poll() is not None:
         return
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for stop in (_kill_tree,) if _WINDOWS else (_terminate_group, _kill_group):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            stop(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE_S)
             return
+
+
+def _terminate_group(number: int) -> None:
+    os.killpg(number, signal.SIGTERM)
+
+
+def _kill_group(number: int) -> None:
+    os.killpg(number, signal.SIGKILL)
+
+
+def _kill_tree(number: int) -> None:
+    """End a process and its children on Windows, which has no signals for groups."""
+    words = ["taskkill", "/T", "/F", "/PID", str(number)]
+    subprocess.run(words, capture_output=True, check=False)  # noqa: S603
 
 
 def _own_status(folder: Path, status: int) -> int:

@@ -71,7 +71,12 @@ def check_run(
         *_not_on_cpu(folder, budgets),
     )
     return FixtureResult(
-        folder, differences, budgets=len(limits), written=written, ran_on="cpu"
+        folder,
+        differences,
+        budgets=len(limits),
+        written=written,
+        ran_on="cpu",
+        linted=False,
     )
 
 
@@ -84,7 +89,21 @@ def why_not_to_run(folder: Path, *, cpu: bool, update: bool) -> str:
 def unable(folder: Path, why: str, ran_on: str | None = None) -> FixtureResult:
     """Return that a fixture could not be compared with anything."""
     found = (Difference("error", why),)
-    return FixtureResult(folder, found, ran_on=ran_on, compared=False, unable=True)
+    return FixtureResult(
+        folder, found, ran_on=ran_on, compared=False, unable=True, linted=False
+    )
+
+
+def both(linted: FixtureResult, ran: FixtureResult) -> FixtureResult:
+    """Return what differs in the committed trace, and in a new run."""
+    return replace(
+        ran,
+        differences=(*dict.fromkeys((*linted.differences, *ran.differences)),),
+        findings=linted.findings,
+        budgets=linted.budgets + (ran.budgets if ran.ran_on == "cpu" else 0),
+        compared=linted.compared or ran.compared,
+        linted=True,
+    )
 
 
 def _checked_on_gpu(
@@ -96,7 +115,9 @@ def _checked_on_gpu(
         text = f"{CPU} is not compared: the program used the GPU"
         differences += (Difference("skipped", text, fails=False),)
     lacks = any(one.kind in ("missing", "error") for one in differences)
-    return replace(result, differences=differences, ran_on="cuda", unable=lacks)
+    return replace(
+        result, differences=differences, ran_on="cuda", unable=lacks, linted=False
+    )
 
 
 def _cpu_expected(folder: Path, *, update: bool) -> tuple[CpuPart | None, Budgets]:

@@ -33,6 +33,18 @@ def _call() -> None:
 
 def _run() -> None:
     # Imports take longest, and may be interrupted too.
-    from traceq.cli.app import run
-
+    try:
+        from traceq.cli.app import run
+    except ImportError:
+        _refuse_if_shadowed()
+        raise
     run()
+
+
+def _refuse_if_shadowed() -> None:
+    """Exit 2 if another package has replaced files of ours."""
+    from traceq.cli.shadow import shadowed
+
+    if warning := shadowed():
+        sys.stderr.write(f"traceq: {warning}\n")
+        sys.exit(2)

@@ -13,16 +13,17 @@ from traceq.api.settings import nanoseconds
 from traceq.check.check import FixtureResult, check, check_against
 from traceq.check.difference import Difference
 from traceq.check.fixture import find_fixtures, read_fixture
+from traceq.check.own_program import NO_COMMAND, why_not_as_in, why_not_by_itself
 from traceq.check.program import ProgramError, command_of, run_program
-from traceq.check.run import check_run, unable, why_not_to_run
+from traceq.check.run import both, check_run, unable, why_not_to_run
 from traceq.cli import output
 from traceq.errors import TraceqError, UsageError
-from traceq.formats.fixture_origin import ORIGIN
 from traceq.inputs.load_recording import load_recording
 from traceq.ranks.check_job import check_job, check_job_against
 from traceq.ranks.load_job import analysed_job, is_job
 
 if TYPE_CHECKING:
+    from traceq.check.fixture import Fixture
     from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
@@ -41,6 +42,10 @@ class Running:
     """Where to keep what was recorded, if anywhere."""
     cpu: bool
     timeout_s: float
+    by_itself: bool = False
+    """Whether nobody asked to run them: then only the user's own programs are run."""
+    base: str = ""
+    """Commit that has to define a program as it is now, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,7 @@ def compared(folders: list[Path], how: Checking) -> list[FixtureResult]:
     if how.running:
         with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
             to = how.running.runs or Path(temporary)
-            return [_ran(one, how, how.running, to) for one in found]
+            return [_linted_and_run(one, how, how.running, to) for one in found]
     return [_checked(folder, how) for folder in found]
 
 
@@ -122,27 +127,71 @@ def _checked(folder: Path, how: Checking) -> FixtureResult:
     return check_job(folder, job, how.rules, how.config, update=how.update)
 
 
-def _ran(folder: Path, how: Checking, running: Running, to: Path) -> FixtureResult:
-    """Run the program of a fixture and compare; one that fails stops no other."""
+def _linted_and_run(
+    folder: Path, how: Checking, running: Running, to: Path
+) -> FixtureResult:
+    """Lint a fixture, and run its program if it may be run; one stops no other."""
     try:
-        if is_job(folder):
-            return unable(folder, _NOT_RUN)
-        fixture = read_fixture(folder)
-        command = command_of(fixture)
-        if command is None:
-            text = f"not run: {ORIGIN} has no command"
-            skipped = Difference("skipped", text, fails=False)
-            return FixtureResult(folder, (skipped,), compared=False)
-        if why := why_not_to_run(folder, cpu=running.cpu, update=how.update):
-            return unable(folder, why)
-        output.say(f"running {' '.join(command.words)}")
-        out = to / folder.resolve().name
-        made = run_program(command, out, cpu=running.cpu, timeout_s=running.timeout_s)
+        fixture = None if is_job(folder) else read_fixture(folder)
+        if fixture is None:
+            if not running.by_itself:
+                return unable(folder, _NOT_RUN)
+            why = "it is a job of several ranks"
+            return replace(_checked(folder, how), not_run=why)
+        recorded = bool(fixture.trace or fixture.snapshot)
+        why = _why_not(fixture, running)
+        lacks = why or why_not_to_run(
+            folder, cpu=_without_gpu(fixture, running), update=how.update
+        )
+        if lacks and running.by_itself:
+            return replace(_checked(folder, how), not_run=lacks)
+        linted = _checked(folder, how) if recorded and not how.update else None
+        if why:
+            ran = _not_run(folder, why)
+        elif lacks:
+            ran = unable(folder, lacks)
+        else:
+            ran = _ran(fixture, how, running, to)
+    except TraceqError as error:
+        # What lint says of it is what is wrong, unless somebody asked for a run.
+        return (
+            _checked(folder, how) if running.by_itself else unable(folder, str(error))
+        )
+    return both(linted, ran) if linted else ran
+
+
+def _why_not(fixture: Fixture, running: Running) -> str:
+    """Return why the program of a fixture must not be run; empty if it may."""
+    if running.by_itself and (why := why_not_by_itself(fixture)):
+        return why
+    if command_of(fixture) is None:
+        return NO_COMMAND
+    return why_not_as_in(running.base, fixture) if running.base else ""
+
+
+def _not_run(folder: Path, why: str) -> FixtureResult:
+    skipped = Difference("skipped", f"not run: {why}", fails=False)
+    return FixtureResult(folder, (skipped,), compared=False, linted=False, not_run=why)
+
+
+def _without_gpu(fixture: Fixture, running: Running) -> bool:
+    """Return whether the program sees no GPU, as where it was recorded."""
+    return running.cpu or fixture.origin.get("gpu") == "none"
+
+
+def _ran(fixture: Fixture, how: Checking, running: Running, to: Path) -> FixtureResult:
+    """Run the program of a fixture and compare."""
+    folder, command = fixture.folder, command_of(fixture)
+    if command is None:
+        return _not_run(folder, NO_COMMAND)
+    output.say(f"running {' '.join(command.words)}")
+    out = to / folder.resolve().name
+    cpu = _without_gpu(fixture, running)
+    try:
+        made = run_program(command, out, cpu=cpu, timeout_s=running.timeout_s)
         new = load_recording(made, structs.replace(how.load, use_cache=False))
         return check_run(folder, new, how.rules, how.config, update=how.update)
     except ProgramError as error:
         for line in error.last_lines:
             output.say(f"| {line}")
-        return unable(folder, str(error))
-    except TraceqError as error:
         return unable(folder, str(error))

@@ -11,8 +11,10 @@ import polars as pl
 from msgspec import structs
 
 from traceq.api.settings import configuration, nanoseconds
+from traceq.check.check import check
 from traceq.check.fixture import LOG, SNAPSHOTS, TRACES, is_fixture, read_fixture
 from traceq.check.program import LEFT_OUT, repository
+from traceq.check.run import check_run
 from traceq.cli import output
 from traceq.common.atomic_files import write_folder
 from traceq.errors import UsageError
@@ -30,6 +32,7 @@ from traceq.shrink.shrink import Given
 
 if TYPE_CHECKING:
     from traceq.check.fixture import Fixture
+    from traceq.linter.config import Config
 
 _KILOBYTE = 1000
 _TRUE_STEP = "true_step_ms"
@@ -84,11 +87,35 @@ def make(request: Request) -> None:
         shrunk, known, given.step_ns
     )
     _write(folder, shrunk, origin, replace_it=replace_it)
-    named = bool(source.kept or known.get("program"))
-    whole = LEFT_OUT not in str(known.get("command", ""))
-    output.write(
-        shrink_report.render(folder, shrunk, request.max_kb, named=named, whole=whole)
+    result = shrink_report.Result(
+        folder=folder,
+        named=bool(source.kept or known.get("program")),
+        whole=LEFT_OUT not in str(known.get("command", "")),
+        written=() if replace_it else _expectations(folder, given, wanted),
+        on_gpu=_on_gpu(given),
     )
+    output.write(shrink_report.render(result, shrunk, request.max_kb))
+
+
+def _expectations(folder: Path, given: Given, config: Config) -> tuple[str, ...]:
+    """Hold a new fixture to what it shows, and its program to what it asked of torch.
+
+    Returns the files that were written; none if the program has no name yet.
+    """
+    if not read_fixture(folder).origin.get("program"):
+        return ()
+    rules = load_rules(config.packs)
+    written = check(folder, rules, config, update=True, cache=False).written
+    has_command = bool(read_fixture(folder).origin.get("command"))
+    if has_command and given.recording and given.recording.trace and not _on_gpu(given):
+        ran = check_run(folder, given.recording, rules, config, update=True)
+        written = (*written, *(one for one in ran.written if one not in written))
+    return written
+
+
+def _on_gpu(given: Given) -> bool:
+    trace = given.recording.trace if given.recording else None
+    return trace is None or bool(trace.facts.gpu)
 
 
 def _given(source: _Source, request: Request) -> Given:

@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext
 
 from traceq import __version__
-from traceq.cli import interruption, output, streams
+from traceq.cli import interruption, output, shadow, streams
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
@@ -27,6 +27,8 @@ def run() -> None:
         if interruption.came() or os.environ.get("TRACEQ_TRACEBACK"):
             raise
         output.say(_sentence(error))
+        if warning := shadow.shadowed():
+            output.say(warning)
         sys.exit(CANNOT_WORK)
 
 
@@ -34,7 +36,7 @@ def _run() -> None:
     words = sys.argv[1:]
     if words == ["--version"]:
         # Scripts ask for it often, and need not wait for anything else.
-        output.write(f"traceq {__version__}\n")
+        say_version()
         return
     try:
         with output.working(words):
@@ -46,6 +48,13 @@ def _run() -> None:
         _finish()
     if status:
         sys.exit(status)
+
+
+def say_version() -> None:
+    """Print the version, and say if another package may have replaced our files."""
+    output.write(f"traceq {__version__}\n")
+    if warning := shadow.shadowed():
+        output.say(warning)
 
 
 def _finish() -> None:

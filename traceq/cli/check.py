@@ -40,6 +40,8 @@ class Format(str, Enum):
     text = "text"
     json = "json"
     markdown = "markdown"
+    junit = "junit"
+    gitlab = "gitlab"
 
 
 def command(
@@ -71,27 +73,34 @@ def command(
     step_ms: StepMs = None,
     fail_on: FailOn = None,
     run: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--run",
-            help="Run the program that origin.toml names, and compare the run.",
+            "--run/--no-run",
+            help=(
+                "Run the program that origin.toml names, and compare the run; without"
+                " either, only programs of the repository around here, if torch is"
+                " installed."
+            ),
         ),
-    ] = False,
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Run only programs whose origin.toml is the same in this commit.",
+            metavar="COMMIT",
+        ),
+    ] = None,
     cpu: Annotated[
         bool,
-        typer.Option("--cpu", help="With --run: let the program see no GPU."),
+        typer.Option("--cpu", help="Let the program see no GPU."),
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(
-            help="With --run: stop a program after this long.", metavar="S", min=1
-        ),
+        typer.Option(help="Stop a program after this long.", metavar="S", min=1),
     ] = 600,
     runs: Annotated[
         Path | None,
-        typer.Option(
-            help="With --run: keep what was recorded, here.", metavar="FOLDER"
-        ),
+        typer.Option(help="Keep what was recorded, here.", metavar="FOLDER"),
     ] = None,
     form: Annotated[Format, format_option(Format)] = Format.text,
     file: OutputFile = None,
@@ -103,10 +112,11 @@ def command(
 ) -> None:
     """Lint the fixtures and compare: findings with findings.json, numbers with budgets.
 
-    A committed trace does not change when the program does: without --run this tests
-    rules and configuration, with --run the program itself, also on a machine without a
-    GPU. Exits 0 if all is as expected, 1 if not, 2 if traceq could not do its work or
-    had nothing to compare.
+    A committed trace does not change when the program does, so the program is run, too,
+    on any machine with torch: by itself if git has the fixture in the repository around
+    here, and not for a fork's change in CI; --run runs any, --no-run none. Exits 0 if
+    all is as expected, 1 if not, 2 if traceq could not do its work or had nothing to
+    compare.
     """
     if update and os.environ.get("CI"):
         msg = (
@@ -114,7 +124,7 @@ def command(
             " them"
         )
         raise UsageError(msg)
-    _refuse_mixed(update=update, against=against, run=run, step_ms=step_ms)
+    _refuse_mixed(update=update, against=against, run=bool(run), step_ms=step_ms)
     refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
     from traceq.api.settings import configuration, load_options
     from traceq.cli._check import Checking, Running, compared
@@ -126,19 +136,24 @@ def command(
     if fail_on:
         wanted = structs.replace(wanted, fail_on=severity(fail_on, "--fail-on"))
     loaded = (*wanted.packs, *(packs or ()))
+    # An update and --against are of traces that there are, unless --run asks for one.
+    by_itself = run is None and not update and not against
+    running = None
+    if run or by_itself:
+        running = Running(runs, cpu, timeout, by_itself=by_itself, base=base or "")
     how = Checking(
         rules=load_rules(loaded),
         config=wanted,
         load=load_options(wanted, cache=not no_cache),
         against=against,
         step_ms=step_ms,
-        running=Running(runs, cpu, timeout) if run else None,
+        running=running,
         update=update,
     )
     results = compared(folders or [_FIXTURES], how)
     first = named(loaded) if form is Format.text else ""
     deliver(first + _rendered(results, form, to_file=file is not None), file)
-    _exit(results)
+    _exit(results, run=bool(run))
 
 
 def _refuse_mixed(
@@ -155,12 +170,15 @@ def _refuse_mixed(
         raise UsageError(msg)
 
 
-def _exit(results: list[FixtureResult]) -> None:
+def _exit(results: list[FixtureResult], *, run: bool) -> None:
     if any(result.unable for result in results):
         msg = "not all fixtures could be compared: the report says why"
         raise UsageError(msg)
     if not any(result.compared for result in results):
         msg = "nothing was compared: the report says why"
+        raise UsageError(msg)
+    if run and not any(result.ran_on for result in results):
+        msg = "no program was run, which --run asks for: the report says why"
         raise UsageError(msg)
     if any(result.fails for result in results):
         sys.exit(_NOT_AS_EXPECTED)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from traceq import __version__
 from traceq.cli import output, streams
+from traceq.cli.app import say_version
 from traceq.cli.lazy_group import SETTINGS, LazyGroup, example
 from traceq.cli.registry import COMMANDS
 
@@ -30,7 +30,7 @@ _HELP = (
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - a callback of Typer
     if value:
-        output.write(f"traceq {__version__}\n")
+        say_version()
         raise typer.Exit
 
 

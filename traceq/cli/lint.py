@@ -54,21 +54,23 @@ class Format(str, Enum):
     github = "github"
     markdown = "markdown"
     html = "html"
+    junit = "junit"
+    gitlab = "gitlab"
 
 
 # Formats that are attached to lines of a change.
-_ATTACHING = (Format.sarif, Format.github)
+_ATTACHING = (Format.sarif, Format.github, Format.gitlab)
 
 
 def command(
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         paths_argument(
             "Traces, memory snapshots, logs, folders or archives of them, run folders,"
             " URLs, or - for standard input. TRACE SNAPSHOT LOG of one program are one"
-            " recording."
+            " recording. Without any, the newest run in ./traceq-runs."
         ),
-    ],
+    ] = None,
     *,
     form: Annotated[Format, format_option(Format)] = Format.full,
     file: OutputFile = None,
@@ -134,6 +136,7 @@ def command(
     from traceq.api.lint import known_findings, lint
     from traceq.linter.baseline import refuse_other_files
 
+    paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     known: list[Known] = []
     if new_baseline:
@@ -169,6 +172,14 @@ def command(
     text = _rendered(found, form, to_file=file is not None, verbose=in_full)
     deliver(text, file)
     _exit(found.report, unread=found.unread)
+
+
+def _newest() -> Path:
+    from traceq.inputs.discovery import newest_run
+
+    run = newest_run()
+    output.say(f"lint of the newest run, {run}")
+    return run
 
 
 def _with_baseline(found: LintResult, file: Path, known: list[Known]) -> LintResult:

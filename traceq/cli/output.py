@@ -28,8 +28,10 @@ def width() -> int | None:
 
 
 def color() -> bool:
-    """Return whether the output may be coloured."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and not _dumb()
+    """Return whether the output is coloured; with ``FORCE_COLOR`` a pipe is, too."""
+    if "NO_COLOR" in os.environ:
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and not _dumb())
 
 
 def screen(*, to_file: bool) -> tuple[int | None, bool]:

@@ -123,10 +123,34 @@ def read_repository(root: Path) -> Repository:
     return Repository(root, files)
 
 
+def is_tracked(root: Path, file: Path) -> bool:
+    """Return whether git has a file: committed in the repository, or added to be."""
+    if not file.is_relative_to(root):
+        return False
+    inside = file.relative_to(root).as_posix()
+    return _git(root, "ls-files", "--error-unmatch", "--", inside) is not None
+
+
+def content_in(root: Path, commit: str, file: Path) -> bytes | None:
+    """Return what a file of the repository is in a commit; None if it is not there."""
+    if not file.is_relative_to(root):
+        return None
+    inside = file.relative_to(root).as_posix()
+    return _git(root, "cat-file", "--end-of-options", "blob", f"{commit}:{inside}")
+
+
 def _from_git(root: Path) -> list[str] | None:
+    listed = _git(root, *_LIST)
+    if listed is None:
+        return None
+    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+
+
+def _git(root: Path, *words: str) -> bytes | None:
+    """Return what git prints; None if it cannot do it."""
     try:
-        listed = subprocess.run(  # noqa: S603 - fixed words and the user's folder
-            [*_GIT, "-C", str(root), *_LIST],
+        return subprocess.run(  # noqa: S603 - git itself, and the user's folder
+            [*_GIT, "-C", str(root), *words],
             capture_output=True,
             timeout=_GIT_S,
             check=True,
@@ -134,7 +158,6 @@ def _from_git(root: Path) -> list[str] | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
 
 
 def _walked(root: Path) -> Iterator[str]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     Progress: TypeAlias = Callable[[int, int], None] | None
 
 STDIN = "-"
+RUNS = Path("traceq-runs")
+"""Where ``traceq collect`` writes its runs."""
 MOST_BYTES = 64 << 30
 """Largest size of the data from standard input or from an archive."""
 _BLOCK = 1 << 20
@@ -98,6 +100,32 @@ def found_in(
     return (
         _in_folder(here, say) if _is_plain_folder(here) else [_program(here, progress)]
     )
+
+
+def newest_run(folder: Path = RUNS) -> Path:
+    """Return the run that was written last; raise ``UsageError`` if there is none."""
+    runs = [path for path in folder.glob("*") if is_run(path)]
+    if not runs:
+        msg = (
+            f"no path was named, and {folder} has no run: record one with traceq"
+            " collect, or name a trace"
+        )
+        raise UsageError(msg)
+    return max(runs, key=_written)
+
+
+def _written(run: Path) -> int:
+    """Return when the launcher wrote a run file last; the folder's time without one."""
+    file = run / "run.json"
+    return (file if file.exists() else run).stat().st_mtime_ns
+
+
+def several_runs(path: Path) -> list[Path]:
+    """Return the runs in a folder that is none itself, if it has more than one."""
+    if not _is_plain_folder(path):
+        return []
+    runs = sorted((one for one in path.glob("*") if is_run(one)), key=_by_numbers)
+    return runs if len(runs) > 1 else []
 
 
 def refuse_two_stdins(paths: Sequence[Path]) -> None:
@@ -232,6 +260,8 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
     kinds = {path: _kind_in_folder(path) for path in inside if path.is_file()}
     files = _Files.of(kinds)
     if not files.traces and not files.snapshots:
+        if runs := [path for path in inside if is_run(path)]:
+            return [_program(path) for path in runs]
         raise InputError(_nothing_in(folder, inside))
     if files.one_program:
         return [structs.replace(_together(str(folder), files), folder=folder)]

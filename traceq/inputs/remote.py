@@ -76,7 +76,7 @@ def _opened(path: Url) -> tuple[Any, str]:
     try:
         core: Any = importlib.import_module("fsspec.core")  # an extra
     except ImportError:
-        msg = f"{path} is on another machine: pip install 'traceq[remote]'"
+        msg = f"{path} is on another machine: pip install 'torch-traceq[remote]'"
         raise UsageError(msg) from None
     options: dict[str, Any] = {}
     if path.url.lower().startswith(("http:", "https:")):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.common.progress import counting
-from traceq.errors import InputError, TraceqError
+from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run
-from traceq.inputs.discovery import found_in, traces
+from traceq.inputs.discovery import found_in, several_runs, traces
 from traceq.inputs.display_path import Url
 from traceq.inputs.load_recording import ranks_of
 from traceq.ranks.analysis import analyse
@@ -33,7 +33,8 @@ def is_job(path: Path) -> bool:
         found = found_in(path, say=lambda _: None)
     except TraceqError:
         return False
-    return sum(one.trace is not None for one in found) > 1
+    # Several run folders are several runs, not the ranks of one.
+    return sum(one.trace is not None and one.trace.is_file() for one in found) > 1
 
 
 def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:
@@ -41,6 +42,10 @@ def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | No
     # Files on other machines are fetched where they are read.
     remote = [path for path in paths if isinstance(path, Url)]
     here = [path for path in paths if not isinstance(path, Url)]
+    for path in here:
+        if runs := several_runs(path):
+            msg = f"{path} has {len(runs)} runs in it: give one, as {runs[-1]}"
+            raise UsageError(msg)
     found = traces(here, cache=cache)[0] if here else []
     ranks = [(path, rank) for path in found for rank in ranks_of(path)]
     return ranks + [(path, None) for path in remote]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceq.check.fixture import TRACES
@@ -25,31 +26,51 @@ _KILOBYTE = 1000
 _NS_PER_S = 1e9
 
 
-def render(
-    folder: Path, shrunk: Shrunk, max_kb: int, *, named: bool, whole: bool = True
-) -> str:
-    """Return what was done and the next steps, in a few lines.
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A fixture as it was written."""
 
-    ``named`` is whether the program is named, ``whole`` whether its command lacks
-    nothing.
-    """
-    lines = _of_trace(folder, shrunk, max_kb) if shrunk.trace is not None else []
+    folder: Path
+    named: bool
+    """Whether the program is named."""
+    whole: bool
+    """Whether its command lacks nothing."""
+    written: tuple[str, ...] = ()
+    """Files with what is expected of it; none if that is for ``--update`` to write."""
+    on_gpu: bool = True
+    """Whether it was recorded on a GPU, or nothing is known of that."""
+
+
+def render(result: Result, shrunk: Shrunk, max_kb: int) -> str:
+    """Return what was done and the next steps, in a few lines."""
+    folder = printable(str(result.folder))
+    lines = _of_trace(result.folder, shrunk, max_kb) if shrunk.trace is not None else []
     findings = counted(len(shrunk.seen.findings), "finding")
     lines.append(f"{findings} before and after; private data is left out")
     if shrunk.unseen:
         listed = printable(", ".join(shrunk.unseen))
         lines.append(f"  {ORIGIN} has what only the whole run shows: {listed}")
-    if not whole:
+    if result.written:
+        lines.append(f"written as what is expected: {', '.join(result.written)}")
+    if not result.whole:
         lines.append(
             f"words of the command were left out: write them into {ORIGIN}, for traceq"
-            " check --run"
+            " check to run it"
         )
-    first = "" if named else f"name the program in {ORIGIN}, then "
-    lines.append(
-        f"next: {first}traceq check --update {printable(str(folder))}, and read"
-        " findings.json"
-    )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_next(result, folder)]) + "\n"
+
+
+def _next(result: Result, folder: str) -> list[str]:
+    """Return what is left to do, a line each."""
+    if not result.written:
+        first = "" if result.named else f"name the program in {ORIGIN}, then "
+        return [f"next: {first}traceq check --update {folder}, and read findings.json"]
+    lines = [f"next: read findings.json, and git add {folder}; then traceq check"]
+    if result.on_gpu:
+        lines.append(
+            f"for machines without a GPU: traceq check --run --cpu --update {folder}"
+        )
+    return lines
 
 
 def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:

@@ -47,7 +47,7 @@ def _client(address: str) -> Any:  # noqa: ANN401 - Dask has no types
     try:
         distributed = import_module("distributed")  # an extra
     except ImportError as error:
-        msg = "--on needs Dask: pip install 'traceq[fleet]'"
+        msg = "--on needs Dask: pip install 'torch-traceq[fleet]'"
         raise InstallError(msg) from error
     try:
         _reach(address)

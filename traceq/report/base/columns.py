@@ -87,20 +87,23 @@ def cut_list(text: str, width: int) -> str:
 
 
 def cut_place(text: str, width: int) -> str:
-    """Keep file and line before the function, and the file's name before its folder.
+    """Keep the file's name and the line before the function and the folder.
 
-    Of a function that is known without the line of the call, the function is kept.
+    A function that is known without the line of the call stands before its file.
 
     >>> cut_place("src/model.py:42 forward", 15), cut_place("src/model.py:42", 12)
     ('src/model.py:42', '…model.py:42')
-    >>> cut_place("forward (src/model.py:40)", 20), cut_place("run (m.py:4)", 5)
-    ('forward (…:40)', 'run')
+    >>> cut_place("forward (src/model.py:40)", 22), cut_place("run (src/m.py:4)", 8)
+    ('forward (model.py:40)', '(m.py:4)')
+    >>> cut_place("forward (src/model.py:40)", 12)
+    '(…del.py:40)'
     """
     before, _, last = text.rpartition(" ")
     if text.endswith(")"):
-        short = f"{before} ({_MORE}:{last.rpartition(':')[2]}"
-        fits = next((one for one in (text, short) if len(one) <= width), before)
-        return fits if len(fits) <= width else fits[: width - 1] + _MORE
+        name = last.strip("()").rpartition("/")[2]
+        shorter = (f"{before} ({name})", f"({name})")
+        cut = f"({_MORE}{name[len(name) - max(0, width - 3) :]})"
+        return next((one for one in shorter if len(one) <= width), cut)
     file = before or text
     return file if len(file) <= width else _MORE + file[len(file) - width + 1 :]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
     from traceq.check.check import FixtureResult
     from traceq.check.difference import Difference
+
+_PLACES = {"cpu": "without a GPU", "cuda": "on the GPU"}
 
 
 def verdict(result: FixtureResult) -> str:
@@ -29,7 +32,7 @@ def verdict(result: FixtureResult) -> str:
     others = [one for one in result.differences if one.kind != "skipped"]
     if others:
         return f"nothing worse, {counted(len(others), 'difference')}"
-    if result.ran_on == "cpu":
+    if result.ran_on == "cpu" and not result.linted:
         return f"{counted(result.budgets, 'CPU budget')} kept"
     return (
         f"{counted(result.findings, 'finding')} as expected,"
@@ -56,6 +59,33 @@ def kind(difference: Difference) -> str:
 def name(result: FixtureResult) -> str:
     """Return the fixture's folder."""
     return printable(str(result.folder))
+
+
+def work(results: Sequence[FixtureResult]) -> str:
+    """Return what was done: programs that ran, traces that were linted, and why not.
+
+    Empty if nobody was to run anything.
+    """
+    ran = Counter(one.ran_on for one in results if one.ran_on)
+    left = Counter(one.not_run for one in results if one.not_run)
+    if not ran and not left:
+        return ""
+    done = [
+        f"ran {counted(number, 'program')} {_PLACES.get(place, '')}"
+        for place, number in ran.items()
+    ]
+    if traces := sum(one.linted for one in results):
+        done.append(f"linted {counted(traces, 'committed trace')}")
+    reasons = [f"{printable(why)} ({number})" for why, number in left.items()]
+    if len(left) == 1:
+        reasons = [printable(why) for why in left]
+    others = f"{counted(left.total(), 'program')} not run" if ran else "ran no program"
+    return "; ".join(
+        [
+            " and ".join(done),
+            *([f"{others}: {', '.join(reasons)}"] if reasons else []),
+        ]
+    )
 
 
 def total(results: Sequence[FixtureResult]) -> str:

@@ -37,6 +37,7 @@ def _result(result: FixtureResult) -> dict[str, Any]:
         "budgets": result.budgets,
         "written": list(result.written),
         "ran_on": result.ran_on,
+        "not_run": result.not_run,
         "compared": result.compared,
         "differences": [asdict(one) for one in result.differences],
     }

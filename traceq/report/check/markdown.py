@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def render(results: Sequence[FixtureResult]) -> str:
     """Return the differences as a table, and one sentence on the whole."""
     lines = [f"### traceq check: {words.total(results)}"]
+    if done := words.work(results):
+        lines += ["", escaped(f"{done[:1].upper()}{done[1:]}.")]
     rows = [
         (words.name(result), words.kind(one), words.line(one))
         for result in results

@@ -31,4 +31,5 @@ def render(results: Sequence[FixtureResult], *, width: int | None, color: bool) 
                 first=f"  {words.kind(one):<{_LABEL}} ",
                 rest=" " * (_LABEL + 3),
             )
-    return "\n".join([*lines, words.total(results)]) + "\n"
+    done = wrapped(words.work(results), width, rest="  ")
+    return "\n".join([*lines, *done, words.total(results)]) + "\n"

@@ -62,7 +62,7 @@ def findings(outcome: Outcome, base: str = "") -> Iterator[str]:
     for finding in outcome.findings:
         cells = (
             _SIGN[finding.severity],
-            f"{finding.code} {escaped(printable(words.headline(finding)))}",
+            f"{finding.code} {escaped(printable(finding.message))}",
             _where(finding.place, base),
             escaped(words.cost(finding, outcome)),
         )

@@ -14,7 +14,7 @@ from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
 from traceq.linter.pack import is_own
 from traceq.model.finding import Place, Severity
-from traceq.report.base.site import rule_address
+from traceq.report.base.site import SITE, rule_address
 from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def render(report: Report, rules: Rules, root: Path | None = None) -> str:
                 "name": "traceq",
                 "version": __version__,
                 "semanticVersion": __version__,
+                "informationUri": SITE,
                 "rules": [_rule(code, rules) for code in codes],
             }
         },

@@ -65,7 +65,7 @@ def overview(summaries: Sequence[MemorySummary]) -> TextTable:
     """Return a table with one row a device."""
     numbers = ["allocated", "reserved", "free", "leaks"]
     columns = (
-        Column("snapshot", weight=3, cut=cut_middle),
+        Column("snapshot", weight=3, cut=cut_module),
         *(Column(name, number=True) for name in numbers),
         Column("reached in"),
         Column("mainly", weight=2),

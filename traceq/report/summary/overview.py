@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.analysis.time.tokens_per_step import EMBEDDING
 from traceq.common import units
 from traceq.common.safe_text import printable
-from traceq.report.base.columns import Column, cut_middle
+from traceq.report.base.columns import Column, cut_module
 from traceq.report.base.content import TextTable, telling_names
 from traceq.report.summary.facts import percent
 
@@ -38,7 +38,7 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
     title = "trace" if measured else "trace (as recorded)"
     keys = label_keys(summaries)
     columns = (
-        Column(title, cut=cut_middle),
+        Column(title, cut=cut_module),
         *(_label_column(key, summaries) for key in keys),
         *(Column(title, number=True) for title in _titles(measured, tokens)),
     )

@@ -1,0 +1,35 @@
+"""Why a program failed before its first step, by the end of its stderr."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+_TAIL = 1 << 16
+_LONGEST = 200
+# The line that ends a traceback; torchrun puts the rank before it.
+_ERROR = re.compile(
+    r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b: .+)$",
+    re.MULTILINE,
+)
+
+
+def why_failed(ended: dict[str, Any], log: Path) -> str:
+    """Return how a program ended that made no step; empty if it did not fail."""
+    status, signal = ended["status"], ended["signal"]
+    if not status or ended["stopped_by_traceq"]:
+        return ""
+    how = f"was ended by {signal}" if signal else f"ended with status {status}"
+    error = "" if signal else _last_error(log)
+    return f"the program {how} before its first step{error and f': {error}'}"
+
+
+def _last_error(log: Path) -> str:
+    try:
+        text = log.read_bytes()[-_TAIL:].decode(errors="replace")
+    except OSError:
+        return ""
+    errors = _ERROR.findall(text.replace("\r", ""))
+    shown = "".join(char for char in errors[-1] if char.isprintable()) if errors else ""
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"

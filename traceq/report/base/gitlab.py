@@ -1,0 +1,50 @@
+"""Code-quality report of GitLab: a list of issues at lines of files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import orjson
+from msgspec import Struct
+
+from traceq.common.safe_text import as_unicode, plain_json, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Issue(Struct, frozen=True):
+    """One issue; ``level`` is info, minor, major, critical or blocker."""
+
+    text: str
+    check: str
+    path: str
+    line: int = 1
+    level: str = "critical"
+    same: str = ""
+    """What is the same in another run; the text and the path unless given."""
+
+
+def document(issues: Iterable[Issue]) -> str:
+    """Return the report; no two issues in it have the same fingerprint."""
+    seen: Counter[str] = Counter()
+    found = []
+    for one in issues:
+        key = "\n".join((one.check, one.same or f"{one.path}\n{one.text}"))
+        seen[key] += 1
+        unique = f"{key}\n{seen[key]}".encode(errors="surrogateescape")
+        found.append(
+            {
+                "description": printable(one.text),
+                "check_name": one.check,
+                "fingerprint": hashlib.sha256(unique).hexdigest(),
+                "severity": one.level,
+                "location": {
+                    "path": as_unicode(one.path),
+                    "lines": {"begin": one.line},
+                },
+            }
+        )
+    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"

@@ -1,0 +1,74 @@
+"""Results as JUnit XML, which CI systems show as tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+from xml.sax.saxutils import escape, quoteattr
+
+from msgspec import Struct
+
+from traceq.common.safe_text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Ending = Literal["passed", "failure", "error", "skipped"]
+
+
+class Case(Struct, frozen=True):
+    """One test: what was looked at, and how that ended."""
+
+    name: str
+    group: str
+    """The file or fixture that it belongs to."""
+    ending: Ending = "passed"
+    message: str = ""
+    details: str = ""
+    file: str | None = None
+    line: int | None = None
+
+
+def document(suites: Sequence[tuple[str, Sequence[Case]]]) -> str:
+    """Return one document with a suite for each name."""
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', '<testsuites name="traceq">']
+    for name, cases in suites:
+        counts = {
+            f"{kind}s" if kind != "skipped" else kind: sum(
+                one.ending == kind for one in cases
+            )
+            for kind in ("failure", "error", "skipped")
+        }
+        known = {"name": name, "tests": len(cases), **counts}
+        lines.append(f"  <testsuite {_attributes(known)}>")
+        lines += [line for one in cases for line in _case(one)]
+        lines.append("  </testsuite>")
+    return "\n".join([*lines, "</testsuites>"]) + "\n"
+
+
+def _case(one: Case) -> list[str]:
+    known: dict[str, object] = {"name": one.name, "classname": one.group}
+    if one.file:
+        known |= {"file": one.file, "line": one.line}
+    head = f"    <testcase {_attributes(known)}"
+    if one.ending == "passed":
+        if not one.message:
+            return [f"{head}/>"]
+        said = f"      <system-out>{_text(one.message)}</system-out>"
+        return [f"{head}>", said, "    </testcase>"]
+    told = f"      <{one.ending} {_attributes({'message': one.message})}"
+    inside = (
+        f"{told}>{_text(one.details)}</{one.ending}>" if one.details else f"{told}/>"
+    )
+    return [f"{head}>", inside, "    </testcase>"]
+
+
+def _attributes(known: dict[str, object]) -> str:
+    return " ".join(
+        f"{key}={quoteattr(printable(str(value)))}"
+        for key, value in known.items()
+        if value is not None
+    )
+
+
+def _text(text: str) -> str:
+    return escape("\n".join(map(printable, text.splitlines())))
