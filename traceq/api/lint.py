@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.cache import findings as kept
+from traceq.cache import findings as cached_findings
 from traceq.common.git_repository import find_root, read_repository
 from traceq.common.progress import noted, say, tell
 from traceq.errors import TraceqError
@@ -285,12 +285,12 @@ class _Task:
         self, subject: cache_key.Subject, code: str, options: LintOptions
     ) -> None:
         self.subject, self.options = subject, options.load
-        self.asked = cache_key.question(subject, code, options.config, options.load)
+        self.question = cache_key.question(subject, code, options.config, options.load)
         self.recording: Recording | None = None
         self.outcome: Outcome | None = None
         self.notes: Sequence[str] = ()
-        if found := kept.find(self.asked):
-            self.outcome, self.notes = found
+        if answer := cached_findings.load(self.question):
+            self.outcome, self.notes = answer
 
     def load(self, *, alone: bool) -> None:
         """Load what is not known; say what there is to say either way."""
@@ -318,7 +318,7 @@ def _linted(
         for task in tasks:
             if task.outcome is None:
                 task.outcome = next(fresh)
-                kept.keep(task.asked, task.outcome, task.notes)
+                cached_findings.save(task.question, task.outcome, task.notes)
     return [task.outcome for task in tasks if task.outcome]
 
 
