@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from traceq.ranks.analysis import Analysis
     from traceq.ranks.job import Job
 
-MOST_TEXT = 180_000_000
-"""Bytes of text that it has at most, about; Perfetto opens that in a browser."""
 _KERNEL = 130
 _FIRST_PID, _TRACEQ = 1, 1_000_000_000
 _STEPS, _LATE, _COLLECTIVES, _KERNELS = 1, 2, 10, 100
@@ -78,19 +76,18 @@ class _Times:
         )
 
 
-def write_job(  # noqa: PLR0913 - what goes in, what comes out
+def write_job(
     analysis: Analysis,
     outcome: Outcome,
     loaded: Callable[[int], Trace | None],
     output: Output,
     *,
     window: tuple[int, int] | None = None,
-    most_text: int = MOST_TEXT,
 ) -> JobWritten:
     """Write a job; ``loaded`` returns the trace of a rank's row, for its kernels.
 
     Times of the window are those of the job's clock. Kernels, the shortest first, are
-    left out beyond ``most_text`` bytes.
+    left out beyond the output's ``most_text`` bytes.
     """
     job = analysis.job
     begin, end = window or _extent(job)
@@ -103,7 +100,7 @@ def write_job(  # noqa: PLR0913 - what goes in, what comes out
     came = pl.col("start") + pl.col("wait")
     cells = times.zeroed(cells.with_columns(lane=lanes, came=came))
     events.add(_arrows(cells))
-    room = (most_text - output.text_bytes) // max(1, job.ranks.height)
+    room = (output.most_text - output.text_bytes) // max(1, job.ranks.height)
     for rank, number in job.ranks.select("rank", "number").iter_rows():
         writer = Writer(_FIRST_PID + rank)
         events.add([writer.name("process", f"rank {number}", index=rank)])

@@ -36,6 +36,8 @@ _CHUNK = 4 << 20
 _LEVEL = 6
 _GZIP = 31
 _FLOWS = ("s", "t", "f")
+MOST_TEXT = 180_000_000
+"""Limit of a job's text in bytes, about; Perfetto opens that in a browser."""
 # What a list of objects among an event's arguments may be put together of, and how
 # often a chunk's text is parsed again for this.
 _LONGEST_JOIN = 32
@@ -46,11 +48,14 @@ _MARK = b"\xef\xbb\xbf"
 class Output:
     """Output of a trace's bytes, compressed if the file's name says so."""
 
-    def __init__(self, stream: BinaryIO, *, packed: bool) -> None:
-        """Write to a stream."""
+    def __init__(
+        self, stream: BinaryIO, *, packed: bool, most_text: int = MOST_TEXT
+    ) -> None:
+        """Write to a stream; ``most_text`` is the limit of what a job may write."""
         self._stream = stream
         self._packer = zlib.compressobj(_LEVEL, wbits=_GZIP) if packed else None
         self.text_bytes = 0
+        self.most_text = most_text
 
     def write(self, text: bytes | memoryview) -> None:
         """Write some of the text."""

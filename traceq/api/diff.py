@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import Thread
 
+    from traceq.api.settings import LintOptions
     from traceq.differ.compare import Diff, Half, MemoryChange
     from traceq.differ.findings import FindingChange
     from traceq.differ.jobs import JobDiff
-    from traceq.differ.limits import Broken
+    from traceq.differ.limits import Broken, Limit
     from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
@@ -117,12 +118,9 @@ def diff(
     done.
     """
     limits = read_limits(fail_on)
-    steps = tuple(map(settings.nanoseconds, step_ms or (None, None)))
     with noted() as notes:
         wanted = settings.configuration(path(config))
-        # A pack may be broken, which is to be known before a large trace is read.
-        rules = rules_of(wanted.packs) if wanted.packs else None
-        options = settings.load_options(
+        load = settings.load_options(
             wanted,
             own=several(own),
             steps_by=steps_by,
@@ -130,19 +128,38 @@ def diff(
             kernels=path(kernels),
             cache=cache,
         )
-        two = _local((typed(before), typed(after)), options)
+        options = settings.LintOptions(config=wanted, load=load, root=path(root))
+        two = (typed(before), typed(after))
+        result = diff_files(two, options, step_ms=step_ms, limits=limits)
+    return replace(result, notes=tuple(notes))
+
+
+def diff_files(
+    two: tuple[Path, Path],
+    options: LintOptions,
+    *,
+    step_ms: tuple[float, float] | None = None,
+    limits: tuple[Limit, ...] = (),
+) -> DiffResult:
+    """Return the changes from one recording to another, as :func:`diff`."""
+    packs = options.config.packs
+    steps = tuple(map(settings.nanoseconds, step_ms or (None, None)))
+    with noted() as notes:
+        # A pack may be broken, which is to be known before a large trace is read.
+        rules = rules_of(packs) if packs else None
+        two = _local(two, options.load)
         if _are_jobs(two):
             if step_ms is not None:
                 msg = "--step-ms is of one trace, and these are jobs: leave it out"
                 raise UsageError(msg)
-            found: Compared = _jobs(two, rules, wanted, options)
+            change: Compared = _jobs(two, rules, options)
         else:
-            found = _compared(two, (steps[0], steps[1]), rules, wanted, options)
-        found = _in_repository(found, path(root))
+            change = _compared(two, (steps[0], steps[1]), rules, options)
+        change = _in_repository(change, options.root)
     return DiffResult(
-        compared=found,
-        broken=tuple(broken(found, limits)),
-        packs=wanted.packs,
+        compared=change,
+        broken=tuple(broken(change, limits)),
+        packs=packs,
         notes=tuple(notes),
     )
 
@@ -164,20 +181,15 @@ def _are_jobs(two: tuple[Path, Path]) -> bool:
     return bool(jobs)
 
 
-def _jobs(
-    two: tuple[Path, Path],
-    rules: Rules | None,
-    config: Config,
-    options: LoadOptions,
-) -> JobDiff:
+def _jobs(two: tuple[Path, Path], rules: Rules | None, options: LintOptions) -> JobDiff:
     from traceq.differ.jobs import JobHalf, compare_jobs  # noqa: PLC0415 - as above
     from traceq.ranks.findings import lint_job  # noqa: PLC0415
     from traceq.ranks.load_job import analysed_job  # noqa: PLC0415
 
     halves = []
     for folder in two:
-        analysis = analysed_job(folder, options)
-        report = lint_job(str(folder), analysis, rules or rules_of(()), config)
+        analysis = analysed_job(folder, options.load)
+        report = lint_job(str(folder), analysis, rules or rules_of(()), options.config)
         halves.append(JobHalf(str(folder), analysis, report.outcomes[0]))
     _warn_of_crashes([half.outcome for half in halves])
     return compare_jobs(*halves)
@@ -214,15 +226,14 @@ def _compared(
     two: tuple[Path, Path],
     steps: _Steps,
     rules: Rules | None,
-    config: Config,
-    options: LoadOptions,
+    options: LintOptions,
 ) -> Diff | MemoryChange:
     """Read and analyse both, at once, and compare them."""
 
     def analysed(which: int, ready: Thread) -> tuple[Recording, Half | Outcome]:
-        recording = _recording(two[which], steps[which], options)
+        recording = _recording(two[which], steps[which], options.load)
         ready.join()
-        return recording, _analysed(recording, rules or rules_of(()), config)
+        return recording, _analysed(recording, rules or rules_of(()), options.config)
 
     def analysed_quietly(ready: Thread) -> tuple[Recording, Half | Outcome, list[str]]:
         with held() as notes:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.common.progress import noted
-from traceq.linter.config import severity
 from traceq.linter.pack import load_rules
 from traceq.ranks.findings import lint_job
 from traceq.ranks.load_job import analysed
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from traceq.api.settings import LintOptions
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Report
     from traceq.ranks.analysis import Analysis
@@ -71,15 +69,30 @@ def job(
     """
     files = paths(recordings)
     with noted() as notes:
-        wanted = settings.configuration(path(config))
-        if fail_on:
-            wanted = structs.replace(wanted, fail_on=severity(fail_on, "--fail-on"))
-        rules = load_rules(wanted.packs)
-        options = settings.load_options(
+        wanted = settings.overridden(
+            settings.configuration(path(config)), fail_on=fail_on
+        )
+        load = settings.load_options(
             wanted, own=several(own), steps_by=steps_by, cache=cache
         )
-        analysis = analysed(files, options, findings=findings, on=on)
-        report = lint_job(_name(files), analysis, rules, wanted)
+        options = settings.LintOptions(config=wanted, load=load)
+        result = analysed_files(files, options, findings=findings, on=on)
+    return replace(result, notes=tuple(notes))
+
+
+def analysed_files(
+    files: Sequence[Path],
+    options: LintOptions,
+    *,
+    findings: bool = False,
+    on: str | None = None,
+) -> JobResult:
+    """Return the analysis of a job's ranks, and the findings on it, as :func:`job`."""
+    config = options.config
+    with noted() as notes:
+        rules = load_rules(config.packs)
+        analysis = analysed(files, options.load, findings=findings, on=on)
+        report = lint_job(_name(files), analysis, rules, config)
     return JobResult(analysis=analysis, report=report, notes=tuple(notes))
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
-
 from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
@@ -20,7 +18,6 @@ from traceq.errors import TraceqError
 from traceq.inputs.discovery import programs
 from traceq.linter import cache_key
 from traceq.linter.baseline import read_baseline, without_known
-from traceq.linter.config import severity
 from traceq.linter.trust import named
 from traceq.model.lint_report import Report
 from traceq.report.lint import content as words
@@ -30,6 +27,7 @@ from traceq.report.repository_paths import located, with_sources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from traceq.api.settings import LintOptions
     from traceq.common.git_repository import Repository
     from traceq.inputs.discovery import Program
     from traceq.inputs.labels import Labels
@@ -41,26 +39,6 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import Outcome
     from traceq.model.recording import Recording
     from traceq.report.base.content import Content
-
-
-class LintOptions(Struct, frozen=True, kw_only=True):
-    """Options for linting, from the caller and the configuration."""
-
-    config: Config
-    """Configuration, with what the caller selects, ignores and adds."""
-    load: LoadOptions
-    log: Path | None = None
-    """Log of the program."""
-    step_ns: int | None = None
-    """Step time measured without the profiler."""
-    labels: Labels | None = None
-    """Labels of recordings, with such a time for each."""
-    baseline: Path | None = None
-    """File of findings to hide."""
-    root: Path | None = None
-    """Folder of the source; the git repository around the working directory if none."""
-    tables: bool = True
-    """Load the recordings into the result, and read no findings from the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -167,9 +145,13 @@ def lint(
     done.
     """
     with noted() as notes:
-        wanted = settings.configuration(path(config), packs=packs)
-        wanted = _overridden(wanted, several(select), several(ignore), fail_on)
-        wanted = structs.replace(wanted, packs=(*wanted.packs, *paths(rules)))
+        wanted = settings.overridden(
+            settings.configuration(path(config), packs=packs),
+            select=several(select),
+            ignore=several(ignore),
+            fail_on=fail_on,
+            rules=paths(rules),
+        )
         load = settings.load_options(
             wanted,
             own=several(own),
@@ -178,7 +160,7 @@ def lint(
             kernels=path(kernels),
             cache=cache,
         )
-        options = LintOptions(
+        options = settings.LintOptions(
             config=wanted,
             load=load,
             log=path(log),
@@ -188,12 +170,18 @@ def lint(
             root=path(root),
             tables=tables,
         )
-        found = lint_files(paths(recording), options)
-    return replace(found, notes=tuple(notes))
+        result = lint_files(paths(recording), options)
+    return replace(result, notes=tuple(notes))
 
 
 def lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
-    """Return what is wrong in recordings, as :func:`lint`, without its notes."""
+    """Return the findings of recordings, as :func:`lint`."""
+    with noted() as notes:
+        result = _lint_files(files, options)
+    return replace(result, notes=tuple(notes))
+
+
+def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
     folder = options.root or find_root(Path.cwd())
     config = options.config
     with _listed(folder) as listing:
@@ -327,28 +315,8 @@ def _said(labels: Labels | None, program: Program) -> int | None:
     return labels.step_ns(Path(program.name)) if labels else None
 
 
-def _overridden(
-    config: Config,
-    select: Sequence[str],
-    ignore: Sequence[str],
-    fail_on: str | None,
-) -> Config:
-    """Return the configuration as who asks overrides it."""
-    if select:
-        config = structs.replace(config, select=_split(select))
-    if ignore:
-        config = structs.replace(config, ignore=config.ignore + _split(ignore))
-    if fail_on:
-        config = structs.replace(config, fail_on=severity(fail_on, "--fail-on"))
-    return config
-
-
 def _places(given: Sequence[Program]) -> list[Path]:
     return [Path(program.name) for program in given]
-
-
-def _split(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for text in texts for part in text.split(",") if part)
 
 
 def known_findings(baseline: Path | None) -> list[Known]:

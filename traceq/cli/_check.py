@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from traceq.api.settings import nanoseconds
 from traceq.check.check import FixtureResult, check, check_against
 from traceq.check.difference import Difference
 from traceq.check.fixture import find_fixtures, read_fixture
@@ -23,8 +22,7 @@ from traceq.ranks.check_job import check_job, check_job_against
 from traceq.ranks.load_job import analysed_job, is_job
 
 if TYPE_CHECKING:
-    from traceq.inputs.options import LoadOptions
-    from traceq.linter.config import Config
+    from traceq.api.settings import LintOptions
     from traceq.linter.pack import Rules
 
 _NOT_RUN = (
@@ -48,11 +46,9 @@ class Checking:
     """Options of a comparison: what is read, and what it is held to."""
 
     rules: Rules
-    config: Config
-    load: LoadOptions
+    lint: LintOptions
     against: Path | None = None
     """Run, trace or job to compare with the fixture."""
-    step_ms: float | None = None
     running: Running | None = None
     update: bool = False
 
@@ -77,12 +73,12 @@ def _checked_against(
         msg = f"--against takes one fixture, not {len(folders)}: name its folder"
         raise UsageError(msg)
     (folder,) = folders
-    if _are_jobs(folder, against, how.step_ms):
-        known, job = (analysed_job(path, how.load) for path in (folder, against))
-        return check_job_against(folder, known, job, how.rules, how.config)
-    new = load_recording(against, how.load)
-    new = replace(new, step_ns=nanoseconds(how.step_ms) or new.step_ns)
-    return check_against(folder, new, how.rules, how.config)
+    if _are_jobs(folder, against, how.lint.step_ns):
+        known, job = (analysed_job(path, how.lint.load) for path in (folder, against))
+        return check_job_against(folder, known, job, how.rules, how.lint.config)
+    new = load_recording(against, how.lint.load)
+    new = replace(new, step_ns=how.lint.step_ns or new.step_ns)
+    return check_against(folder, new, how.rules, how.lint.config)
 
 
 def _found(place: Path) -> list[Path]:
@@ -95,7 +91,7 @@ def _found(place: Path) -> list[Path]:
         raise
 
 
-def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
+def _are_jobs(folder: Path, against: Path, step_ns: int | None) -> bool:
     """Return whether both are jobs of several ranks; refuse one that is alone."""
     jobs = [is_job(path) for path in (folder, against)]
     if jobs[0] != jobs[1]:
@@ -105,7 +101,7 @@ def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
             " a kind"
         )
         raise UsageError(msg)
-    if all(jobs) and step_ms:
+    if all(jobs) and step_ns:
         msg = "--step-ms is of one trace, and these are jobs: leave it out"
         raise UsageError(msg)
     return all(jobs)
@@ -113,13 +109,13 @@ def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
 
 def _checked(folder: Path, how: Checking) -> FixtureResult:
     if not is_job(folder):
-        cache = how.load.use_cache
-        return check(folder, how.rules, how.config, update=how.update, cache=cache)
+        cache = how.lint.load.use_cache
+        return check(folder, how.rules, how.lint.config, update=how.update, cache=cache)
     try:
-        job = analysed_job(folder, how.load)
+        job = analysed_job(folder, how.lint.load)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
-    return check_job(folder, job, how.rules, how.config, update=how.update)
+    return check_job(folder, job, how.rules, how.lint.config, update=how.update)
 
 
 def _ran(folder: Path, how: Checking, running: Running, to: Path) -> FixtureResult:
@@ -138,8 +134,8 @@ def _ran(folder: Path, how: Checking, running: Running, to: Path) -> FixtureResu
         output.say(f"running {' '.join(command.words)}")
         out = to / folder.resolve().name
         made = run_program(command, out, cpu=running.cpu, timeout_s=running.timeout_s)
-        new = load_recording(made, structs.replace(how.load, use_cache=False))
-        return check_run(folder, new, how.rules, how.config, update=how.update)
+        new = load_recording(made, structs.replace(how.lint.load, use_cache=False))
+        return check_run(folder, new, how.rules, how.lint.config, update=how.update)
     except ProgramError as error:
         for line in error.last_lines:
             output.say(f"| {line}")

@@ -68,14 +68,15 @@ def command(
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
-    from traceq.api.memory import memory
+    from traceq.api.memory import memory_of_files
+    from traceq.api.settings import load_options
     from traceq.inputs.labels import labelled
 
-    read = labelled(paths, label, runs)[0]
-    refuse_to_lose(file, read, overwrite=overwrite)
-    refuse_to_lose(html, read, overwrite=overwrite)
-    found = memory(paths, label=label, runs=runs, own=own, cache=not no_cache)
-    summaries = list(found.summaries)
+    files, labels = labelled(paths, label, runs)
+    refuse_to_lose(file, files, overwrite=overwrite)
+    refuse_to_lose(html, files, overwrite=overwrite)
+    result = memory_of_files(files, labels, load_options(own=own, cache=not no_cache))
+    summaries = list(result.summaries)
     if html is not None and summaries:
         renamed("--html FILE", "--format html -o FILE")
         write_file(html, _rendered(summaries, Format.html, to_file=True))
@@ -84,9 +85,9 @@ def command(
         deliver(_scaled(scaling, summaries, form, to_file=to_file), file)
     elif summaries:
         deliver(_rendered(summaries, form, to_file=to_file), file)
-    if found.unread:
-        count = len(summaries) + found.unread
-        msg = f"{found.unread} of {count} files could not be read"
+    if result.unread:
+        count = len(summaries) + result.unread
+        msg = f"{result.unread} of {count} files could not be read"
         raise UsageError(msg)
 
 

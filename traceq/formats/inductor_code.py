@@ -128,7 +128,7 @@ def read_generated(folder: Path, names: Collection[str] = ()) -> CompiledCode:
             continue
         graphs = (_limited(file.with_name(name), left) for name in _GRAPH_FILES)
         graph = next(filter(None, graphs), "")
-        code = _named(generated_code(text, graph, **_aot_id(text)), names)
+        code = _named(replace(generated_code(text, graph), **_aot_id(text)), names)
         # The same code lies in several places; with its graph it tells more.
         if code.calls not in found or code.lowered:
             found[code.calls] = code
@@ -154,7 +154,7 @@ def _aot_id(text: str) -> dict[str, Any]:
     known = _AOT.search(text)
     if not known:
         return {}
-    return {"graph_id": known[1], "backward": known[2] == "backward"}
+    return {"graph": known[1], "backward": known[2] == "backward"}
 
 
 def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
@@ -260,10 +260,9 @@ def _code(entry: dict[str, Any]) -> GeneratedCode:
         _text(entry.get(part))[:_LONGEST_TEXT] for part in ("text", "post_grad")
     )
     reason = entry.get("cudagraphs_disabled")
-    return generated_code(
-        text,
-        graph,
-        graph_id=graph_id,
+    return replace(
+        generated_code(text, graph),
+        graph=graph_id,
         key=key,
         name=name,
         backward=entry.get("backward") is True,
@@ -271,29 +270,21 @@ def _code(entry: dict[str, Any]) -> GeneratedCode:
     )
 
 
-def generated_code(  # noqa: PLR0913 - what an entry has
-    text: str,
-    graph: str = "",
-    *,
-    graph_id: str = "",
-    key: str = "",
-    name: str = "",
-    backward: bool = False,
-    cudagraphs_disabled: str | None = None,
-) -> GeneratedCode:
+def generated_code(text: str, graph: str = "") -> GeneratedCode:
     """Return the calls of inductor's output code, in order, with their source ops.
 
-    ``graph`` is the text of the graph that it was generated from, if that is known.
+    ``graph`` is the text of the graph that it was generated from, if that is known. The
+    code's own id, key and name are empty.
     """
     lines = text.splitlines()
     bodies = _bodies(lines)
     hashes, made_of = _definitions(lines)
     return GeneratedCode(
-        graph=graph_id,
-        key=key,
-        name=name,
-        backward=backward,
-        cudagraphs_disabled=cudagraphs_disabled,
+        graph="",
+        key="",
+        name="",
+        backward=False,
+        cudagraphs_disabled=None,
         calls=tuple(_calls("call", bodies)),
         hashes=hashes,
         lowered=read_lowered(graph),

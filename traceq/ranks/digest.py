@@ -21,6 +21,7 @@ from traceq.common.expressions import text
 from traceq.errors import InputError
 from traceq.graph.devices import busiest_device
 from traceq.inputs.load_trace import load
+from traceq.inputs.options import LoadOptions
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
@@ -29,10 +30,11 @@ from traceq.ranks.collectives import COLLECTIVES, collectives
 from traceq.ranks.timeline import MEETINGS, meetings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from traceq.model.trace import Trace
 
+_DEFAULT = LoadOptions()
 VERSION = 1
 LARGEST = 256_000
 """Bytes that no digest exceeds."""
@@ -112,22 +114,25 @@ class Digest:
         return pl.read_ipc_stream(self._rows[name])
 
 
-def digest_of(  # noqa: PLR0913, PLR0917 - a task's arguments have no names
+def digest_of(
     path: str,
     rank: int | None = None,
-    own: Collection[str] = (),
-    findings: bool = True,  # noqa: FBT001, FBT002
-    cache: bool = True,  # noqa: FBT001, FBT002
+    options: LoadOptions = _DEFAULT,
+    findings: bool = True,  # noqa: FBT001, FBT002 - a task's arguments have no names
     name: str = "",
-    steps_by: str = "",
 ) -> bytes:
     """Read one trace and return its digest, an Arrow file.
 
-    Of a run folder it is the trace of one ``rank``. ``name`` is what the user calls it,
-    wherever it is read; ``steps_by`` is as of ``load``. Raises ``InputError`` for a
-    file that is no trace.
+    Of a run folder it is the trace of one ``rank``. ``name`` is the path as the user
+    typed it, wherever it is read. Raises ``InputError`` for a file that is no trace.
     """
-    trace = load(path, rank=rank, own=own, steps_by=steps_by, cache=cache)
+    trace = load(
+        path,
+        rank=rank,
+        own=options.own_code,
+        steps_by=options.steps_by,
+        cache=options.use_cache,
+    )
     return make_digest(trace, findings=findings, name=name)
 
 

@@ -55,13 +55,7 @@ def analysed(
 ) -> Analysis:
     """Read the ranks that paths have, here or on a cluster, and analyse their job."""
     ranks = ranks_in(paths, cache=options.use_cache)
-    tasks = digest_tasks(
-        ranks,
-        options.own_code,
-        options.steps_by,
-        findings=findings,
-        cache=options.use_cache,
-    )
+    tasks = digest_tasks(ranks, options, findings=findings)
     engine = connect(on) if on else local_executor(tasks)
     with engine as executor, counting("ranks") as progress:
         digests, unread = gather(tasks, executor, progress)
