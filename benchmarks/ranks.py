@@ -183,7 +183,8 @@ def reduce_folder(folder: Path) -> None:
     size = sum(len(one.content) for one in digests)
     print(
         f"{len(digests)} digests of {size / len(digests) / 1e3:.0f} kB, "
-        f"{found.job.cells.height:,} parts of {found.job.found.height:,} collectives: "
+        f"{found.job.cells.height:,} parts of {found.job.collectives.height:,}"
+        " collectives: "
         f"{seconds:.1f} s, peak {peak / 1e9:.2f} GB on {cores()} cores"
     )
 

@@ -60,8 +60,8 @@ class DiffResult(Result):
     def text(self, *, width: int | None = None, color: bool = False) -> str:
         """Return the text for a terminal of this width."""
         full = _report(self.compared, "full")
-        shown = full(self.compared, self.broken, width=width, color=color)
-        return named(self.packs) + shown
+        text = full(self.compared, self.broken, width=width, color=color)
+        return named(self.packs) + text
 
     def json(self) -> str:
         """Return the JSON."""
@@ -77,13 +77,13 @@ class DiffResult(Result):
         return ()
 
 
-def _report(found: Compared, form: str) -> Callable[..., str]:
+def _report(compared: Compared, form: str) -> Callable[..., str]:
     """Return what writes a comparison in a form."""
     from traceq.differ.compare import Diff, MemoryChange  # noqa: PLC0415
 
-    if isinstance(found, Diff):
+    if isinstance(compared, Diff):
         return import_module(f"traceq.report.diff.{form}").render
-    module = "snapshots" if isinstance(found, MemoryChange) else "jobs"
+    module = "snapshots" if isinstance(compared, MemoryChange) else "jobs"
     return getattr(import_module(f"traceq.report.diff.{module}"), form)
 
 
@@ -195,11 +195,11 @@ def _jobs(two: tuple[Path, Path], rules: Rules | None, options: LintOptions) -> 
     return compare_jobs(*halves)
 
 
-def _in_repository(found: Compared, root: Path | None) -> Compared:
+def _in_repository(compared: Compared, root: Path | None) -> Compared:
     """Return the comparison with the files of the repository in its findings."""
     folder = root or find_root(Path.cwd())
     if folder is None:
-        return found
+        return compared
     repository = read_repository(folder)
     changes = tuple(
         replace(
@@ -207,9 +207,9 @@ def _in_repository(found: Compared, root: Path | None) -> Compared:
             before=change.before and located_finding(change.before, repository),
             after=change.after and located_finding(change.after, repository),
         )
-        for change in found.findings.changes
+        for change in compared.findings.changes
     )
-    return replace(found, findings=replace(found.findings, changes=changes))
+    return replace(compared, findings=replace(compared.findings, changes=changes))
 
 
 def _warn_of_crashes(outcomes: Sequence[Outcome]) -> None:
@@ -262,7 +262,7 @@ def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outc
 
 
 def _compare(
-    two: tuple[Recording, Recording], found: tuple[Half | Outcome, Half | Outcome]
+    two: tuple[Recording, Recording], halves: tuple[Half | Outcome, Half | Outcome]
 ) -> Diff | MemoryChange:
     from traceq.differ.compare import (  # noqa: PLC0415 - see _NEEDED
         Half,
@@ -270,7 +270,7 @@ def _compare(
         compare_snapshots,
     )
 
-    first, second = found
+    first, second = halves
     if isinstance(first, Half) and isinstance(second, Half):
         _warn_of_crashes([first.outcome, second.outcome])
         tell("comparing")
@@ -290,15 +290,15 @@ def _local(two: tuple[Path, Path], options: LoadOptions) -> tuple[Path, Path]:
     return _here(two[0], options), _here(two[1], options)
 
 
-def _here(given: Path, options: LoadOptions) -> Path:
-    with reading(given.name) as progress:
-        here = local(given, cache=options.use_cache, progress=progress)
+def _here(path: Path, options: LoadOptions) -> Path:
+    with reading(path.name) as progress:
+        here = local(path, cache=options.use_cache, progress=progress)
     if not here.exists():
         _recording(here, None, options)
     return here
 
 
-def _recording(given: Path, step_ns: int | None, options: LoadOptions) -> Recording:
+def _recording(path: Path, step_ns: int | None, options: LoadOptions) -> Recording:
     from traceq.api.start_up import (  # noqa: PLC0415
         warn_of_start,
     )
@@ -306,7 +306,7 @@ def _recording(given: Path, step_ns: int | None, options: LoadOptions) -> Record
         load_recording,
     )
 
-    recording = load_recording(given, options)
+    recording = load_recording(path, options)
     if recording.trace:
-        warn_of_start(given, recording.trace)
+        warn_of_start(path, recording.trace)
     return replace(recording, step_ns=step_ns or recording.step_ns)

@@ -35,7 +35,9 @@ class JobResult(Result):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings on the job, worst first."""
-        return tuple(one for found in self.report.outcomes for one in found.findings)
+        return tuple(
+            one for outcome in self.report.outcomes for one in outcome.findings
+        )
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:
         """Return the text for a terminal of this width."""

@@ -67,7 +67,9 @@ class LintResult(Result):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all recordings, the worst of each first."""
-        return tuple(one for found in self.report.outcomes for one in found.findings)
+        return tuple(
+            one for outcome in self.report.outcomes for one in outcome.findings
+        )
 
     @property
     def failing(self) -> tuple[Finding, ...]:
@@ -83,8 +85,8 @@ class LintResult(Result):
         self, *, width: int | None = None, color: bool = False, verbose: bool = False
     ) -> str:
         """Return the text for a terminal of this width; verbose: minor ones in full."""
-        shown = lint_full.render(self.report, width=width, color=color, verbose=verbose)
-        return named(self.packs) + shown
+        text = lint_full.render(self.report, width=width, color=color, verbose=verbose)
+        return named(self.packs) + text
 
     def json(self) -> str:
         """Return the JSON."""
@@ -185,12 +187,14 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
     folder = options.root or find_root(Path.cwd())
     config = options.config
     with _listed(folder) as listing:
-        known = known_findings(options.baseline)
+        baseline = known_findings(options.baseline)
         tasks, unread = _tasks(files, options)
         rules = _load(tasks, options, alone=len(tasks) == 1 and not unread)
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, rules, config)
-        report = without_known(Report.of(outcomes, config.fail_on, config.allow), known)
+        report = without_known(
+            Report.of(outcomes, config.fail_on, config.allow), baseline
+        )
         tell("writing")
         asked = options.root is not None
         report, outside = _in_repository(report, listing, asked=asked)
@@ -209,14 +213,14 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
 def _tasks(files: Sequence[Path], options: LintOptions) -> tuple[list[_Task], int]:
     """Return the programs of files with what is known of them, and how many are not."""
     use_cache, labels = options.load.use_cache, options.labels
-    given, unread = programs(files, cache=use_cache)
+    recordings, unread = programs(files, cache=use_cache)
     if labels:
-        labels.refuse_unused([*files, *_places(given)])
+        labels.refuse_unused([*files, *_places(recordings)])
     cached = use_cache and not options.tables
     code = cache_key.code_of(options.config.packs) if cached else ""
     subjects = [
-        cache_key.Subject(one, options.log, _said(labels, one) or options.step_ns)
-        for one in given
+        cache_key.Subject(one, options.log, _step_ns(labels, one) or options.step_ns)
+        for one in recordings
     ]
     return [_Task(one, code, options) for one in subjects], unread
 
@@ -252,18 +256,18 @@ class _Listing(Thread):
     def __init__(self, root: Path) -> None:
         super().__init__(daemon=True)
         self._root = root
-        self._found: Repository | None = None
+        self._repository: Repository | None = None
         self.start()
 
     def run(self) -> None:
         # What goes wrong here does so again, and is told, where it is needed.
         with suppress(Exception):
-            self._found = read_repository(self._root)
+            self._repository = read_repository(self._root)
 
     def repository(self) -> Repository:
         """Wait for the list, and return it."""
         self.join()
-        return self._found or read_repository(self._root)
+        return self._repository or read_repository(self._root)
 
 
 class _Task:
@@ -310,13 +314,13 @@ def _linted(
     return [task.outcome for task in tasks if task.outcome]
 
 
-def _said(labels: Labels | None, program: Program) -> int | None:
+def _step_ns(labels: Labels | None, program: Program) -> int | None:
     """Return the step time that the user says of one recording."""
     return labels.step_ns(Path(program.name)) if labels else None
 
 
-def _places(given: Sequence[Program]) -> list[Path]:
-    return [Path(program.name) for program in given]
+def _places(recordings: Sequence[Program]) -> list[Path]:
+    return [Path(program.name) for program in recordings]
 
 
 def known_findings(baseline: Path | None) -> list[Known]:

@@ -53,11 +53,11 @@ class Profile:
     @property
     def folder(self) -> Path:
         """The run folder, which all commands read."""
-        found: Path | None = self._recording.folder
-        if found is None:
+        folder: Path | None = self._recording.folder
+        if folder is None:
             msg = "nothing is recorded yet: write `with traceq.profile() as run:`"
             raise UsageError(msg)
-        return found
+        return folder
 
     @property
     def done(self) -> bool:

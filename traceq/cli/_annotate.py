@@ -45,7 +45,7 @@ def annotated_job(paths: list[Path], file: Path, how: Annotating) -> str:
     name = str(paths[0])
     outcome = lint_job(name, analysis, load_rules(config.packs), config).outcomes[0]
     job = analysis.job
-    for sentence in job.said:
+    for sentence in job.notices:
         output.say(sentence)
 
     def loaded(row: int) -> Trace | None:

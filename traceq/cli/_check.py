@@ -55,14 +55,14 @@ class Checking:
 
 def compared(folders: list[Path], how: Checking) -> list[FixtureResult]:
     """Return what differs, for each fixture."""
-    found = [one for place in folders for one in _found(place)]
+    fixtures = [one for place in folders for one in _fixtures_or_job(place)]
     if how.against:
-        return [_checked_against(found, how.against, how)]
+        return [_checked_against(fixtures, how.against, how)]
     if how.running:
         with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
             to = how.running.runs or Path(temporary)
-            return [_ran(one, how, how.running, to) for one in found]
-    return [_checked(folder, how) for folder in found]
+            return [_ran(one, how, how.running, to) for one in fixtures]
+    return [_checked(folder, how) for folder in fixtures]
 
 
 def _checked_against(
@@ -74,14 +74,14 @@ def _checked_against(
         raise UsageError(msg)
     (folder,) = folders
     if _are_jobs(folder, against, how.lint.step_ns):
-        known, job = (analysed_job(path, how.lint.load) for path in (folder, against))
-        return check_job_against(folder, known, job, how.rules, how.lint.config)
+        before, job = (analysed_job(path, how.lint.load) for path in (folder, against))
+        return check_job_against(folder, before, job, how.rules, how.lint.config)
     new = load_recording(against, how.lint.load)
     new = replace(new, step_ns=how.lint.step_ns or new.step_ns)
     return check_against(folder, new, how.rules, how.lint.config)
 
 
-def _found(place: Path) -> list[Path]:
+def _fixtures_or_job(place: Path) -> list[Path]:
     """Return the fixtures at or below a place, or the job that it is."""
     try:
         return find_fixtures([place])

@@ -115,8 +115,11 @@ def _scaled(
     for summary in summaries:
         value = _value(summary, label)
         place = str(summary.run.folder) if summary.run else summary.facts.path
-        known = by_run.get(place)
-        if known is None or known[1].peak["allocated"] < summary.peak["allocated"]:
+        fullest_yet = by_run.get(place)
+        if (
+            fullest_yet is None
+            or fullest_yet[1].peak["allocated"] < summary.peak["allocated"]
+        ):
             by_run[place] = (value, summary)
     pairs = sorted(by_run.values(), key=lambda pair: pair[0])
     values = [value for value, _ in pairs]
@@ -146,9 +149,9 @@ def _value(summary: MemorySummary, label: str) -> float:
     text = summary.labels.get(label)
     place = summary.run.folder if summary.run else summary.name
     if text is None:
-        known = ", ".join(summary.labels) or "none"
+        names = ", ".join(summary.labels) or "none"
         msg = (
-            f"{place} has no label {label} (it has {known}): record it with traceq"
+            f"{place} has no label {label} (it has {names}): record it with traceq"
             f" collect --label {label}=VALUE, or give --label FILE:{label}=VALUE"
         )
         raise UsageError(msg)

@@ -113,7 +113,7 @@ def command(
     )
     if len(paths) == 1 and is_job(paths[0]):
         ranks = analysed_files(paths, options)
-        if ranks.analysis.job.found.height:
+        if ranks.analysis.job.collectives.height:
             write_file(file, ranks_page(ranks.analysis, ranks.report))
             output.say(f"written to {file}")
             return

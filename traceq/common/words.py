@@ -113,9 +113,9 @@ def listed(texts: Sequence[str], most: int = 3) -> str:
     >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
     ('a, b', 'a, b, c and 2 more')
     """
-    shown = ", ".join(texts[:most])
+    first = ", ".join(texts[:most])
     rest = len(texts) - most
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return f"{first} and {rest} more" if rest > 0 else first
 
 
 def rule_name(of_class: str) -> str:

@@ -118,10 +118,10 @@ def causes_of(
     missing = tuple(_Share(ns=scale.missing_ns, sure=scale.sure) for scale in scales)
     groups[("missing",)] = _Sum("not in the trace", "idle")
     groups[("missing",)].add(missing)
-    found = [group.cause() for group in groups.values()]
+    causes = [group.cause() for group in groups.values()]
     return tuple(
         sorted(
-            (one for one in found if one.before.ns or one.after.ns),
+            (one for one in causes if one.before.ns or one.after.ns),
             key=lambda one: (-abs(one.sure_ns), -abs(one.ns), one.kind, repr(one)),
         )
     )
@@ -417,10 +417,10 @@ def _idle_share(
 
 
 def _numbered(side: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
+    by_number: dict[int, list[dict[str, Any]]] = {}
     for row in side.iter_rows(named=True):
-        found.setdefault(row["match"], []).append(row)
-    return found
+        by_number.setdefault(row["match"], []).append(row)
+    return by_number
 
 
 def _kernels(

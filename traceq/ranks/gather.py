@@ -74,7 +74,7 @@ def gather(
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[Digest], list[Unread]]:
     """Return the digests, in the order of the tasks, and what could not be read."""
-    found = run_all(executor, digest_of, tasks, progress)
-    digests = [Digest(one) for one in found if isinstance(one, bytes)]
-    unread = [Unread(one.name, one.why) for one in found if isinstance(one, Failed)]
+    results = run_all(executor, digest_of, tasks, progress)
+    digests = [Digest(one) for one in results if isinstance(one, bytes)]
+    unread = [Unread(one.name, one.why) for one in results if isinstance(one, Failed)]
     return digests, unread

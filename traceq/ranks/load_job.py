@@ -30,10 +30,10 @@ def is_job(path: Path) -> bool:
     try:
         if is_run(path):
             return len(ranks_of(path)) > 1
-        found = found_in(path, say=lambda _: None)
+        inside = found_in(path, say=lambda _: None)
     except TraceqError:
         return False
-    return sum(one.trace is not None for one in found) > 1
+    return sum(one.trace is not None for one in inside) > 1
 
 
 def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:
@@ -41,8 +41,8 @@ def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | No
     # Files on other machines are fetched where they are read.
     remote = [path for path in paths if isinstance(path, Url)]
     here = [path for path in paths if not isinstance(path, Url)]
-    found = traces(here, cache=cache)[0] if here else []
-    ranks = [(path, rank) for path in found for rank in ranks_of(path)]
+    local = traces(here, cache=cache)[0] if here else []
+    ranks = [(path, rank) for path in local for rank in ranks_of(path)]
     return ranks + [(path, None) for path in remote]
 
 
@@ -64,11 +64,11 @@ def analysed(
 
 def analysed_job(path: Path, options: LoadOptions) -> Analysis:
     """Return the one job of a folder; refuse traces that have nothing in common."""
-    found = analysed([path], options)
-    if not found.job.found.height:
+    analysis = analysed([path], options)
+    if not analysis.job.collectives.height:
         msg = (
-            f"{path} has {found.job.ranks.height} traces without a collective that two"
-            " of them recorded: give one of them, or the ranks of one job"
+            f"{path} has {analysis.job.ranks.height} traces without a collective that"
+            " two of them recorded: give one of them, or the ranks of one job"
         )
         raise InputError(msg)
-    return found
+    return analysis

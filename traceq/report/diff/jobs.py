@@ -319,7 +319,7 @@ def _side_data(side: JobSide) -> dict[str, Any]:
         "step": asdict(side.step) if side.step else None,
         "steps": side.analysis.steps,
         "window_ns": job.window_ns,
-        "collectives": job.found.height,
+        "collectives": job.collectives.height,
     }
 
 

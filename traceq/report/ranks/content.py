@@ -69,7 +69,7 @@ def content(found: Analysis) -> RanksContent:
             tables=tuple(table for table in tables if table.rows),
         ),
         tuple(_heat(found)),
-        tuple(map(printable, found.job.said)),
+        tuple(map(printable, found.job.notices)),
     )
 
 
@@ -78,7 +78,7 @@ def verdict(found: Analysis) -> str:
     step = found.job.step_ns
     took = step or found.whatifs.took
     unit = "a step" if step else "the window"
-    if not found.job.found.height:
+    if not found.job.collectives.height:
         return "Nothing can be said: no collective was recorded by two ranks."
     if not found.stragglers:
         least = found.whatifs.all.saved_ns / found.whatifs.took
@@ -158,7 +158,7 @@ def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
     by = [f"{count} by {how}" for how, count in job.matched_by.items() if count]
     yield (
         "matched",
-        f"{counted(job.found.height, 'collective')} ({', '.join(by) or 'none'})"
+        f"{counted(job.collectives.height, 'collective')} ({', '.join(by) or 'none'})"
         + (f", {job.unmatched} parts of others" if job.unmatched else ""),
     )
     errors = job.ranks["error"].drop_nulls()

@@ -51,16 +51,16 @@ def _data(found: Analysis) -> dict[str, Any]:
         "all_at_median_ns": whatifs.ideal,
         "slowdown": whatifs.slowdown,
         "matched": {
-            "collectives": job.found.height,
+            "collectives": job.collectives.height,
             "by": dict(job.matched_by),
             "unmatched_parts": job.unmatched,
         },
-        "notes": list(job.said),
+        "notes": list(job.notices),
         "stragglers": [_straggler(one, numbers) for one in found.stragglers],
         "what_if": [_whatif(one, numbers) for one in (whatifs.all, *found.changes)],
         "ranks": _ranks(found),
-        "collectives": job.found.drop("lane", "token", "first_rank", "soonest")
-        .with_columns(late=job.ranks["number"].gather(job.found["late"]))
+        "collectives": job.collectives.drop("lane", "token", "first_rank", "soonest")
+        .with_columns(late=job.ranks["number"].gather(job.collectives["late"]))
         .to_dicts(),
         "links": found.rates.to_dicts(),
         "pipeline": asdict(found.pipeline) if found.pipeline else None,

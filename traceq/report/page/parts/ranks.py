@@ -218,7 +218,7 @@ def _late_spans(found: Analysis) -> dict[int, list[tuple[float, float]]]:
     That is from when half of the ranks have come to when it comes.
     """
     job = found.job
-    begin, window = lowest(job.found["end"]), job.window_ns
+    begin, window = lowest(job.collectives["end"]), job.window_ns
     half = pl.col("start").quantile(0.5, "lower").over("instance")
     held = (
         job.cells.select("rank", "start", half=half)
