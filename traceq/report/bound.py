@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from traceq.common.safe_text import printable
 from traceq.common.units import share, time
 from traceq.common.words import counted
+from traceq.model.host_work import OPERATORS, UNKNOWN, host_work_name
 from traceq.report.base.text import of_function, styled
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ FILL = {
     "copying to or from the host": "░",
     "between kernels": "╌",
 }
-OPERATORS = "operators"
-UNKNOWN = "unknown"
 # A letter for each thing that the host does, so that a bar reads without colour.
 LETTERS = {
     OPERATORS: "o",
@@ -60,27 +59,6 @@ LETTERS = {
     "launching": "l",
     "running operators": "o",
     "running Python": "p",
-}
-# Phrases for what the GPU waits for, where the kind itself does not fit.
-_WAITED_FOR = {
-    OPERATORS: "operator dispatch",
-    "loading kernels": "kernel loading",
-    "launches": "kernel launches",
-    "Python": "Python code",
-    "Python with its libraries": "Python code and the libraries it calls",
-    "Python of libraries": "Python code of libraries",
-    "module calls": "nn.Module call overhead",
-    "Python of the optimizer": "Python code of the optimizer",
-    "autograd engine": "the autograd engine",
-    "loading data": "data loading",
-    "compiling": "compilation",
-    "capturing CUDA graphs": "CUDA graph capture",
-    "waiting for the GPU": "synchronization",
-    "copies that block": "blocking copies",
-    "waiting for locks and I/O": "locks and I/O",
-    "allocating memory": "memory allocation",
-    "communicating through the host": "communication through the host",
-    UNKNOWN: "unknown host work",
 }
 _IDLE = "·"
 _OTHERS = "x"
@@ -133,7 +111,7 @@ def entry(largest: Entry, part: str = "") -> str:
         note = counted(round(largest.calls), "op")
     figures = ", ".join(filter(None, (note, part)))
     details = "; ".join(filter(None, (figures, _largest_line(largest))))
-    phrase = _WAITED_FOR.get(kind, kind)
+    phrase = host_work_name(kind)
     return f"{phrase} ({details})" if details else phrase
 
 
@@ -169,7 +147,7 @@ def bar(bound: Bound) -> str:
     rows = parts(bound)
     least = _WORTH_NAMING * found.step_ns
     shown = [
-        (_GLYPHS.get(cause, _IDLE), cause_name(cause), ns)
+        (_GLYPHS.get(cause, _IDLE), printable(host_work_name(cause)), ns)
         for cause, ns in rows
         if ns >= least
     ]
