@@ -99,7 +99,7 @@ class Obstacle:
     accumulation), a layer that torch.compile does not capture, or a loop of the model
     that it unrolls."""
     count: float
-    """How many there are a step; of launches, by how many steps differ; of a loop, how
+    """Number per step; of launches, by how many steps differ; of a loop, how
     many iterations it has."""
     name: str = ""
     """The op that most of them are of."""

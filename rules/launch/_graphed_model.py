@@ -52,15 +52,15 @@ class GraphedModel:
     modules: pl.Series | None
     """Its modules; ``None`` where none were recorded, or each is too small alone."""
     windows: pl.DataFrame
-    """When it runs, ``start`` and ``end``; with modules, the steps."""
+    """Times of its runs, ``start`` and ``end``; with modules, the steps."""
     kernels: pl.Series
     """The ids of its kernels."""
     host_share: float
-    """What goes of the host's time for it; 0 if calling it takes as long."""
+    """Host time that is removed; 0 if calling it takes as long."""
     node_share: float
-    """How much of what the autograd engine runs is its."""
+    """Fraction of the autograd engine's work that is its own."""
     is_function: bool = False
-    """Whether it is a function that calls modules, as those of a list."""
+    """True if it is a function that calls modules, as those of a list."""
 
     def are_in_windows(self, trace: Trace, found: pl.DataFrame) -> pl.Series:
         """Return which of these are its, by their ``start`` and ``op``."""

@@ -45,18 +45,18 @@ class Message:
 
     subject: str
     pattern: str
-    """What to look for in a line, in the syntax that Python and Polars share."""
+    """Pattern of the line, in the syntax that Python and Polars share."""
     means: str
     """The finding's message."""
     advice: str
     explains: tuple[str, ...] = ()
     severity: Severity | None = None
     details: tuple[str, ...] = ()
-    """What else to look for, in this line and those after it."""
+    """Second pattern, in this line and those after it."""
     to_confirm: bool = False
-    """Whether it only matters if the trace has one of the findings it explains."""
+    """True if it only matters with one of the findings it explains."""
     lines: int = _LINES
-    """How many lines it may have."""
+    """Maximum number of its lines."""
 
 
 def findings(
@@ -84,7 +84,7 @@ class Hit:
     whole: str
     """All its lines, without what loggers write before each."""
     count: int
-    """How often it is printed in these words."""
+    """Number of times that it is printed in these words."""
 
     @property
     def frame(self) -> str | None:

@@ -37,7 +37,7 @@ _NORMS = (_RMS, "aten::layer_norm", "aten::group_norm")
 _CAST = "aten::_to_copy"
 _FUSED = (_FUSED_RMS, "aten::native_layer_norm", "aten::native_group_norm")
 OF_KERNELS = ("id", "op", "ts", "dur")
-"""What ``grouped`` is told of kernels, which have dozens of columns."""
+"""Columns of kernels that ``grouped`` needs, of dozens."""
 
 
 def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceq.linter import View
 
 DECODE = "@execute_context_0(0)_generation_16(16)"
-"""How vLLM names an iteration that makes a token for each of 16 requests."""
+"""vLLM's name of an iteration that makes a token for each of 16 requests."""
 _TRANSFORMERS = "transformers/generation/"
 # Other files of it: a program may have a folder of the same name.
 _OF_TRANSFORMERS = (

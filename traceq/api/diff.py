@@ -43,7 +43,7 @@ _NEEDED = ("traceq.differ.compare", "traceq.report.diff.full")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DiffResult(Result):
-    """How two recordings differ: of two traces, two memory snapshots or two jobs."""
+    """Changes from one recording to another: traces, memory snapshots or jobs."""
 
     compared: Compared
     """The numbers, the causes and the findings, before and after."""

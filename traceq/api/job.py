@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobResult(Result):
-    """What the ranks of a job wait for, and what rules find among them."""
+    """Waits of a job's ranks, and the findings on the job."""
 
     analysis: Analysis
     """The ranks, what they wait for and why, and the job with each cause removed."""

@@ -48,7 +48,7 @@ class LintResult(Result):
     report: Report
     """By recording: the findings, what bounds the step, skipped rules and why."""
     recordings: tuple[Recording, ...]
-    """What was linted, with its tables: as long as the result is kept, so are they.
+    """The recordings with their tables, which live as long as the result.
     None if they were not asked for."""
     packs: tuple[Path, ...] = ()
     """Folders of rules other than traceq's own."""
@@ -57,7 +57,7 @@ class LintResult(Result):
     loaded: Rules | None = None
     """The rules that ran; none if what they found before came from the cache."""
     not_in_repository: str = ""
-    """Which files of places are not in it, as a sentence."""
+    """Sentence on the files of places that are not in it."""
 
     @property
     def rules(self) -> Rules:
@@ -78,7 +78,7 @@ class LintResult(Result):
 
     @property
     def clean(self) -> bool:
-        """Whether all was read, no rule crashed, and no finding fails."""
+        """True if all was read, no rule crashed, and no finding fails."""
         return not (self.failing or self.unread or self.report.crashed)
 
     def text(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemoryResult(Result):
-    """What holds the memory, one summary for each GPU of a snapshot."""
+    """Summaries of memory snapshots, one for each GPU."""
 
     summaries: tuple[MemorySummary, ...]
 

@@ -61,12 +61,12 @@ class Profile:
 
     @property
     def done(self) -> bool:
-        """Whether all is recorded, so that the loop may end."""
+        """True if all is recorded, so that the loop may end."""
         return bool(self._recording.done)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What was not recorded, and why."""
+        """Sentences on what was not recorded, and why."""
         return tuple(self._recording.missing)
 
     def lint(self, **options: Any) -> LintResult:  # noqa: ANN401 - those of lint

@@ -28,7 +28,7 @@ _TWO = 2
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RegionsResult(Result):
-    """What each region or module costs, and how two differ."""
+    """Costs of the regions or modules, and the comparison of two."""
 
     shown: report.Shown
     """The regions of each trace, and those that are compared."""

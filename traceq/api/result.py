@@ -24,16 +24,16 @@ Names: TypeAlias = "Name | Iterable[Name]"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What the command line prints, as an object.
+    """Result of a command, as an object.
 
     ``str()`` is the terminal's text without colour, ``to_dict()`` what ``--format
     json`` writes, and a notebook shows it as HTML.
     """
 
     notes: tuple[str, ...] = ()
-    """What the command line says beside the result: what could not be read, say."""
+    """Notices that the command prints beside the result, as on unreadable files."""
     unread: int = 0
-    """How many files could not be read, of several; ``notes`` say why. One alone
+    """Number of unreadable files, of several; ``notes`` say why. One alone
     raises."""
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:

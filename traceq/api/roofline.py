@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RooflineResult(Result):
-    """How far each op of a step is from what the GPU can do."""
+    """Distance of each op of a step from the GPU's peaks."""
 
     shown: report.Shown
     """The ops, the GPU's peaks, and what a step loses."""

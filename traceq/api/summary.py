@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SummaryResult(Result):
-    """Where the time goes, one summary a trace."""
+    """Summaries of the time of a step, one for each trace."""
 
     summaries: tuple[Summary, ...]
     """In the order of the paths, and of the ranks of a run."""

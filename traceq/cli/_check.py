@@ -33,10 +33,10 @@ _NOT_RUN = (
 
 @dataclass(frozen=True)
 class Running:
-    """How to run programs."""
+    """Options for running programs."""
 
     runs: Path | None
-    """Where to keep what was recorded, if anywhere."""
+    """Folder for the recorded runs; they are deleted if none."""
     cpu: bool
     timeout_s: float
 

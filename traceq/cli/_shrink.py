@@ -40,7 +40,7 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class _Source:
-    """What was given, and what is known of how it was made."""
+    """The recording to shrink, and its origin."""
 
     recording: ShrinkInput
     origin: dict[str, Any] = field(default_factory=dict)

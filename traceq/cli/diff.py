@@ -34,7 +34,7 @@ _BROKEN = 1
 
 
 class Format(str, Enum):
-    """How to write the comparison."""
+    """Formats of the comparison."""
 
     full = "full"
     concise = "concise"

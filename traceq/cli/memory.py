@@ -30,7 +30,7 @@ _TWO = 2
 
 
 class Format(str, Enum):
-    """How to write it."""
+    """Formats of the summary."""
 
     text = "text"
     json = "json"

@@ -68,7 +68,7 @@ def say(text: str) -> None:
 
 
 class _Current:
-    """What is on the screen now, if anything."""
+    """State of the screen: the command and its progress display."""
 
     command = ""
     quiet = False

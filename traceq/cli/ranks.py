@@ -32,7 +32,7 @@ _FOUND = 1
 
 
 class Format(str, Enum):
-    """How to write it."""
+    """Formats of the verdict."""
 
     text = "text"
     json = "json"

@@ -22,7 +22,7 @@ from traceq.cli.options import (
 
 
 class By(str, Enum):
-    """What a region is."""
+    """Kinds of regions."""
 
     region = "region"
     module = "module"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """How to write it."""
+    """Formats of the summary."""
 
     text = "text"
     json = "json"

@@ -29,7 +29,7 @@ __all__ = [
 
 # Rarer than this is not written as a number of steps.
 MODULE_LEVEL = "<module>"
-"""What Python calls the function that a file's own statements are in."""
+"""Python's name of the function that holds a file's top-level statements."""
 _MOST_STEPS = 1000
 # The number of an instance, in the syntax that Python and Polars share.
 _INSTANCE = r"_[0-9]+(/|$)"

@@ -75,7 +75,7 @@ class _Files(Struct, frozen=True):
 
     @property
     def one_program(self) -> bool:
-        """Whether all of them belong to one program."""
+        """True if all of them belong to one program."""
         return len(self.traces) <= 1 and len(self.snapshots) <= 1
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ class DisplayPath(_Base):
 
 
 class Url(DisplayPath):
-    """What a user typed that is on another machine; it is no file here."""
+    """Path to a file on another machine, as the user typed it."""
 
     url: str
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traceq.inputs.display_path import Url
 
 MOST_BYTES = 64 << 30
-"""How much is fetched at most."""
+"""Largest file that is fetched, in bytes."""
 _BLOCK = 4 << 20
 _LONGEST_NAME = 100
 _SILENCE_S = 60

@@ -62,7 +62,7 @@ class ShrinkInput:
     recording: Recording | None = None
     """The same as check reads it, with what else is known of the run."""
     keep_regions: bool = False
-    """Whether regions keep their texts."""
+    """True if regions keep their texts."""
 
     @property
     def name(self) -> Path | None:
@@ -101,7 +101,7 @@ class Shrunk:
 
 @dataclass(frozen=True)
 class _Clean:
-    """What is read, and the same without what may be private."""
+    """The trace as read, and without what may be private."""
 
     loaded: Trace | None
     memory: dict[int, Snapshot]
