@@ -102,8 +102,8 @@ def loading_ns(view: View) -> float:
 def called_in(calls: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
     """Return the Python calls that begin and end in one of the regions."""
     around = regions.select("thread", start="start", until="end")
-    found = asof(calls.with_columns(end=END), around, "ts", "start", by="thread")
-    return found.filter(pl.col("end") <= pl.col("until"))
+    joined = asof(calls.with_columns(end=END), around, "ts", "start", by="thread")
+    return joined.filter(pl.col("end") <= pl.col("until"))
 
 
 def waited_ns(view: View, regions: pl.DataFrame) -> int | None:

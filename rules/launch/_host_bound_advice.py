@@ -162,9 +162,9 @@ def evidence(
 
 def trainer_of(view: View) -> tuple[str, str] | None:
     """Return how the trainer that calls the model compiles it, and an example of it."""
-    for name, told, example in _TRAINERS:
+    for name, advice, example in _TRAINERS:
         if has_like(view.trace.frames, name):
-            return told, example
+            return advice, example
     return None
 
 

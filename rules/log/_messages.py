@@ -89,8 +89,8 @@ class Hit:
     @property
     def frame(self) -> str | None:
         """The number of the compiled function that it is about."""
-        found = re.match(_FRAME_ID, self.text)
-        return found[1] if found else None
+        match = re.match(_FRAME_ID, self.text)
+        return match[1] if match else None
 
     @property
     def evidence(self) -> Evidence:
@@ -161,13 +161,13 @@ def _groups(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def place_of(found: Mapping[str, str]) -> Place:
+def place_of(parts: Mapping[str, str]) -> Place:
     """Return the place that the groups of a message name, if it is the user's."""
-    file = found.get("file")
+    file = parts.get("file")
     if not file or re.search(_LIBRARY, file):
         return NOWHERE
-    line = int(found.get("line", 0)) or None
-    return Place(file, line, found.get("function"), line_is="call")
+    line = int(parts.get("line", 0)) or None
+    return Place(file, line, parts.get("function"), line_is="call")
 
 
 def frames_of(whole: str) -> list[Place]:
@@ -185,8 +185,8 @@ def resumed(function: str) -> str:
     >>> resumed("torch_dynamo_resume_in_forward_at_60")
     'forward'
     """
-    found = re.match(_RESUME, function)
-    return found[1] if found else function
+    match = re.match(_RESUME, function)
+    return match[1] if match else function
 
 
 def _line(text: str, at: int, count: int) -> Evidence:

@@ -107,7 +107,7 @@ class ExposedCollective(Rule):
             if row["exposed"] < self.min_share * job.job.window_ns:
                 continue
             calls = row["calls"] / row["steps"]
-            found = self.finding(
+            finding = self.finding(
                 f"{row['kind']} {often(calls)} while no rank waits and no GPU computes",
                 subject=row["kind"],
                 count=calls,
@@ -126,7 +126,7 @@ class ExposedCollective(Rule):
                     ),
                 ],
             )
-            yield saving(found, job, _saved(job, row["kind"]))
+            yield saving(finding, job, _saved(job, row["kind"]))
 
 
 def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule

@@ -28,10 +28,10 @@ _METHODS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()"}
 
 def steady_iterations(view: View, *phases: str) -> pl.DataFrame:
     """Return the steady iterations of these phases; none where nothing is served."""
-    found = iterations(view.trace)
-    if not found.height:
-        return found
-    return found.filter(pl.col("phase").is_in(phases)).join(
+    every = iterations(view.trace)
+    if not every.height:
+        return every
+    return every.filter(pl.col("phase").is_in(phases)).join(
         view.steady.windows.select("step"), on="step", how="semi"
     )
 

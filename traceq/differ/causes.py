@@ -8,7 +8,10 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
+from traceq.analysis.base.assumptions import (
+    MAX_HOST_TIME_PER_LAUNCH_NS,
+    PROFILER_SLOWDOWN,
+)
 from traceq.analysis.time.host_activity import DISPATCH
 from traceq.differ.align import aligned
 from traceq.differ.host import APART, APART_IF_SAME
@@ -254,11 +257,12 @@ def _used(shares: Iterable[_Share]) -> Used:
 def _limit_launches(groups: dict[tuple[object, ...], _Sum]) -> None:
     """Move what launches cannot cost to what the host does for the same launches.
 
-    A launch more, with its op, takes at most MOST_LAUNCH_NS, and none is less.
+    A launch more, with its op, takes at most MAX_HOST_TIME_PER_LAUNCH_NS, and none is
+    less.
     """
     for group in [one for one in groups.values() if one.kind == "launches"]:
         more, change = group.counted("launches"), group.launch_ns
-        most = MOST_LAUNCH_NS * more
+        most = MAX_HOST_TIME_PER_LAUNCH_NS * more
         beyond = change - min(max(change, min(most, 0.0)), max(most, 0.0))
         if not beyond:
             continue
