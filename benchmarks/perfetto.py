@@ -24,6 +24,7 @@ from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
+from traceq.linter.view import View
 from traceq.model.recording import Recording
 
 _SCRIPT = Path(__file__).with_name("perfetto.mjs")
@@ -67,7 +68,7 @@ def _compared(engine: str, path: Path, folder: Path) -> bool:
     trace = load(path, cache=False)
     outcome = lint([Recording(str(path), trace)], load_rules(), Config()).outcomes[0]
     file = folder / "annotated.json.gz"
-    write_annotated(trace, outcome, None, path, file)
+    write_annotated(View(trace), outcome, path, file)
     before, after = _text(path), _text(file)
     added = _events(after)[len(_events(before)) :]
     kinds = [event["ph"] for event in added]

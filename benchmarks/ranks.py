@@ -29,6 +29,7 @@ import polars as pl
 from files import make
 
 from traceq.inputs.load_trace import load
+from traceq.inputs.options import UNCACHED
 from traceq.ranks.analysis import analyse
 from traceq.ranks.digest import Digest, digest_of
 from traceq.ranks.executors.local import Workers, cores
@@ -182,7 +183,8 @@ def reduce_folder(folder: Path) -> None:
     size = sum(len(one.content) for one in digests)
     print(
         f"{len(digests)} digests of {size / len(digests) / 1e3:.0f} kB, "
-        f"{found.job.cells.height:,} parts of {found.job.found.height:,} collectives: "
+        f"{found.job.cells.height:,} parts of {found.job.collectives.height:,}"
+        " collectives: "
         f"{seconds:.1f} s, peak {peak / 1e9:.2f} GB on {cores()} cores"
     )
 
@@ -236,7 +238,7 @@ def _print_files(
 def pool(paths: list[Path]) -> None:
     """Digest files by processes, and print what that took."""
     start = time.perf_counter()
-    tasks = digest_tasks([(path, None) for path in paths], findings=False, cache=False)
+    tasks = digest_tasks([(path, None) for path in paths], UNCACHED, findings=False)
     with Workers(len(paths)) as executor:
         run_all(executor, digest_of, tasks)
     seconds = time.perf_counter() - start

@@ -22,6 +22,7 @@ from traceq.annotate.counters import counters
 from traceq.annotate.trace import write_annotated
 from traceq.errors import InputError, UsageError
 from traceq.inputs.load_trace import load
+from traceq.linter.view import View
 from traceq.model.recording import Recording
 from traceq.testing import draw, load_drawn
 
@@ -66,12 +67,12 @@ def _outcome() -> Outcome:
 def _drawn(source: Path, file: Path, steps: str | None = None) -> Annotated:
     """Annotate a file of the drawn trace."""
     trace = load(source, cache=False)
-    return write_annotated(trace, _outcome(), None, source, file, steps=steps)
+    return write_annotated(View(trace), _outcome(), source, file, steps=steps)
 
 
 def _annotated(source: Path, file: Path, steps: str | None = None) -> Annotated:
     return write_annotated(
-        loaded(source), linted(source), None, source, file, steps=steps
+        View(loaded(source)), linted(source), source, file, steps=steps
     )
 
 
@@ -353,7 +354,7 @@ def test_what_is_added_takes_at_most_a_fiftieth(tmp_path: Path) -> None:
     """Of a file of a megabyte or more; a smaller one has room for all."""
     source, file = tmp_path / "trace.json", tmp_path / "annotated.json"
     source.write_bytes(_text(COPIES))
-    written = write_annotated(loaded(COPIES), linted(COPIES), None, source, file)
+    written = write_annotated(View(loaded(COPIES)), linted(COPIES), source, file)
     assert written.bytes_before > 1_000_000
     assert written.bytes_after <= 1.02 * written.bytes_before
     assert written.added.joined + written.added.left_out > 100
@@ -393,7 +394,7 @@ def test_what_is_packed_already_is_not_packed_again(level: int, tmp_path: Path) 
     """All but the last block stays as it is, whatever packed it."""
     source, file = tmp_path / "trace.json.gz", tmp_path / "annotated.json.gz"
     source.write_bytes(gzip.compress(_text(COPIES), level))
-    write_annotated(loaded(COPIES), linted(COPIES), None, source, file)
+    write_annotated(View(loaded(COPIES)), linted(COPIES), source, file)
     before, after = source.read_bytes(), file.read_bytes()
     kept = len(before) // 2
     assert after[:kept] == before[:kept]
@@ -405,7 +406,7 @@ def test_a_file_packed_in_parts_is_packed_again(tmp_path: Path) -> None:
     source, file = tmp_path / "trace.json.gz", tmp_path / "annotated.json.gz"
     text = _text(COPIES)
     source.write_bytes(gzip.compress(text[:1000]) + gzip.compress(text[1000:]))
-    write_annotated(loaded(COPIES), linted(COPIES), None, source, file)
+    write_annotated(View(loaded(COPIES)), linted(COPIES), source, file)
     assert _events(file)[: len(_events(COPIES))] == _events(COPIES)
 
 

@@ -151,13 +151,12 @@ def test_kernels_that_do_not_fit_are_left_out_shortest_first(job: Path) -> None:
     analysis = analysed(job)
     report = lint_job("job", analysis, bundled_rules(), Config())
     stream = io.BytesIO()
-    output = Output(stream, packed=False)
+    output = Output(stream, packed=False, most_text=6_000)
     written = write_one_file(
         analysis,
         report.outcomes[0],
         lambda rank: load(job / f"rank{rank}.json", cache=False),
         output,
-        most_text=6_000,
     )
     found = json.loads(stream.getvalue())["traceEvents"]
     assert written.left_out > 0

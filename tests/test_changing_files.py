@@ -22,7 +22,7 @@ from traceq.formats.unmodified_file import unchanged
 from traceq.inputs.load_trace import load
 from traceq.linter.config import Config
 from traceq.linter.pack import load_rules
-from traceq.shrink.shrink import Given, shrink
+from traceq.shrink.shrink import ShrinkInput, shrink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,7 +153,13 @@ def test_a_snapshot_that_changes_while_it_is_read_is_refused(
 @pytest.mark.real
 def test_shrink_reads_one_version(big: Path) -> None:
     with pytest.raises(InputError, match=CHANGED):
-        shrink(Given(big), load_rules(), Config(), limit=1, progress=once(replace, big))
+        shrink(
+            ShrinkInput(big),
+            load_rules(),
+            Config(),
+            limit=1,
+            progress=once(replace, big),
+        )
 
 
 def test_a_pipe_may_change(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from traceq.linter.need import Need
 from traceq.linter.pack import load_rules
 from traceq.linter.view import View
 from traceq.model.owners import NOBODY
-from traceq.shrink.shrink import Given, shrink
+from traceq.shrink.shrink import ShrinkInput, shrink
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace
@@ -261,7 +261,7 @@ def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> 
 @pytest.mark.real
 def test_a_small_trace_keeps_lines_and_modules_but_no_code(tmp_path: Path) -> None:
     (rank,) = read_run(_DATA / "conv").ranks
-    given = Given(
+    given = ShrinkInput(
         rank.trace, sources=rank.sources, compiled=rank.compiled_code, owners=NOBODY
     )
     rules = load_rules()

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from diffing import causes, diff_of, drawn_diff, half
 
-from traceq.analysis.base.assumptions import MOST_LAUNCH_NS
+from traceq.analysis.base.assumptions import MAX_HOST_TIME_PER_LAUNCH_NS
 from traceq.differ.compare import compare
 from traceq.differ.kinds import ALL_OVER
 from traceq.differ.steps import Step, significant, typical
@@ -295,7 +295,7 @@ def test_a_launch_more_costs_no_more_than_a_launch_can() -> None:
     (launches,) = [cause for cause in diff.causes if cause.kind == "launches"]
     (same,) = [cause for cause in diff.causes if cause.kind == "same launches"]
     assert launches.after.launches == 1
-    assert launches.ns == MOST_LAUNCH_NS
+    assert launches.ns == MAX_HOST_TIME_PER_LAUNCH_NS
     assert same.ns > 200_000
     assert sum(cause.ns for cause in diff.causes) == pytest.approx(diff.change_ns)
 

@@ -17,7 +17,7 @@ from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
 from traceq.errors import InputError
 from traceq.inputs import remote
-from traceq.inputs.display_path import Shown, Url, typed, without_secrets
+from traceq.inputs.display_path import DisplayPath, Url, typed, without_secrets
 from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def test_a_url_keeps_its_slashes_and_file_is_a_path() -> None:
 def test_a_path_keeps_its_name_on_its_way_to_another_process(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     url = typed("https://host/a.json?sig=x")
-    shown = Shown.of(file, "x.zip: a.json")
+    shown = DisplayPath.of(file, "x.zip: a.json")
 
     for path in (shown, url):
         copy = pickle.loads(pickle.dumps(path))  # noqa: S301 - our own

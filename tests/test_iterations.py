@@ -15,6 +15,7 @@ from recordings import TRACES, path_of
 from traceq import load, regions, roofline
 from traceq.errors import UsageError
 from traceq.formats.chrome import read
+from traceq.inputs.options import LoadOptions
 from traceq.ranks.digest import Digest, digest_of
 from traceq.testing import draw, load_drawn
 
@@ -223,7 +224,9 @@ def test_regions_and_roofline_take_steps_from_what_they_are_told() -> None:
 def test_ranks_take_steps_from_what_they_are_told() -> None:
     trace = TRACES["attn_flash"]
     steps = [
-        Digest(digest_of(str(trace), steps_by=by, findings=False)).table("steps").height
+        Digest(digest_of(str(trace), options=LoadOptions(steps_by=by), findings=False))
+        .table("steps")
+        .height
         for by in ("profiler", "none")
     ]
 

@@ -33,7 +33,7 @@ def test_a_folder_labels_all_in_it() -> None:
 
 def test_a_file_and_a_value_may_have_colons_and_signs_of_their_own() -> None:
     labels = read_labels(["s3://bucket/one.json:note=a:b=c"])
-    (said,) = labels.said
+    (said,) = labels.entries
 
     assert (str(said.path), said.labels) == ("s3://bucket/one.json", {"note": "a:b=c"})
 

@@ -82,7 +82,9 @@ def test_who_waits_for_a_rank_that_was_not_recorded_is_not_late(
     found = analysed(write_job(tmp_path, works))
     assert found.stragglers == ()
     assert found.by_rank["late"].to_list() == [0, 0, 0]
-    assert any("rank 1" in said and "not recorded" in said for said in found.job.said)
+    assert any(
+        "rank 1" in said and "not recorded" in said for said in found.job.notices
+    )
 
 
 def test_who_waits_elsewhere_and_sleeps_is_late_by_the_sleep_alone(
@@ -145,7 +147,7 @@ def test_what_is_sent_may_wait_for_its_receiver() -> None:
         for rank, (text, args) in enumerate(drawn)
     ]
     job = assemble([Digest(make_digest(one, findings=False)) for one in traces])
-    passed = job.found.row(by_predicate=pl.col("kind") == "recv", named=True)
+    passed = job.collectives.row(by_predicate=pl.col("kind") == "recv", named=True)
     mine = pl.col("instance") == passed["instance"]
     ends = job.cells.filter(mine).sort("rank")["end"]
     assert ends[0] < passed["last"] < ends[1]

@@ -13,6 +13,7 @@ import pytest
 import recordings
 from command import traceq
 
+from traceq.inputs.options import LoadOptions
 from traceq.ranks import gather as gathering
 from traceq.ranks.digest import TABLES
 from traceq.ranks.executors import local
@@ -29,7 +30,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_processes_return_the_digests_that_this_one_makes() -> None:
-    tasks = digest_tasks([(path, None) for path in recordings.job("torchrec_a2a")])
+    tasks = digest_tasks(
+        [(path, None) for path in recordings.job("torchrec_a2a")], LoadOptions()
+    )
     here, _ = gather(tasks, InProcess())
     with Workers(2) as workers:
         there, _ = gather(tasks, workers)
@@ -72,7 +75,7 @@ def test_processes_and_a_cluster_that_loses_a_worker_print_the_same_bytes(
     with monkeypatch.context() as small:
         small.setattr(gathering, "_SMALL", 0)
         small.setattr(local, "cores", lambda: 2)
-        tasks = digest_tasks([(path, None) for path in paths])
+        tasks = digest_tasks([(path, None) for path in paths], LoadOptions())
         assert isinstance(local_executor(tasks), Workers)
         pool = _reports(paths)
     killed: list[int] = []
@@ -93,7 +96,9 @@ def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared(
         shutil.copy(path, tmp_path)
     broken = min(tmp_path.iterdir())
     broken.write_bytes(b'{"traceEvents": 3}')
-    tasks = digest_tasks([(path, None) for path in sorted(tmp_path.iterdir())])
+    tasks = digest_tasks(
+        [(path, None) for path in sorted(tmp_path.iterdir())], LoadOptions()
+    )
     with Workers(2) as workers:
         digests, unread = gather(tasks, workers)
     assert len(digests) == 3

@@ -32,9 +32,9 @@ SHARED = {"dlrm": 8, "resnet18": 12, "torchrec_a2a": 13}
 def test_all_collectives_that_two_ranks_recorded_are_matched(name: str) -> None:
     job = real_job(name)
 
-    assert job.found.height == SHARED[name]
+    assert job.collectives.height == SHARED[name]
     assert job.unmatched == 0
-    assert job.said == ()
+    assert job.notices == ()
 
 
 def test_a_window_that_begins_a_collective_later_is_shifted_by_one() -> None:
@@ -59,7 +59,7 @@ def test_no_pair_is_wrong_where_windows_are_cut_at_random(name: str) -> None:
             by_truth.setdefault(truth[rank, end], set()).add(instance)
 
         assert all(len(instances) == 1 for instances in by_truth.values())
-        assert len(by_truth) == job.found.height
+        assert len(by_truth) == job.collectives.height
         assert len(found) == _shared(job, truth)
 
 
@@ -91,7 +91,7 @@ def test_no_rank_waits_longer_than_its_collectives_last(name: str) -> None:
     assert (cells["wait"] >= 0).all()
     assert (cells["wait"] <= cells["end"] - cells["start"]).all()
     # And that without cutting waits off: the last one comes before the first is done.
-    late = real_job(name).found
+    late = real_job(name).collectives
     assert ((late["last"] - late["soonest"]) < 100 * US).all()
 
 
@@ -116,7 +116,7 @@ def test_clocks_that_are_off_by_seconds_and_drift_are_aligned(name: str) -> None
 
         job = assemble(moved)
 
-        assert job.found.height == SHARED[name]
+        assert job.collectives.height == SHARED[name]
         both = job.cells.select("rank", "collective", "end").join(
             truth.cells.select("rank", "collective", true="end"),
             on=["rank", "collective"],
@@ -164,15 +164,15 @@ def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared() -> No
     job = assemble(digests("dlrm")[:7], [Unread("rank7.json.gz", "it is cut")])
 
     assert job.ranks.height == 7
-    assert any("rank7.json.gz could not be read" in said for said in job.said)
-    assert any("1 of 8 ranks are not here (7)" in said for said in job.said)
+    assert any("rank7.json.gz could not be read" in said for said in job.notices)
+    assert any("1 of 8 ranks are not here (7)" in said for said in job.notices)
 
 
 def test_two_jobs_in_one_folder_are_told_apart() -> None:
     job = assemble([*digests("dlrm"), *digests("resnet18")])
 
     assert job.ranks.height == 8
-    assert any("2 of the traces are of another job" in said for said in job.said)
+    assert any("2 of the traces are of another job" in said for said in job.notices)
 
 
 def test_ranks_without_a_common_collective_are_not_compared() -> None:
@@ -192,8 +192,8 @@ def test_ranks_without_a_common_collective_are_not_compared() -> None:
 
     job = assemble([early, late])
 
-    assert job.found.height == 0
-    assert any("could not be aligned" in said for said in job.said)
+    assert job.collectives.height == 0
+    assert any("could not be aligned" in said for said in job.notices)
     assert analyse(job).stragglers == ()
 
 

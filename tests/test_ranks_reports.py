@@ -116,7 +116,7 @@ def test_names_of_a_trace_stay_text() -> None:
         stragglers=(replace(straggler, cause=cause),),
         job=replace(
             found.job,
-            said=(evil,),
+            notices=(evil,),
             ranks=found.job.ranks.with_columns(device=pl.lit(evil)),
         ),
     )

@@ -60,3 +60,11 @@ def test_every_column_has_its_line() -> None:
     lines = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 
     assert len(lines) > sum(len(table.columns) for table in TABLES.values())
+
+
+def test_every_json_field_has_a_sentence() -> None:
+    page = generated()[ROOT / "docs" / "json.md"]
+    rows = re.findall(r"^\| (`\S+`) \|.*?\| *([^|]*?) *\|$", page, re.MULTILINE)
+
+    assert rows
+    assert [field for field, meaning in rows if not meaning.endswith(".")] == []

@@ -15,11 +15,11 @@ from msgspec import structs
 from recordings import loaded
 
 from traceq.analysis.base.assumptions import (
-    CALL_COST,
-    OP_COST,
+    LAUNCH_CALL_COST_NS,
+    OP_DISPATCH_COST_NS,
     OUTSIDE_OP_NS,
-    QUIET_FRAME_COST,
-    QUIET_OP_COST,
+    QUIET_OP_DISPATCH_COST_NS,
+    QUIET_PYTHON_CALL_COST_NS,
 )
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
@@ -138,7 +138,7 @@ def test_python_between_operators_is_not_slowed_where_stacks_are_not_recorded() 
     trace, replay = replayed(WITHOUT_STACKS)
     in_ops = int(trace.host_ops["dur"].sum())
     between = int(trace.steps["dur"].sum()) - in_ops
-    plain, added = (OP_COST[at] + CALL_COST[at] for at in (0, 1))
+    plain, added = (OP_DISPATCH_COST_NS[at] + LAUNCH_CALL_COST_NS[at] for at in (0, 1))
 
     assert replay.model.host["own"].sum() == pytest.approx(
         between + in_ops * plain / (plain + added)
@@ -170,13 +170,16 @@ def _loading_ns(drawing: str) -> float:
 
 
 def test_where_nothing_is_launched_events_are_small_and_the_rest_is_work() -> None:
-    added = 100 * QUIET_OP_COST.overhead_ns + QUIET_FRAME_COST.overhead_ns
+    added = (
+        100 * QUIET_OP_DISPATCH_COST_NS.overhead_ns
+        + QUIET_PYTHON_CALL_COST_NS.overhead_ns
+    )
 
     assert _loading_ns(LOADING_WITH_STACKS) == pytest.approx(2e6 - added, rel=0.01)
 
 
 def test_recording_a_view_is_outside_of_it_where_stacks_are_not_recorded() -> None:
-    added = 100 * (QUIET_OP_COST.overhead_ns + OUTSIDE_OP_NS)
+    added = 100 * (QUIET_OP_DISPATCH_COST_NS.overhead_ns + OUTSIDE_OP_NS)
 
     assert _loading_ns(LOADING) == pytest.approx(2e6 - added, rel=0.01)
 
@@ -185,7 +188,7 @@ def test_without_calls_of_the_runtime_it_is_not_known_what_launches() -> None:
     calls = re.sub(r"host.*cudaLaun.*\n", "", LOADING)
 
     # Each then takes what an operator that launches does.
-    slowed = 100 * 9_000 * OP_COST.overhead_ns / sum(OP_COST)
+    slowed = 100 * 9_000 * OP_DISPATCH_COST_NS.overhead_ns / sum(OP_DISPATCH_COST_NS)
     assert _loading_ns(calls) == pytest.approx(2e6 - slowed, rel=0.01)
 
 
@@ -204,18 +207,23 @@ def test_costs_are_halfway_between_the_assumed_and_those_measured_with_the_run()
     None
 ):
     trace = load_drawn(HOST_BOUND)
-    cost = HostCost(4 * OP_COST.plain_ns, OP_COST.overhead_ns // 4)
+    cost = HostCost(
+        4 * OP_DISPATCH_COST_NS.plain_ns, OP_DISPATCH_COST_NS.overhead_ns // 4
+    )
     measured = RecorderOverhead(None, cost, None, stacks=trace.facts.stacks)
     run = Run(Path(), (), {}, (), (), "finished", recorder_overhead=measured)
 
-    assert costs_of(trace).op == OP_COST
+    assert costs_of(trace).op == OP_DISPATCH_COST_NS
     found = costs_of(replace(trace, run=run))
-    assert found.op == (2 * OP_COST.plain_ns, OP_COST.overhead_ns // 2)
-    assert found.call == CALL_COST
+    assert found.op == (
+        2 * OP_DISPATCH_COST_NS.plain_ns,
+        OP_DISPATCH_COST_NS.overhead_ns // 2,
+    )
+    assert found.call == LAUNCH_CALL_COST_NS
     # Where nothing is launched an operator costs as much more or less.
-    quiet = QUIET_OP_COST
+    quiet = QUIET_OP_DISPATCH_COST_NS
     assert found.quiet_op == (2 * quiet.plain_ns, quiet.overhead_ns // 2)
-    assert found.quiet_frame == QUIET_FRAME_COST
+    assert found.quiet_frame == QUIET_PYTHON_CALL_COST_NS
 
 
 def test_costs_measured_with_stacks_are_not_those_of_a_trace_without() -> None:
@@ -224,7 +232,7 @@ def test_costs_measured_with_stacks_are_not_those_of_a_trace_without() -> None:
     measured = RecorderOverhead(cost, cost, cost, stacks=not trace.facts.stacks)
     run = Run(Path(), (), {}, (), (), "finished", recorder_overhead=measured)
 
-    assert costs_of(replace(trace, run=run)).op == OP_COST
+    assert costs_of(replace(trace, run=run)).op == OP_DISPATCH_COST_NS
 
 
 def test_a_step_that_waits_for_the_gpu_is_as_much_shorter_as_its_kernels() -> None:

@@ -29,7 +29,7 @@ from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.shrink import shrink
 from traceq.shrink.lines import needed_lines
-from traceq.shrink.shrink import Given
+from traceq.shrink.shrink import ShrinkInput
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def written(folder: Path, trace: dict[str, Any]) -> Path:
 
 
 def shrunk(file: Path, limit: int = LARGE, **given: Any) -> Any:  # noqa: ANN401
-    return shrink(Given(file, **given), bundled_rules(), FEW, limit=limit)
+    return shrink(ShrinkInput(file, **given), bundled_rules(), FEW, limit=limit)
 
 
 def unpacked(content: bytes) -> dict[str, Any]:
@@ -402,7 +402,7 @@ def test_a_rule_that_fails_keeps_everything_as_it_is(tmp_path: Path) -> None:
 
     rule = rules["SYN001"]
     rules["SYN001"] = type(rule.__name__, (rule,), {"check": broken})
-    given = Given(written(tmp_path, steps(2)))
+    given = ShrinkInput(written(tmp_path, steps(2)))
 
     with pytest.raises(UsageError, match="SYN001 crashed"):
         shrink(given, rules, FEW, limit=LARGE)

@@ -75,9 +75,9 @@ def causes(call: Row) -> tuple[str, ...]:
 
 def cause_and_advice(call: Row) -> tuple[str, str]:
     """Return why a call falls back, and what to do about it."""
-    found = [_CAUSES[cause] for cause in call["causes"] if cause != "mask"]
-    why = ", and ".join(text for text, _ in found)
-    advice = "; ".join(text for _, text in found)
+    causes = [_CAUSES[cause] for cause in call["causes"] if cause != "mask"]
+    why = ", and ".join(text for text, _ in causes)
+    advice = "; ".join(text for _, text in causes)
     if "mask" in call["causes"]:
         why, advice = f"{why}, and it has an attn_mask", f"{advice}; then see ATT001"
     if call["causes"][0] not in UNEXPLAINED:
@@ -88,11 +88,11 @@ def cause_and_advice(call: Row) -> tuple[str, str]:
 
 def _sizes(call: Row) -> dict[str, str]:
     """Return what the texts on causes are filled in with."""
-    known = {"types": " and ".join(dtypes(call)) or "float32"}
+    values = {"types": " and ".join(dtypes(call)) or "float32"}
     if not call["query"]:
-        return known
+        return values
     for part in INPUTS:
         prefix = "" if part == "query" else f"{part}_"
         sizes = zip(_DIMS, call[part], strict=False)
-        known |= {f"{prefix}{name}": str(size) for name, size in sizes}
-    return known | {"rank": str(len(call["query"]))}
+        values |= {f"{prefix}{name}": str(size) for name, size in sizes}
+    return values | {"rank": str(len(call["query"]))}

@@ -49,18 +49,18 @@ def share(row: Row, gpu: Gpu) -> float:
 
 def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:
     """Return the shapes of what ops of these names combine the scores with."""
-    given = zip(row["steps"] or (), row["given"] or (), strict=True)
-    shapes = [dims for name, dims in given if name in names for dims in dims or ()]
+    operands = zip(row["steps"] or (), row["given"] or (), strict=True)
+    shapes = [dims for name, dims in operands if name in names for dims in dims or ()]
     return [dims for dims in shapes if len(dims) > 1 and dims != row["scores"]]
 
 
 def square_masks(row: Row) -> list[list[int]]:
     """Return the shapes of masks that all heads share, as far as they are squares."""
     square = row["scores"][-2:]
-    found = _operands(row, _MASKING + _ADDING)
+    operands = _operands(row, _MASKING + _ADDING)
     return [
         dims
-        for dims in found
+        for dims in operands
         if dims[-2:] == square and square[0] == square[1] and dims[-3:-2] in ([], [1])
     ]
 

@@ -48,8 +48,8 @@ def mask_work(view: View, rows: Sequence[Row]) -> list[Row]:
         ~fill_false(pl.col("phase") == "optimizer"),
     )
     ops = ops.with_columns(name=plain(view.trace.ops, ops["name"]))
-    given = ops.select("name", "inputs").drop_nulls().unique()
-    asked = view.with_inputs(given).select("name", "inputs", "dims", "types")
+    inputs = ops.select("name", "inputs").drop_nulls().unique()
+    asked = view.with_inputs(inputs).select("name", "inputs", "dims", "types")
     works = [
         (name, number)
         for name, number, dims, types in asked.iter_rows()
@@ -58,7 +58,7 @@ def mask_work(view: View, rows: Sequence[Row]) -> list[Row]:
     if not works:
         return []
     mine = ops.join(
-        pl.DataFrame(works, schema=given.schema, orient="row"), on=["name", "inputs"]
+        pl.DataFrame(works, schema=inputs.schema, orient="row"), on=["name", "inputs"]
     )
     outermost = view.outermost_ops[view.kernels["op"]]
     kernels = view.kernels.select("id", owner=outermost).drop_nulls()
@@ -93,9 +93,9 @@ def work_lines(view: View, work: Sequence[Row]) -> list[Evidence]:
 
 def _shapes(call: Row) -> set[tuple[int, ...]]:
     """Return the shapes that the mask of a call has or may have had."""
-    found = {tuple(one) for one in (call["mask"], attention.mask_shape(call)) if one}
-    given = {tuple(call[part]) for part in ("query", "key", "value") if call[part]}
-    return {shape for shape in found if len(shape) > 1} - given
+    masks = {tuple(one) for one in (call["mask"], attention.mask_shape(call)) if one}
+    tensors = {tuple(call[part]) for part in ("query", "key", "value") if call[part]}
+    return {shape for shape in masks if len(shape) > 1} - tensors
 
 
 def _is_on(

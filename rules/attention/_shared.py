@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from traceq.linter import Row
 
 KERNELS = {"efficient": "mem-efficient", "math": "unfused (math)"}
-"""What the kernels of a backend are called."""
+"""Patterns of the kernel names of a backend."""
 INPUTS = ("query", "key", "value")
 
 

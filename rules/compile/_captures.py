@@ -17,11 +17,11 @@ def capture_spans(view: View, calls: Collection[int]) -> pl.DataFrame:
     """Return when compiled code captured, without the parts of it after a break."""
     ops = view.trace.ops
     mine = pl.Series(list(calls), dtype=pl.UInt32)
-    found = ops[mine].select(start="ts", end=END)
+    spans = ops[mine].select(start="ts", end=END)
     region = view.ops_matching(compilation.REGION)
     inner = region & fill_false(ops["parent"].is_in(mine.implode()))
     apart = ops.filter(inner & ~ops["id"].is_in(mine.implode()))
-    return without(found, apart.select(start="ts", end=END))
+    return without(spans, apart.select(start="ts", end=END))
 
 
 def without(parts: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
@@ -64,6 +64,6 @@ def _replay_ns(view: View, calls: Collection[int]) -> float:
     ops, runtime = view.trace.ops, view.runtime
     replays = runtime.filter(pl.col("call") == "graph launch")["op"].drop_nulls()
     code = nearest(ops["parent"], ops["name"] == compilation.CALL)
-    found = code[replays].drop_nulls().unique()
-    found = found.filter(~found.is_in(list(calls)))
-    return float(ops["dur"][found].median() or 0)
+    codes = code[replays].drop_nulls().unique()
+    codes = codes.filter(~codes.is_in(list(calls)))
+    return float(ops["dur"][codes].median() or 0)

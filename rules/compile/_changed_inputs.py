@@ -43,7 +43,7 @@ def versions_before(view: View) -> list[Row]:
     """
     ran = view.ops.filter(named_like(view.ops, compilation.REGION))
     number = text("name").str.extract(_VERSION)
-    found = (
+    versions = (
         ran.with_columns(compile_id=number)
         .drop_nulls("compile_id")
         .with_columns(
@@ -59,7 +59,7 @@ def versions_before(view: View) -> list[Row]:
             ops="id",
         )
     )
-    return found.filter(pl.col("version") >= _LATE).rows(named=True)
+    return versions.filter(pl.col("version") >= _LATE).rows(named=True)
 
 
 def advice(inputs: Mapping[int, list[list[int]]], newest: int | None) -> str:

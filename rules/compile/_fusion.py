@@ -39,8 +39,8 @@ def unfused(trace: Trace, regions: pl.DataFrame) -> pl.DataFrame:
     first = _nearest_op(ops, regions, after=True)
     last = _nearest_op(ops, regions, after=False)
     pairs = last.join(first, on="region", suffix="_after")
-    found = [row for one in pairs.iter_rows(named=True) if (row := _pair(one))]
-    return pl.DataFrame(found, schema=_SCHEMA, orient="row")
+    rows = [row for one in pairs.iter_rows(named=True) if (row := _pair(one))]
+    return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
 
 
 def _generated(trace: Trace) -> pl.DataFrame:
@@ -69,16 +69,16 @@ def _nearest_op(
     """Return the first op of each region, or the last one of its parent before it."""
     inside = regions.select(inner="id", parent="parent", begins="ts")
     if after:
-        found = ops.join(inside, left_on="region", right_on="inner").with_columns(
+        joined = ops.join(inside, left_on="region", right_on="inner").with_columns(
             inner="region"
         )
     else:
-        found = ops.join(inside, left_on="region", right_on="parent").filter(
+        joined = ops.join(inside, left_on="region", right_on="parent").filter(
             pl.col("ts") < pl.col("begins")
         )
     chosen = pl.all().first() if after else pl.all().last()
     return (
-        found.sort("ts")
+        joined.sort("ts")
         .group_by("inner", maintain_order=True)
         .agg(chosen)
         .select("name", "kernel", "dims", "types", region="inner")

@@ -50,9 +50,9 @@ def evidence(
     yield Evidence("after", listed(row["parts"]))
 
 
-def apart_lines(found: pl.DataFrame, steps: int) -> Iterator[Evidence]:
+def apart_lines(breaks: pl.DataFrame, steps: int) -> Iterator[Evidence]:
     """Yield the kernels that the break keeps apart."""
-    pairs = found.group_by("before", "after", maintain_order=True).len()
+    pairs = breaks.group_by("before", "after", maintain_order=True).len()
     for before, after, count in pairs.head(_MOST_REASONS).iter_rows():
         yield Evidence("unfused", f"{before} and {after}", count=count / steps)
 
@@ -117,15 +117,15 @@ def overhead(view: View, regions: pl.DataFrame) -> pl.DataFrame:
     )
     before = timed.select(start="begin", end=pl.coalesce("first", "end"))
     after = timed.drop_nulls("last").select(start="last", end="end")
-    found = pl.concat([before, after]).filter(pl.col("start") < pl.col("end"))
+    gaps = pl.concat([before, after]).filter(pl.col("start") < pl.col("end"))
     captured = compilation.captures(view.trace, view.steady)["within"].explode()
     compiled = compilation.compilations(view.trace, view.steady)
     for others in (
         capture_spans(view, captured.drop_nulls().unique()),
         compiled.select(start="ts", end=END),
     ):
-        found = without(found, others)
-    return found
+        gaps = without(gaps, others)
+    return gaps
 
 
 def _resumed(parts: pl.DataFrame) -> pl.DataFrame:

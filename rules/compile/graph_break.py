@@ -151,12 +151,12 @@ class GraphBreak(Rule):
         view: View,
         row: Mapping[str, Any],
         here: list[CompiledPlace],
-        found: pl.DataFrame,
+        breaks: pl.DataFrame,
     ) -> Finding:
         reasons = [compile_reasons.break_reason(one.why) for one in here]
         function = row["function"]
         where = f" in `{function}`" if function else ""
-        regions = found.filter(pl.col("id").is_in(row["ids"]))
+        regions = breaks.filter(pl.col("id").is_in(row["ids"]))
         apart = unfused(view.trace, regions)
         place = replace(view.place(row), module=None, line_is="call")
         if not place.file:

@@ -134,21 +134,21 @@ class GraphRecapture(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the calls that captured by where the compiled code was called."""
-        found = compilation.captures(view.trace, view.steady)
-        if not found.height:
+        captures = compilation.captures(view.trace, view.steady)
+        if not captures.height:
             return
         compiled = compilation.compilations(view.trace, view.steady).select("step")
-        found = found.join(compiled, on="step", how="anti", nulls_equal=True)
-        found = compilation.settled(found, view.steady)
-        if not found.height:
+        captures = captures.join(compiled, on="step", how="anti", nulls_equal=True)
+        captures = compilation.settled(captures, view.steady)
+        if not captures.height:
             return
         called_at = view.trace.ops.select(_PLACE).select(
-            pl.all().gather(found["region"])
+            pl.all().gather(captures["region"])
         )
         rows = (
-            found.drop(_PLACE)
+            captures.drop(_PLACE)
             .hstack(called_at)
-            .with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
+            .with_columns(idle=overlap(spans(captures), idle_gaps(view.trace)))
             .group_by(_PLACE, maintain_order=True)
             .agg(
                 pl.col("set_up", "captured", "idle").sum(),
@@ -202,10 +202,10 @@ def _shapes(view: View, regions: list[int]) -> list[list[int]]:
     # Regions are outermost ops.
     within = view.outermost_ops[rows].is_in(regions)
     calls = view.with_inputs(ops[["ts", "inputs"]][rows.filter(within)])
-    found = compilation.changing_inputs(calls)
-    if not found.height:
-        found = compilation.sized_inputs(calls)
-    return found["shapes"].explode().unique(maintain_order=True).drop_nulls().to_list()
+    inputs = compilation.changing_inputs(calls)
+    if not inputs.height:
+        inputs = compilation.sized_inputs(calls)
+    return inputs["shapes"].explode().unique(maintain_order=True).drop_nulls().to_list()
 
 
 def _advice(shapes: list[list[int]]) -> str:

@@ -112,14 +112,14 @@ class GuardOverhead(Rule):
         """Add up the lookups of a step by where the compiled code is called."""
         if view.bound.by != "host":
             return
-        found = view.ops.filter(pl.col("name") == compilation.LOOKUP)
-        total = int(found["dur"].sum())
-        if not found.height or total < self.min_share * view.steady.time:
+        lookups = view.ops.filter(pl.col("name") == compilation.LOOKUP)
+        total = int(lookups["dur"].sum())
+        if not lookups.height or total < self.min_share * view.steady.time:
             return
-        calls, parts = found.height / view.steps, _parts(view)
+        calls, parts = lookups.height / view.steps, _parts(view)
         code = "one compiled part" if parts == 1 and calls > 1 else "compiled code"
         longest = (
-            found.group_by(_PLACE)
+            lookups.group_by(_PLACE)
             .agg(pl.col("dur").sum())
             .sort("dur", *_PLACE, descending=True)
             .row(0, named=True)
@@ -129,11 +129,11 @@ class GuardOverhead(Rule):
             subject=compilation.LOOKUP,
             place=view.place(longest),
             count=calls,
-            fix=Fix(ops=found["id"]),
+            fix=Fix(ops=lookups["id"]),
             evidence=[
                 Evidence(
                     "lookup",
-                    value=total / found.height,
+                    value=total / lookups.height,
                     unit="ns",
                     note="each, as recorded",
                 ),

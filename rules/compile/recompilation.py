@@ -123,16 +123,16 @@ class Recompilation(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the compilations by frame and by where it was called."""
-        found = compilation.compilations(view.trace, view.steady)
-        if found.height:
-            yield from self._compiled(view, found)
-        seen = found["compile_id"].str.extract(_FRAME).to_list()
+        compilations = compilation.compilations(view.trace, view.steady)
+        if compilations.height:
+            yield from self._compiled(view, compilations)
+        seen = compilations["compile_id"].str.extract(_FRAME).to_list()
         for row in versions_before(view):
             if row["frame"] not in seen:
                 yield self._earlier(view, row)
 
-    def _compiled(self, view: View, found: pl.DataFrame) -> Iterator[Finding]:
-        found = found.with_columns(
+    def _compiled(self, view: View, compilations: pl.DataFrame) -> Iterator[Finding]:
+        compilations = compilations.with_columns(
             frame=pl.col("compile_id").str.extract(_FRAME),
             version=pl.col("compile_id").str.extract(_VERSION).cast(pl.Int64),
         )
@@ -141,9 +141,13 @@ class Recompilation(Rule):
             pl.col("step").n_unique().over("frame", "file", "line", "function") > 1
         )
         unknown = pl.col("version").is_null() & returns
-        found = compilation.settled(found.filter(again | unknown), view.steady)
+        compilations = compilation.settled(
+            compilations.filter(again | unknown), view.steady
+        )
         rows = (
-            found.with_columns(idle=overlap(spans(found), idle_gaps(view.trace)))
+            compilations.with_columns(
+                idle=overlap(spans(compilations), idle_gaps(view.trace))
+            )
             .group_by(
                 "frame", "file", "line", "function", "module", maintain_order=True
             )
@@ -206,12 +210,12 @@ def _reasons(view: View) -> list[compile_reasons.Reason]:
 
     It does not know which number torch gave to a function.
     """
-    found = compilation.recompiles(view.trace)
-    if len({(one.file, one.function) for one in found}) != 1:
+    recompiles = compilation.recompiles(view.trace)
+    if len({(one.file, one.function) for one in recompiles}) != 1:
         return []
     named = {
         reason.key: reason
-        for reason in (compile_reasons.guard_reason(one.why) for one in found)
+        for reason in (compile_reasons.guard_reason(one.why) for one in recompiles)
     }
     return list(named.values())
 

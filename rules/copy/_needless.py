@@ -133,7 +133,7 @@ def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
     )
     if not layouts.height:
         return layouts.with_columns(back="request")
-    found = (
+    trips = (
         _with_memory_order(layouts)
         .sort("ts", "id")
         .with_columns(
@@ -148,14 +148,14 @@ def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
             pl.col("back_from") == pl.col("to"),
         )
     )
-    if not found.height:
-        return found
+    if not trips.height:
+        return trips
     next_ids = (
         kernels[["id", "device", "stream", "ts"]]
         .sort("ts", "id")
         .select("id", next_id=pl.col("id").shift(-1).over("device", "stream"))
     )
-    return found.join(next_ids, on="id", maintain_order="left").filter(
+    return trips.join(next_ids, on="id", maintain_order="left").filter(
         pl.col("back_id") == pl.col("next_id")
     )
 

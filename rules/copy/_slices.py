@@ -174,10 +174,10 @@ def slice_gradients(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
             nth("values", 3), nth("values", 4), separator=":", ignore_nulls=True
         ),
     )
-    found = made.select("inputs", cut=text("name"), id=node[made["id"]]).drop_nulls(
+    gradients = made.select("inputs", cut=text("name"), id=node[made["id"]]).drop_nulls(
         "id"
     )
-    nodes = ops.drop("inputs").join(found, on="id", maintain_order="left")
+    nodes = ops.drop("inputs").join(gradients, on="id", maintain_order="left")
     return nodes.join(values, on="inputs", how="left", maintain_order="left")
 
 

@@ -164,8 +164,8 @@ class AutocastWeightCast(Rule):
             .agg(text("module").head(1), moved=pl.col("numel").sum())
             .sort("moved", "file", "line", descending=[True, False, False])
         )
-        known = places.drop_nulls("file").select("file", "line", "function")
-        others = known.rows()[1:_MOST_LINES]
+        with_file = places.drop_nulls("file").select("file", "line", "function")
+        others = with_file.rows()[1:_MOST_LINES]
         cached = casts.filter(~pl.col("viewed"))
         calls = cached.height / view.steps / max(1, _weights(view, cached))
         again = 1 - 1 / calls if calls > 1 else 0.0
@@ -220,8 +220,8 @@ def _cast_never(casts: pl.DataFrame) -> Fix:
 
 def _weights(view: View, casts: pl.DataFrame) -> int:
     """Return how many weights are cast; without modules, each cast is of another."""
-    known = casts.drop_nulls("module")
-    if known.height < casts.height:
+    with_module = casts.drop_nulls("module")
+    if with_module.height < casts.height:
         return round(casts.height / view.steps)
     # The weight and the bias of a module differ in shape.
-    return known.select("module", "dims").unique().height
+    return with_module.select("module", "dims").unique().height

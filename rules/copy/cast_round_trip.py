@@ -139,11 +139,11 @@ class CastRoundTrip(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the round trips by place, dtype and shape."""
-        found = cast_round_trips(view.trace, view.copies)
-        if not found.height:
+        trips = cast_round_trips(view.trace, view.copies)
+        if not trips.height:
             return
         groups = (
-            found.group_by(*same_place(), "src", "dst", "dims")
+            trips.group_by(*same_place(), "src", "dst", "dims")
             .agg(
                 "request",
                 "back",

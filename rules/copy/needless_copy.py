@@ -140,11 +140,11 @@ class NeedlessCopy(Rule):
         clones = unwritten_clones(view.trace, view.copies).with_columns(
             how=pl.lit("clone"), back=pl.lit(None, undone.schema["back"])
         )
-        found = pl.concat([frame.select(_COLUMNS) for frame in (undone, clones)])
-        if not found.height:
+        copies = pl.concat([frame.select(_COLUMNS) for frame in (undone, clones)])
+        if not copies.height:
             return
         groups = (
-            found.group_by(*same_place(), "how", "dst", "dims", "asked")
+            copies.group_by(*same_place(), "how", "dst", "dims", "asked")
             .agg(
                 "request",
                 pl.col("back").drop_nulls(),

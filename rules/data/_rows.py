@@ -27,15 +27,15 @@ _LEAST = 0.3
 
 @dataclass(frozen=True)
 class RowByRow:
-    """What is loaded so in a step; the last two are of a batch."""
+    """Loads of this kind in a step; the last two are of a batch."""
 
     rows: float
     picking_ns: float
-    """What picking them takes, as recorded."""
+    """Time to pick them, as recorded."""
     stacking_ns: float
-    """What stacking them takes, as recorded."""
+    """Time to stack them, as recorded."""
     whole_ns: float
-    """What loading takes, estimated, if a batch is picked at once."""
+    """Estimated time to load a batch that is picked at once."""
     batch: int
     """Its rows."""
     share: float

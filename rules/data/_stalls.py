@@ -157,30 +157,30 @@ def _in_workers(
     return Explanation(message, advice, goes, tuple(_waits(view, waited)))
 
 
-def _rows(found: RowByRow, example: str) -> Explanation:
+def _rows(loads: RowByRow, example: str) -> Explanation:
     """Say that rows are picked one by one, and that batches can be picked whole."""
-    rows = counted(round(found.rows), "row")
-    picked, stacked = found.picking_ns, found.stacking_ns
+    rows = counted(round(loads.rows), "row")
+    picked, stacked = loads.picking_ns, loads.stacking_ns
     return Explanation(
         f"the GPU idles while the DataLoader picks {rows} a step out of a TensorDataset"
         " one by one, and stacks them",
         "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
         " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
         " them with slices of torch.randperm",
-        found.share,
+        loads.share,
         (
             Evidence("picking", value=picked, unit="ns", note="a step, as recorded"),
             Evidence("stacking", value=stacked, unit="ns", note="a step, as recorded"),
             Evidence(
                 "whole",
                 "batches:",
-                value=found.whole_ns,
+                value=loads.whole_ns,
                 unit="ns",
                 note="a step, estimated",
             ),
         ),
-        {"rows": round(found.rows), "whole_batches_ns": round(found.whole_ns)},
-        example.replace("256", str(found.batch)),
+        {"rows": round(loads.rows), "whole_batches_ns": round(loads.whole_ns)},
+        example.replace("256", str(loads.batch)),
     )
 
 
@@ -235,7 +235,7 @@ def _more(view: View, plan: WorkerPlan) -> str:
 
 
 def _workers(plan: WorkerPlan) -> list[Evidence]:
-    found = [
+    reasons = [
         Evidence(
             "workers",
             f"{plan.workers}:",
@@ -245,7 +245,7 @@ def _workers(plan: WorkerPlan) -> list[Evidence]:
         )
     ]
     if plan.needed > plan.workers:
-        found.append(
+        reasons.append(
             Evidence(
                 "workers",
                 f"{plan.needed}:",
@@ -255,10 +255,10 @@ def _workers(plan: WorkerPlan) -> list[Evidence]:
             )
         )
     if plan.tensors:
-        found.append(
+        reasons.append(
             Evidence("tensors", value=round(plan.tensors), note="of a batch are copied")
         )
-    return found
+    return reasons
 
 
 def _waits(view: View, waited_ns: int | None) -> list[Evidence]:
@@ -287,14 +287,18 @@ def inside_line(view: View, call: Mapping[str, Any]) -> Evidence:
 
 def place_of(view: View, regions: pl.DataFrame) -> Place:
     """Return the line that asks for the next batch."""
-    found = callers.callers(view.trace.frames, regions.head(20))
-    if not found.height and not view.trace.frames.height:
+    callers_of_region = callers.callers(view.trace.frames, regions.head(20))
+    if not callers_of_region.height and not view.trace.frames.height:
         # Old traces have the call stack of each op as text. That of an op that loads
         # in the training process begins at the line that asks for the batch.
-        found = (
+        callers_of_region = (
             view.ops.filter(pl.col("phase") == "data", pl.col("file").is_not_null())
             .group_by("file", "line", "function")
             .len()
             .sort("len", "file", "line", "function", descending=[True, *[False] * 3])
         )
-    return view.place(found.row(0, named=True)) if found.height else NOWHERE
+    return (
+        view.place(callers_of_region.row(0, named=True))
+        if callers_of_region.height
+        else NOWHERE
+    )

@@ -22,13 +22,13 @@ class WorkerPlan:
     """Workers for what the training process loads; times are without the profiler."""
 
     loading_ns: float
-    """What loading takes a step."""
+    """Time of loading per step."""
     rest_ns: float
-    """What a step takes if workers load."""
+    """Duration of a step if workers load."""
     tensors: float
-    """How many of them a batch has, by its copies to the GPU."""
+    """Number of them in a batch, by its copies to the GPU."""
     cores: int | None
-    """How many there are for this process, where that is known."""
+    """Number of them for this process, where that is known."""
     workers: int
     share: float
     """The share of loading that these workers take off the training process."""
@@ -57,27 +57,27 @@ class WorkerPlan:
 
     @property
     def needed(self) -> int:
-        """How many workers load as fast as the rest of the step goes."""
+        """Number of workers that load as fast as the rest of the step goes."""
         return math.ceil(self.worked_ns / self.rest_ns) if self.rest_ns else 1
 
     @property
     def worked_ns(self) -> float:
-        """What a worker takes for the batches of a step."""
+        """Time of a worker for the batches of a step."""
         return assumptions.WORKER_SLOWDOWN * self.loading_ns
 
     @property
     def handing_ns(self) -> float:
-        """What the training process still does for a batch."""
+        """Time that the training process still takes for a batch."""
         return self.tensors * assumptions.WORKER_TENSOR_NS
 
     @property
     def step_ns(self) -> float:
-        """What a step takes with these workers."""
+        """Duration of a step with these workers."""
         return max(self.rest_ns, self.worked_ns / self.workers)
 
     @property
     def data(self) -> dict[str, int | None]:
-        """What programs may want to know of it."""
+        """Data for programs."""
         return {
             "workers_now": 0,
             "workers_needed": self.needed,
@@ -102,8 +102,8 @@ def loading_ns(view: View) -> float:
 def called_in(calls: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
     """Return the Python calls that begin and end in one of the regions."""
     around = regions.select("thread", start="start", until="end")
-    found = asof(calls.with_columns(end=END), around, "ts", "start", by="thread")
-    return found.filter(pl.col("end") <= pl.col("until"))
+    joined = asof(calls.with_columns(end=END), around, "ts", "start", by="thread")
+    return joined.filter(pl.col("end") <= pl.col("until"))
 
 
 def waited_ns(view: View, regions: pl.DataFrame) -> int | None:

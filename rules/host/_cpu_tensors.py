@@ -59,11 +59,11 @@ def on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     ops = view.trace.ops
     # An operator on a subclass of Tensor runs Python.
     wrapped = ops["parent"].filter(ownership.called_by_its_like(view.trace))
-    given = view.trace.inputs[calls["inputs"]]
+    inputs = view.trace.inputs[calls["inputs"]]
     is_tensor = nth("types", 0).is_in(list(dtypes.ALL_SIZES)) & (
         nth("dims", 0).list.len() > 0
     )
-    few = given.select(fill_false(is_tensor & (elements() < _FEW))).to_series()
+    few = inputs.select(fill_false(is_tensor & (elements() < _FEW))).to_series()
     chosen = (
         on_host(view.trace, calls["op"])
         & named_like(calls, _COMPUTES)

@@ -92,11 +92,11 @@ def inside(view: View, where: pl.Expr, *columns: str) -> pl.DataFrame:
     own = pl.col("file").is_not_null() & (
         (pl.col("kind") == host_activity.PYTHON) | library
     )
-    found = view.host_account.of(own & where, *columns).filter(~edge)
+    segments = view.host_account.of(own & where, *columns).filter(~edge)
     between = serving.token_work(view.trace)
     if not len(between):
-        return found
-    return found.filter(~pl.col("start").is_in(between.implode()))
+        return segments
+    return segments.filter(~pl.col("start").is_in(between.implode()))
 
 
 def grouped(segments: pl.DataFrame) -> pl.DataFrame:
@@ -120,7 +120,7 @@ def functions(view: View, least: float) -> pl.DataFrame:
     # What things are is looked up for their sums: of spans there are many more.
     sums = segments.group_by("thing").agg(pl.col("estimated").sum())
     things = view.host_account.described.things
-    found = (
+    rows = (
         sums.hstack(things[["kind", *host_activity.PLACE]][sums["thing"]])
         .group_by(host_activity.PLACE)
         .agg(
@@ -130,8 +130,8 @@ def functions(view: View, least: float) -> pl.DataFrame:
         .filter("own", pl.col("estimated") >= least)
         .sort(-pl.col("estimated"), *host_activity.PLACE)
     )
-    if not found.height:
-        return found
+    if not rows.height:
+        return rows
     called = view.ops["parent"].is_null() & (view.ops["phase"] != "backward")
     ops = (
         view.ops[[*host_activity.PLACE]]
@@ -142,7 +142,7 @@ def functions(view: View, least: float) -> pl.DataFrame:
     )
     needed = pl.col("ops").fill_null(0) * assumptions.PYTHON_PER_OP_NS
     return (
-        found.join(
+        rows.join(
             ops,
             on=host_activity.PLACE,
             how="left",
@@ -194,7 +194,7 @@ def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
         pl.when(name.str.contains(pattern)).then(pl.lit(text))
         for text, pattern, _ in _LOOKS
     )
-    found = (
+    matches = (
         segments.with_columns(looks=looks)
         .drop_nulls("looks")
         .group_by("looks")
@@ -202,9 +202,9 @@ def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
         .sort(-pl.col("estimated"), "looks")
     )
     least = _LEAST_OF_FUNCTION * float(segments["estimated"].sum())
-    if not found.height or found["estimated"][0] < least:
+    if not matches.height or matches["estimated"][0] < least:
         return WORKS, ADVICE
-    best = found["looks"][0]
+    best = matches["looks"][0]
     return best, next(advice for text, _, advice in _LOOKS if text == best)
 
 
@@ -218,7 +218,7 @@ def times(view: View, row: Mapping[str, Any], label: str) -> Iterator[Evidence]:
 
 def called_line(view: View, segments: pl.DataFrame) -> Iterator[Evidence]:
     """Yield what the function calls longest."""
-    found = (
+    lines = (
         segments.with_columns(call=pl.coalesce("library", "called"))
         .filter(pl.col("library").is_not_null() | pl.col("call").str.starts_with("<"))
         .group_by("call")
@@ -230,6 +230,6 @@ def called_line(view: View, segments: pl.DataFrame) -> Iterator[Evidence]:
         )
         .sort(-pl.col("estimated"), "call")
     )
-    for row in found.head(_MOST_CALLED).iter_rows(named=True):
+    for row in lines.head(_MOST_CALLED).iter_rows(named=True):
         count = round(row["count"] / view.steps) if row["counted"] else None
         yield Evidence("calls", row["call"], count=count)

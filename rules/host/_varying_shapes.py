@@ -98,12 +98,12 @@ def is_regular(view: View, row: Mapping[str, Any]) -> bool:
     return bool(row["steps"] > 1 and 2 * row["steps"] >= view.steps)
 
 
-def does_vary(view: View, found: Varying) -> bool:
+def does_vary(view: View, varying: Varying) -> bool:
     """Return whether sizes vary from step to step, so that any may be a new one.
 
     Where a step has several iterations, as a generation does, they count as steps.
     """
-    return found.in_step or len(found.sizes) >= max(_MANY_SIZES, view.steps / 2)
+    return varying.in_step or len(varying.sizes) >= max(_MANY_SIZES, view.steps / 2)
 
 
 def _slow_iterations(calls: pl.DataFrame) -> tuple[int, int]:
@@ -132,10 +132,10 @@ def settled_calls(view: View, calls: pl.DataFrame) -> pl.DataFrame:
 
     Those that compile, capture or run in a step that does are left to other rules.
     """
-    found = settled(view, calls).with_columns(kind=_kind(), slow=SLOW).sort("ts")
+    rows = settled(view, calls).with_columns(kind=_kind(), slow=SLOW).sort("ts")
     passes = _passes(view)
-    return found.with_columns(
-        iteration=_iterations(view, found),
+    return rows.with_columns(
+        iteration=_iterations(view, rows),
         loading=_loading(passes),
         passing=pl.when(passes).then(_loading(passes)).otherwise(0),
     )
@@ -220,9 +220,9 @@ def varying_sizes(view: View, calls: pl.DataFrame) -> Varying:
     calls = forward if forward["slow"].any() else calls
     name = calls.filter("slow")["name"].mode().sort()[0]
     calls = calls.filter(pl.col("name") == name)
-    found = _varying(name, _sizes(view, calls, "step"))
-    if len(found.sizes) > 1:
-        return found
+    varying = _varying(name, _sizes(view, calls, "step"))
+    if len(varying.sizes) > 1:
+        return varying
     # Within a step, where it has several iterations.
     slow, every = _slow_iterations(calls)
     if slow < _MANY_SIZES or 2 * slow < every:
@@ -293,14 +293,14 @@ def _with_most_sizes(sizes: pl.DataFrame, dims: Sequence[int]) -> pl.DataFrame:
 
 
 def evidence(
-    view: View, row: Mapping[str, Any], calls: pl.DataFrame, found: Varying
+    view: View, row: Mapping[str, Any], calls: pl.DataFrame, varying: Varying
 ) -> Iterator[Evidence]:
     new = len(row["ids"])
     yield Evidence("ops", listed(row["names"]), note=_of_all(calls, view.steps))
-    if found.sizes:
-        sizes = listed([f"{size:,}" for size in found.sizes], _MOST_SIZES)
+    if varying.sizes:
+        sizes = listed([f"{size:,}" for size in varying.sizes], _MOST_SIZES)
         yield Evidence("sizes", sizes)
-    if found.in_step:
+    if varying.in_step:
         slow, every = _slow_iterations(calls)
         note = f"in {slow} of {counted(every, 'iteration')}"
         yield Evidence("seen", f"{note}; each size costs this once")
@@ -327,15 +327,15 @@ def _of_all(calls: pl.DataFrame, steps: int) -> str:
 
 
 def advice_for(
-    view: View, row: Mapping[str, Any], calls: pl.DataFrame, found: Varying
+    view: View, row: Mapping[str, Any], calls: pl.DataFrame, varying: Varying
 ) -> str:
     kind = row["kind"]
-    advice = f"{_padded(found)}; {_CHECK.get(kind, _CHECK_OTHER)}"
-    if kind == _ATTENTION and found.in_step:
+    advice = f"{_padded(varying)}; {_CHECK.get(kind, _CHECK_OTHER)}"
+    if kind == _ATTENTION and varying.in_step:
         return _NO_PLANS + _FIXED_CACHE
     if kind == _ATTENTION:
         advice = _NO_PLANS + advice
-    if kind == _MATMUL and found.per_step >= _EXPERTS:
+    if kind == _MATMUL and varying.per_step >= _EXPERTS:
         advice += _GROUPED
     if kind == _CONVOLUTION and _tries_algorithms(view, calls):
         advice += _BENCHMARK
@@ -343,19 +343,19 @@ def advice_for(
     return advice + (_DYNAMIC if compiled.is_not_null().any() else "")
 
 
-def _padded(found: Varying) -> str:
+def _padded(varying: Varying) -> str:
     """Write what to pad to: a multiple, and the sizes that are left."""
-    if not found.sizes:
+    if not varying.sizes:
         return "pad the inputs to a few sizes, so that shapes repeat"
-    mean = sum(found.sizes) / len(found.sizes)
-    most = 2 * mean * _MOST_PADDING / found.dims
+    mean = sum(varying.sizes) / len(varying.sizes)
+    most = 2 * mean * _MOST_PADDING / varying.dims
     multiple = max((one for one in _MULTIPLES if one <= most), default=_MULTIPLES[0])
-    left = sorted({-(-size // multiple) * multiple for size in found.sizes})
-    if left == sorted(found.sizes):
+    left = sorted({-(-size // multiple) * multiple for size in varying.sizes})
+    if left == sorted(varying.sizes):
         # They are such multiples already.
         return "pad the inputs to fewer sizes, so that shapes repeat"
     sizes = listed([f"{size:,}" for size in left], _MOST_SIZES)
-    which = "these dimensions" if found.dims > 1 else "that dimension"
+    which = "these dimensions" if varying.dims > 1 else "that dimension"
     return (
         f"pad {which} to multiples of {multiple} ({sizes} are left), so that"
         " shapes repeat"
@@ -364,11 +364,11 @@ def _padded(found: Varying) -> str:
 
 def _tries_algorithms(view: View, calls: pl.DataFrame) -> bool:
     """Return whether new shapes launch many times what known ones do."""
-    found = calls.join(launches(view), on="op", how="left").with_columns(
+    counted_calls = calls.join(launches(view), on="op", how="left").with_columns(
         pl.col("launches").fill_null(0)
     )
-    new, known = found.select(
+    new, usual = counted_calls.select(
         pl.col("launches").filter("slow").median().alias("new"),
         pl.col("launches").filter(~pl.col("slow")).median().alias("known"),
     ).row(0)
-    return bool(known and new > _TRIES * known)
+    return bool(usual and new > _TRIES * usual)

@@ -199,7 +199,7 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
     usual = most.group_by(_AT).agg(
         usual=pl.col("most").median(), seen=pl.col("step").n_unique()
     )
-    found = (
+    pauses = (
         account.told(long, "start", "end", "step", "recorded", *_AT)
         .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
         .filter(
@@ -207,10 +207,10 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
             2 * pl.col("seen") > view.steps,
         )
     )
-    if not found.height:
-        return found
+    if not pauses.height:
+        return pauses
     return (
-        found.hstack(account.told(found, "idle"))
+        pauses.hstack(account.told(pauses, "idle"))
         .group_by(*_AT, "usual", maintain_order=True)
         .agg(
             pl.col("idle").sum(),

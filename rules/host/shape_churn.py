@@ -173,11 +173,11 @@ class ShapeChurn(Rule):
             **{one: pl.col(one).sum() for one in SUMS},
         )
         rows = groups.sort("excess", descending=True).iter_rows(named=True)
-        found = [row for row in rows if self._matters(view, row)]
-        if not found:
+        churning = [row for row in rows if self._matters(view, row)]
+        if not churning:
             return
         calls = settled_calls(view, planned)
-        for row in found:
+        for row in churning:
             mine = calls_at_place(calls, row)
             if not is_of_shapes(mine):
                 continue
@@ -197,22 +197,22 @@ class ShapeChurn(Rule):
         view: View,
         row: Mapping[str, Any],
         calls: pl.DataFrame,
-        found: Varying,
+        varying: Varying,
     ) -> Finding:
         new = len(row["ids"]) / view.steps
         what = next(does for kind, _, does in KINDS if kind == row["kind"])
         both = ", backward included" if 0 < row["backward"] < len(row["ids"]) else ""
         return self.finding(
-            f"{what} of a new shape {often(new)}{both}: {found.text}",
+            f"{what} of a new shape {often(new)}{both}: {varying.text}",
             subject=f"{row['kind']} shapes",
             place=view.place(row),
             count=new,
             fix=fix(view, row, calls),
             gpu_idle_ns=row["idle"] / view.steps,
             ops=row["ids"],
-            evidence=evidence(view, row, calls, found),
-            data={"sizes": list(found.sizes), "ops": row["names"]},
+            evidence=evidence(view, row, calls, varying),
+            data={"sizes": list(varying.sizes), "ops": row["names"]},
             advice=located_advice(
-                view, row["function"], advice_for(view, row, calls, found)
+                view, row["function"], advice_for(view, row, calls, varying)
             ),
         )

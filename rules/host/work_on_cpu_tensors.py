@@ -180,8 +180,8 @@ class WorkOnCpuTensors(Rule):
             inputs=pl.col("inputs").sort_by("own").last(),
         )
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
-        found = rows.filter(regular, pl.col("usual") >= least)
-        for row in found.sort("usual", descending=True).iter_rows(named=True):
+        large = rows.filter(regular, pl.col("usual") >= least)
+        for row in large.sort("usual", descending=True).iter_rows(named=True):
             spans = own_time(view, row["ids"]).filter(
                 pl.col("kind") != host_activity.DATA
             )
@@ -192,18 +192,18 @@ class WorkOnCpuTensors(Rule):
         self, view: View, row: Mapping[str, Any], spans: pl.DataFrame
     ) -> Finding:
         calls = len(row["ids"])
-        (given, size, dtype), source = (
+        (shape, size, dtype), source = (
             InputTensor.of(view, row["inputs"], n) for n in (0, 1)
         )
-        advice, example, does = _ADVICE, "", f"works on {given}" if given else "works"
+        advice, example, does = _ADVICE, "", f"works on {shape}" if shape else "works"
         if re.match(_DRAWS, row["name"]):
             advice, example = _DRAW_THERE, self.example()
-            does = f"draws {given or 'numbers'}"
+            does = f"draws {shape or 'numbers'}"
         elif re.match(_PICKS, row["name"]):
-            does = f"picks from {given or 'a tensor'}"
+            does = f"picks from {shape or 'a tensor'}"
             if not size or size <= _MOST_KEPT:
                 advice, example = _PICK_THERE, self.example(1)
-        elif row["name"] == _COPY and given and source.text:
+        elif row["name"] == _COPY and shape and source.text:
             copies = dtype == source.dtype
             advice = _COPY_LESS if copies else _CAST_THERE
             does = f"{'copies' if copies else 'casts'} {source.text}"

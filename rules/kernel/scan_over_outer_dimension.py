@@ -129,8 +129,8 @@ class ScanOverOuterDimension(Rule):
         if not chosen.any() or int(time.filter(chosen).sum()) < least:
             return
         scans = view.kernels.filter(chosen)
-        given = view.trace.ops["inputs"][scans["op"]]
-        placed = view.with_inputs(scans.with_columns(inputs=given)).with_columns(
+        inputs = view.trace.ops["inputs"][scans["op"]]
+        placed = view.with_inputs(scans.with_columns(inputs=inputs)).with_columns(
             dims=nth("dims", 0),
             type=nth("types", 0),
             along=nth("values", 1).cast(pl.Int64, strict=False),

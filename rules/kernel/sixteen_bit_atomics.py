@@ -157,8 +157,8 @@ def _shape(row: Row) -> str:
 
 def _values(row: Row) -> list[int]:
     """Return the shape of what is added: for a resize, of the gradient."""
-    given: list[list[int]] = row["dims"]
-    return next((dims for dims in reversed(given) if dims), given[0])
+    shapes: list[list[int]] = row["dims"]
+    return next((dims for dims in reversed(shapes) if dims), shapes[0])
 
 
 def _advice(row: Row, *, resizes: bool) -> str:

@@ -99,7 +99,7 @@ class Obstacle:
     accumulation), a layer that torch.compile does not capture, or a loop of the model
     that it unrolls."""
     count: float
-    """How many there are a step; of launches, by how many steps differ; of a loop, how
+    """Number per step; of launches, by how many steps differ; of a loop, how
     many iterations it has."""
     name: str = ""
     """The op that most of them are of."""
@@ -110,7 +110,7 @@ class Obstacle:
 
 def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
     """Return the obstacles to a CUDA graph of the model, worst first."""
-    found = (
+    obstacles = (
         _shapes(trace, steady),
         _launches(trace, steady),
         *_syncs(trace, steady),
@@ -123,7 +123,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         _rnn(trace, steady),
         _loop(trace, steady),
     )
-    return [one for one in found if one]
+    return [one for one in obstacles if one]
 
 
 def _in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
@@ -178,12 +178,12 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
     """Return the syncs for a data-dependent size, those to branch, and all others."""
-    found = _in_model(trace, in_steps(device_syncs.device_syncs(trace), trace, steady))
-    ops = trace.ops["name"][found["op"]].cast(pl.String)
-    named = found.with_columns(of=ops, name=text("name"))
+    syncs = _in_model(trace, in_steps(device_syncs.device_syncs(trace), trace, steady))
+    ops = trace.ops["name"][syncs["op"]].cast(pl.String)
+    named = syncs.with_columns(of=ops, name=text("name"))
     sized, of = fill_false(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
     name = pl.coalesce("of", "name")
-    branches = ownership.outermost_ops(trace, (_BRANCH,))[found["op"]].is_not_null()
+    branches = ownership.outermost_ops(trace, (_BRANCH,))[syncs["op"]].is_not_null()
     # A few are like any other sync.
     branches &= int(branches.sum()) > _FEW_BRANCHES * of
     return [
@@ -195,33 +195,33 @@ def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
 
 def _copies(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     kernels = steady.kernels
-    found = kernels[["name", "module", "file", "line", "function"]].filter(
+    copies = kernels[["name", "module", "file", "line", "function"]].filter(
         named_like(kernels, names.HTOD)
     )
-    found = _in_model(trace, found)
-    return _most("copies", found, text("name"), steady.count)
+    copies = _in_model(trace, copies)
+    return _most("copies", copies, text("name"), steady.count)
 
 
 def _cache(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the copies of a KV cache that is longer for every token."""
-    found = in_steps(kv_cache.cache_cats(trace), trace, steady)
-    return _most("cache", found, text("name"), steady.count)
+    cats = in_steps(kv_cache.cache_cats(trace), trace, steady)
+    return _most("cache", cats, text("name"), steady.count)
 
 
 def _replaced(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the tensors that get other memory, which a graph does not know."""
     if not has_named(trace.ops, [_SET_DATA]):
         return None
-    found = in_steps(trace.ops.filter(named(trace.ops, [_SET_DATA])), trace, steady)
-    return _most("replaced", found, pl.lit(None, pl.String), steady.count)
+    sets = in_steps(trace.ops.filter(named(trace.ops, [_SET_DATA])), trace, steady)
+    return _most("replaced", sets, pl.lit(None, pl.String), steady.count)
 
 
 def _sparse(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the sparse gradients, which make compiling fail."""
     if not has_named(trace.ops, _SPARSE):
         return None
-    found = in_steps(trace.ops.filter(named(trace.ops, _SPARSE)), trace, steady)
-    return _most("sparse", found, text("name"), steady.count)
+    ops = in_steps(trace.ops.filter(named(trace.ops, _SPARSE)), trace, steady)
+    return _most("sparse", ops, text("name"), steady.count)
 
 
 def _backwards(trace: Trace, steady: SteadySteps) -> Obstacle | None:
@@ -269,22 +269,22 @@ def _between(trace: Trace, steady: SteadySteps) -> Obstacle | None:
         pl.col("module").is_null()
     )
     number = begun.search_sorted(syncs["ts"]).alias("number")
-    found = syncs.hstack([number]).join(ran, on="number", maintain_order="left")
-    found = found.filter(pl.col("ts").is_between("first", "last"))
-    return _most("between", found, text("name"), steady.count)
+    joined = syncs.hstack([number]).join(ran, on="number", maintain_order="left")
+    joined = joined.filter(pl.col("ts").is_between("first", "last"))
+    return _most("between", joined, text("name"), steady.count)
 
 
 def _loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the longest loop of the model, if it takes long to compile."""
-    found = loops(trace, steady, assumptions.FEWEST_ITERATIONS).table
-    if found.height:
-        found = found.filter(
+    table = loops(trace, steady, assumptions.FEWEST_ITERATIONS).table
+    if table.height:
+        table = table.filter(
             pl.col("longest") > assumptions.UNROLLED_ITERATIONS,
             pl.col("modules").list.len() > 0,
         )
-    if not found.height:
+    if not table.height:
         return None
-    row = found.sort("longest", descending=True).row(0, named=True)
+    row = table.sort("longest", descending=True).row(0, named=True)
     place = (row["file"], row["line"], row["function"])
     return Obstacle("loop", row["longest"], "", *place)
 
@@ -314,5 +314,5 @@ def _rnn(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the recurrent layers that torch.compile breaks the graph at."""
     if not has_like(trace.ops, _RNN):
         return None
-    found = in_steps(trace.ops.filter(named_like(trace.ops, _RNN)), trace, steady)
-    return _most("rnn", found, text("name"), steady.count)
+    ops = in_steps(trace.ops.filter(named_like(trace.ops, _RNN)), trace, steady)
+    return _most("rnn", ops, text("name"), steady.count)

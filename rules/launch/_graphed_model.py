@@ -52,20 +52,20 @@ class GraphedModel:
     modules: pl.Series | None
     """Its modules; ``None`` where none were recorded, or each is too small alone."""
     windows: pl.DataFrame
-    """When it runs, ``start`` and ``end``; with modules, the steps."""
+    """Times of its runs, ``start`` and ``end``; with modules, the steps."""
     kernels: pl.Series
     """The ids of its kernels."""
     host_share: float
-    """What goes of the host's time for it; 0 if calling it takes as long."""
+    """Host time that is removed; 0 if calling it takes as long."""
     node_share: float
-    """How much of what the autograd engine runs is its."""
+    """Fraction of the autograd engine's work that is its own."""
     is_function: bool = False
-    """Whether it is a function that calls modules, as those of a list."""
+    """True if it is a function that calls modules, as those of a list."""
 
-    def are_in_windows(self, trace: Trace, found: pl.DataFrame) -> pl.Series:
+    def are_in_windows(self, trace: Trace, rows: pl.DataFrame) -> pl.Series:
         """Return which of these are its, by their ``start`` and ``op``."""
-        in_window = _during(self.windows, found["start"])
-        return in_window & ~accumulates(trace, found["op"])
+        in_window = _during(self.windows, rows["start"])
+        return in_window & ~accumulates(trace, rows["op"])
 
 
 def accumulates(trace: Trace, ops: pl.Series) -> pl.Series:
@@ -84,9 +84,9 @@ def graphed_model(trace: Trace, steady: SteadySteps) -> GraphedModel:
     """
     recorded = trace.ops["module"].null_count() < trace.ops.height
     if recorded:
-        found = _of_modules(trace, steady)
-        if found.host_share:
-            return found
+        model = _of_modules(trace, steady)
+        if model.host_share:
+            return model
     return replace(_of_weights(trace, steady), is_function=recorded)
 
 
@@ -96,7 +96,7 @@ def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
     each = pl.lit(
         assumptions.COMPILED_CALL_KERNELS
     ) + assumptions.COMPILED_BACKWARD_KERNELS * pl.col("back")
-    found = (
+    calls = (
         mine.group_by("module")
         .agg(kernels=pl.len(), back=(pl.col("phase") == "backward").any())
         .with_columns(part=OUTER_MODULE)
@@ -108,13 +108,13 @@ def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
         # Compiled, a loss or a layer alone takes longer to call than it does now.
         .filter(pl.col("kernels") > pl.col("cost"))
     )
-    modules = parts.join(found, on="outer", how="semi")["part"]
+    modules = parts.join(calls, on="outer", how="semi")["part"]
     is_mine = OUTER_MODULE.is_in(modules.implode())
     return GraphedModel(
         modules,
         steady.windows.select("start", "end"),
         mine.filter(is_mine)["id"],
-        _host_share(float(found["cost"].sum()), float(found["kernels"].sum())),
+        _host_share(float(calls["cost"].sum()), float(calls["kernels"].sum())),
         _share(_nodes(trace).select(fill_false(is_mine)).to_series()),
     )
 
@@ -126,10 +126,10 @@ def _parts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     path = text("module").str.split("/")
     paths = pl.concat([kernels["module"].unique(), trace.ops["module"].unique()])
-    found = paths.unique().drop_nulls().to_frame().select(path, outer=OUTER_MODULE)
+    parts = paths.unique().drop_nulls().to_frame().select(path, outer=OUTER_MODULE)
     # Of a layer that is called both ways the path with more around it tells.
     return (
-        found.with_columns(depth=pl.int_ranges(pl.col("module").list.len()))
+        parts.with_columns(depth=pl.int_ranges(pl.col("module").list.len()))
         .explode("module", "depth")
         .group_by(part="module")
         .agg(pl.col("outer").sort_by("depth", "outer").last())
@@ -169,7 +169,7 @@ def _passes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     Where no op has weights, the steps.
     """
     phases = ("forward", "backward")
-    found = (
+    passes = (
         trace.ops[["ts", "dur", "step", "phase"]][
             rows_where(named_like(trace.ops, _WEIGHTS))
         ]
@@ -177,11 +177,11 @@ def _passes(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         .select("ts", END.alias("end"), "step", back=pl.col("phase") == "backward")
         .sort("ts")
     )
-    found = in_steps(found, trace, steady) if found.height else found
-    if not found.height:
+    passes = in_steps(passes, trace, steady) if passes.height else passes
+    if not passes.height:
         return steady.windows.select("start", "end", back=pl.lit(value=False))
     return (
-        found.group_by(run=pl.struct("step", "back").rle_id())
+        passes.group_by(run=pl.struct("step", "back").rle_id())
         .agg(pl.col("back").first(), start=pl.col("ts").min(), end=pl.col("end").max())
         .sort("start")
         .drop("run")

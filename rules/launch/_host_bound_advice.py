@@ -97,7 +97,8 @@ def message(view: View, launches: float) -> str:
     kinds = view.waits.kinds
     largest = kinds["kind"][0]
     main = 2 * kinds["time"][0] >= kinds["time"].sum()
-    most = f"mostly {largest}" if main else f"{largest} most of all"
+    name = host_activity.work_name(largest)
+    most = f"mostly {name}" if main else f"{name} most of all"
     if replayed(view):
         return f"the GPU {likely}waits for the host around CUDA graphs: {most}"
     of_ops = kinds.filter(pl.col("kind").is_in(OF_OPS))["time"].sum()
@@ -127,7 +128,7 @@ def evidence(
         named = (
             counted(round(calls) or calls, "operator")
             if kind == host_activity.DISPATCH
-            else kind
+            else host_activity.work_name(kind)
         )
         note = f"in {named} (most in {most})" if most else f"in {named}"
         yield Evidence("waits", value=ns, unit="ns", note=note)
@@ -161,9 +162,9 @@ def evidence(
 
 def trainer_of(view: View) -> tuple[str, str] | None:
     """Return how the trainer that calls the model compiles it, and an example of it."""
-    for name, told, example in _TRAINERS:
+    for name, advice, example in _TRAINERS:
         if has_like(view.trace.frames, name):
-            return told, example
+            return advice, example
     return None
 
 

@@ -69,9 +69,9 @@ def removed_time(view: View, things: pl.Expr) -> pl.DataFrame:
     )
 
 
-def _without_optimizer(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    stays = fill_false(trace.ops["phase"] == "optimizer")[found["op"]]
-    return found.select("start", "end").filter(~fill_false(stays))
+def _without_optimizer(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
+    stays = fill_false(trace.ops["phase"] == "optimizer")[segments["op"]]
+    return segments.select("start", "end").filter(~fill_false(stays))
 
 
 @cached_per_trace
@@ -80,24 +80,24 @@ def _in_graph(trace: Trace, account: HostAccount, model: GraphedModel) -> pl.Dat
     columns = ("start", "end", "op", "kind")
     if model.modules is not None:
         mine = OUTER_MODULE.is_in(model.modules.implode())
-        found = account.of(_of(_OF_MODEL) & mine, *columns)
+        segments = account.of(_of(_OF_MODEL) & mine, *columns)
     else:
-        found = account.of(
+        segments = account.of(
             _of(_OF_MODEL) & (pl.col("kind") != host_activity.ENGINE), *columns
         )
-        found = found.filter(model.are_in_windows(trace, found))
-    return _only_dispatch(trace, account, found)
+        segments = segments.filter(model.are_in_windows(trace, segments))
+    return _only_dispatch(trace, account, segments)
 
 
 @cached_per_trace
 def _outside_optimizer(trace: Trace, account: HostAccount) -> pl.DataFrame:
     """Return when the host is at ops and their Python, in a model or around it."""
-    found = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
-    return _only_dispatch(trace, account, found)
+    segments = account.of(_of(_OF_MODEL), "start", "end", "op", "kind")
+    return _only_dispatch(trace, account, segments)
 
 
 def _only_dispatch(
-    trace: Trace, account: HostAccount, found: pl.DataFrame
+    trace: Trace, account: HostAccount, segments: pl.DataFrame
 ) -> pl.DataFrame:
     """Return what only calls kernels: no gaps, and no work on the host."""
     longest = (
@@ -110,7 +110,7 @@ def _only_dispatch(
         pl.col("name").str.starts_with("aten::"),
     )
     working = fill_false(pl.col("op").is_in(slow["op"].implode()))
-    return _without_optimizer(trace, found.filter(~_is_gap(longest), ~working))
+    return _without_optimizer(trace, segments.filter(~_is_gap(longest), ~working))
 
 
 @cached_per_trace
@@ -128,10 +128,10 @@ def _one_by_one(trace: Trace, account: HostAccount) -> pl.DataFrame:
     outermost = ownership.outermost_ops(trace)
     apart = outermost[launching].unique()
     apart = apart.filter(~apart.is_in(outermost[around].implode()))
-    found = account.of(_of(OF_OPS), "start", "end", "op")
-    op = found["op"]
+    segments = account.of(_of(OF_OPS), "start", "end", "op")
+    op = segments["op"]
     chosen = outermost[op].is_in(apart.implode()) | op.is_in(launching.implode())
-    return _without_optimizer(trace, found.filter(fill_false(chosen)))
+    return _without_optimizer(trace, segments.filter(fill_false(chosen)))
 
 
 def _is_gap(most_ns: int = assumptions.MOST_BETWEEN_OPS_NS) -> pl.Expr:
@@ -199,11 +199,11 @@ def around_ns(view: View) -> float:
         return 0.0
     mine = OUTER_MODULE.is_in(model.modules.implode())
     ops = pl.col("kind").is_in([host_activity.DISPATCH, host_activity.LAUNCHES])
-    found = view.host_account.of(ops & ~fill_false(mine), "op", "estimated")
-    phase = view.trace.ops["phase"][found["op"]]
-    accumulated = accumulates(view.trace, found["op"])
+    segments = view.host_account.of(ops & ~fill_false(mine), "op", "estimated")
+    phase = view.trace.ops["phase"][segments["op"]]
+    accumulated = accumulates(view.trace, segments["op"])
     stays = ~fill_false(phase == "optimizer") & ~accumulated
-    return float(found["estimated"].filter(stays).sum()) / view.steps
+    return float(segments["estimated"].filter(stays).sum()) / view.steps
 
 
 def uncompiled(obstacles: Sequence[Obstacle]) -> bool:

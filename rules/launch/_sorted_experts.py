@@ -33,14 +33,16 @@ def over_sorted_slices(view: View, row: Mapping[str, Any]) -> bool:
     ops = ops.filter(ops["forward"].is_null()).sort("thread", "ts")
     cuts, writes, runs = (named(ops, names) for names in (_CUT, _WRITE, _RUN))
     begin, end = nth("values", 2), nth("values", 3)
-    given = view.trace.inputs[["values"]][ops["inputs"]].select(
+    values = view.trace.inputs[["values"]][ops["inputs"]].select(
         at=pl.concat_str(nth("values", 1), begin, end, separator=":"),
         all=fill_false((begin == "0") & (end == _TO_THE_END)),
     )
-    parts = given.with_columns(cuts=cuts, writes=writes, runs=runs.cum_sum())
+    parts = values.with_columns(cuts=cuts, writes=writes, runs=runs.cum_sum())
     parts = parts.filter((pl.col("cuts") & ~pl.col("all")) | pl.col("writes"))
     same = pl.col("at").shift(1) == pl.col("at").shift(2)
     between = pl.col("runs").shift(1) > pl.col("runs").shift(2)
     of_cuts = pl.col("cuts").shift(1) & pl.col("cuts").shift(2)
-    found = parts.select(fill_false(pl.col("writes") & of_cuts & same & between).sum())
-    return bool(found.item() >= _MOST * row["iterations"])
+    matches = parts.select(
+        fill_false(pl.col("writes") & of_cuts & same & between).sum()
+    )
+    return bool(matches.item() >= _MOST * row["iterations"])

@@ -162,7 +162,10 @@ class HostBoundStep(Rule):
         ),
         Bad(
             WAITING,
-            finds=("the GPU waits for the host: mostly Python with its libraries",),
+            finds=(
+                "the GPU waits for the host: mostly Python code and the libraries it"
+                " calls",
+            ),
         ),
         Good(drawn(8, "[k<{n}                 ]")),
     )
@@ -183,7 +186,7 @@ class HostBoundStep(Rule):
             removed_time(view, pl.col("kind") == host_activity.LAUNCHES).height
             / view.steps
         )
-        found = self.finding(
+        finding = self.finding(
             message(view, launches),
             subject="launches",
             count=launches,
@@ -208,10 +211,10 @@ class HostBoundStep(Rule):
             or graphed_model(view.trace, view.steady).is_function
         )
         if trainer := trainer_of(view):
-            found = replace(found, example=trainer[1])
+            finding = replace(finding, example=trainer[1])
         elif not trains(view):
-            found = replace(found, example=found.example.replace("loss =", "y ="))
-        yield replace(found, example="") if unfit else found
+            finding = replace(finding, example=finding.example.replace("loss =", "y ="))
+        yield replace(finding, example="") if unfit else finding
 
     def _matters(self, view: View) -> bool:
         """Return whether enough of the step is idle and not explained."""

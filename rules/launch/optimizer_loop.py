@@ -142,7 +142,7 @@ class OptimizerLoop(Rule):
         each = row["kernels"] / row["calls"] / parameters
         torch = view.trace.facts.torch_to
         kernel_share, host_share = _saved(name, torch, each, row["names"])
-        found = self.finding(
+        finding = self.finding(
             f"{name} updates {counted(parameters, 'parameter')} one by one,"
             f" with {counted(round(each), 'kernel')} for each",
             subject=name,
@@ -159,7 +159,7 @@ class OptimizerLoop(Rule):
             advice=_advice(name, torch, row["names"]),
             ops=row["ops"],
         )
-        return replace(found, example=_example(self.example(), name, torch))
+        return replace(finding, example=_example(self.example(), name, torch))
 
 
 def _saved(

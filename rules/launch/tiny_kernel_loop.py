@@ -167,13 +167,13 @@ class TinyKernelLoop(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the loops by the function they are in."""
-        found = loops(view.trace, view.steady, self.min_iterations)
-        if not found.table.height:
+        all_loops = loops(view.trace, view.steady, self.min_iterations)
+        if not all_loops.table.height:
             return
-        for row in found.table.drop_nulls("kernels").iter_rows(named=True):
+        for row in all_loops.table.drop_nulls("kernels").iter_rows(named=True):
             row["experts"] = over_experts(row) or over_sorted_slices(view, row)
             if self._is_tiny(row, view) and not _of_sharding(view, row):
-                yield self._finding(view, row, found)
+                yield self._finding(view, row, all_loops)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
         layers = row["called"] >= _LAYERS * row["longest"]
@@ -187,10 +187,10 @@ class TinyKernelLoop(Rule):
             and row["host_ns"] * view.host_scale > row["gpu_ns"]
         )
 
-    def _finding(self, view: View, row: Mapping[str, Any], found: Loops) -> Finding:
+    def _finding(self, view: View, row: Mapping[str, Any], all_loops: Loops) -> Finding:
         experts, parameters = row["experts"], over_parameters(row, view)
         syncs = row["syncs"] >= row["iterations"]
-        fixes = [Fix(spans=found.spans_of(row))]
+        fixes = [Fix(spans=all_loops.spans_of(row))]
         if experts:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
         return self.finding(

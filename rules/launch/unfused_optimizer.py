@@ -171,7 +171,7 @@ class UnfusedOptimizer(Rule):
     ) -> Finding:
         name = row["optimizer"]
         operators = counted(round(len(row["ops"]) / row["calls"]), "foreach operator")
-        found = self.finding(
+        finding = self.finding(
             f"{name} updates its parameters with {operators}, not with the fused one",
             subject=name,
             place=view.place(row),
@@ -185,7 +185,7 @@ class UnfusedOptimizer(Rule):
             ),
             ops=row["ops"],
         )
-        return replace(found, example=self.example().replace("AdamW", name))
+        return replace(finding, example=self.example().replace("AdamW", name))
 
 
 def _handled(view: View, windows: pl.DataFrame) -> pl.DataFrame:
@@ -201,9 +201,9 @@ def _handled(view: View, windows: pl.DataFrame) -> pl.DataFrame:
     rows = pl.select(pl.int_ranges(first, last).explode()).to_series().drop_nulls()
     if (first[1:] < last[:-1]).any():
         rows = rows.unique().sort()
-    found = spans[["start", "end"]][rows]
-    return found.filter(
-        found["end"] - found["start"] <= assumptions.MOST_BETWEEN_OPS_NS
+    times = spans[["start", "end"]][rows]
+    return times.filter(
+        times["end"] - times["start"] <= assumptions.MOST_BETWEEN_OPS_NS
     )
 
 

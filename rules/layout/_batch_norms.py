@@ -24,12 +24,12 @@ def nchw_batch_norms(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFr
     whether it is in the backward.
     """
     ran = kernels.with_columns(part=text("name").str.extract(_NCHW)).drop_nulls("part")
-    given = trace.inputs.select(
+    inputs = trace.inputs.select(
         inputs="id", images=nth("dims", 0), type=nth("types", 0)
     )
     ran = (
         ran.with_columns(inputs=trace.ops["inputs"][ran["op"]])
-        .join(given, on="inputs", maintain_order="left")
+        .join(inputs, on="inputs", maintain_order="left")
         .filter(pl.col("images").list.len() == _IMAGES)
     )
     size = pl.col("images").list.eval(pl.element().product()).list.first()

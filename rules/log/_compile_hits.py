@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from ._messages import Hit
 
 
-def by_cause(found: list[Hit]) -> dict[tuple[Place, str], list[Hit]]:
+def by_cause(hits: list[Hit]) -> dict[tuple[Place, str], list[Hit]]:
     """Group recompilations by function and by what changes."""
     groups: dict[tuple[Place, str], list[Hit]] = {}
-    for hit in found:
+    for hit in hits:
         place = replace(place_of(hit.groups), line_is="function")
         cause = compile_reasons.guard_reason(hit.groups.get("reason", "?")).key
         groups.setdefault((place, cause), []).append(hit)
     return groups
 
 
-def by_line(found: list[Hit]) -> dict[Place, list[Hit]]:
+def by_line(hits: list[Hit]) -> dict[Place, list[Hit]]:
     """Group graph breaks by the user's line: in its stack where a library breaks."""
     groups: dict[Place, list[Hit]] = {}
-    for hit in found:
+    for hit in hits:
         stack = frames_of(hit.whole)
         place = stack[-1] if stack else place_of(hit.groups)
         groups.setdefault(place, []).append(hit)

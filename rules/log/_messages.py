@@ -45,18 +45,18 @@ class Message:
 
     subject: str
     pattern: str
-    """What to look for in a line, in the syntax that Python and Polars share."""
+    """Pattern of the line, in the syntax that Python and Polars share."""
     means: str
     """The finding's message."""
     advice: str
     explains: tuple[str, ...] = ()
     severity: Severity | None = None
     details: tuple[str, ...] = ()
-    """What else to look for, in this line and those after it."""
+    """Second pattern, in this line and those after it."""
     to_confirm: bool = False
-    """Whether it only matters if the trace has one of the findings it explains."""
+    """True if it only matters with one of the findings it explains."""
     lines: int = _LINES
-    """How many lines it may have."""
+    """Maximum number of its lines."""
 
 
 def findings(
@@ -84,13 +84,13 @@ class Hit:
     whole: str
     """All its lines, without what loggers write before each."""
     count: int
-    """How often it is printed in these words."""
+    """Number of times that it is printed in these words."""
 
     @property
     def frame(self) -> str | None:
         """The number of the compiled function that it is about."""
-        found = re.match(_FRAME_ID, self.text)
-        return found[1] if found else None
+        match = re.match(_FRAME_ID, self.text)
+        return match[1] if match else None
 
     @property
     def evidence(self) -> Evidence:
@@ -161,13 +161,13 @@ def _groups(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def place_of(found: Mapping[str, str]) -> Place:
+def place_of(parts: Mapping[str, str]) -> Place:
     """Return the place that the groups of a message name, if it is the user's."""
-    file = found.get("file")
+    file = parts.get("file")
     if not file or re.search(_LIBRARY, file):
         return NOWHERE
-    line = int(found.get("line", 0)) or None
-    return Place(file, line, found.get("function"), line_is="call")
+    line = int(parts.get("line", 0)) or None
+    return Place(file, line, parts.get("function"), line_is="call")
 
 
 def frames_of(whole: str) -> list[Place]:
@@ -185,8 +185,8 @@ def resumed(function: str) -> str:
     >>> resumed("torch_dynamo_resume_in_forward_at_60")
     'forward'
     """
-    found = re.match(_RESUME, function)
-    return found[1] if found else function
+    match = re.match(_RESUME, function)
+    return match[1] if match else function
 
 
 def _line(text: str, at: int, count: int) -> Evidence:

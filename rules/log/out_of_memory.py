@@ -118,8 +118,8 @@ def _advice(sizes: dict[str, str]) -> str | None:
     """Return what helps where there was enough memory; none where it was full."""
     tried = _bytes(sizes.get("tried", "")) or 0.0
     for name, advice in (("free", _LIMITED), ("unused", _FRAGMENTED)):
-        found = _bytes(sizes.get(name, ""))
-        if found is not None and found >= tried:
+        size = _bytes(sizes.get(name, ""))
+        if size is not None and size >= tried:
             return advice.format_map(sizes)
     return None
 

@@ -88,8 +88,8 @@ class DriverCallRule(Rule):
 def _named(names: pl.DataFrame, steps: int) -> str:
     """Return which calls a step makes, and how often."""
     if all(count >= steps for count in names["len"]):
-        found = [f"{name} {times(count / steps)}" for name, count in names.rows()]
-        return f"{' and '.join(found)} a step"
+        texts = [f"{name} {times(count / steps)}" for name, count in names.rows()]
+        return f"{' and '.join(texts)} a step"
     return " and ".join(
         f"{name} {often(count / steps)}" for name, count in names.rows()
     )
@@ -102,9 +102,9 @@ def in_most_steps(view: View, calls: pl.DataFrame) -> bool:
 
 def _op_lines(view: View, calls: pl.DataFrame) -> list[Evidence]:
     """Return the operators inside of which the calls are made, the most first."""
-    found = calls.drop_nulls("op_name").group_by("op_name").len()
-    found = found.sort("len", "op_name", descending=[True, False]).head(_MOST_OPS)
+    ops = calls.drop_nulls("op_name").group_by("op_name").len()
+    ops = ops.sort("len", "op_name", descending=[True, False]).head(_MOST_OPS)
     return [
         Evidence("op", name, count=count / view.steps)
-        for name, count in found.iter_rows()
+        for name, count in ops.iter_rows()
     ]

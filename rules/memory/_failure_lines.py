@@ -17,7 +17,7 @@ def is_limited(row: dict[str, Any]) -> bool:
     return (row["device_free"] or 0) >= row["asked"]
 
 
-def totals(found: oom.Room, row: dict[str, Any]) -> Iterator[Evidence]:
+def totals(room: oom.Room, row: dict[str, Any]) -> Iterator[Evidence]:
     """Yield what was held and what was free."""
     yield Evidence(
         "held",
@@ -32,10 +32,10 @@ def totals(found: oom.Room, row: dict[str, Any]) -> Iterator[Evidence]:
         unit="bytes",
         note="free" + (limit if is_limited(row) else ""),
     )
-    if found.other_streams:
+    if room.other_streams:
         yield Evidence(
             "streams",
-            value=found.other_streams,
+            value=room.other_streams,
             unit="bytes",
             note="more are free, but for other streams",
         )
@@ -55,8 +55,8 @@ def holder_line(row: dict[str, Any]) -> Evidence:
     )
 
 
-def after_failure(found: oom.Room) -> Evidence:
-    allocations = counted(found.allocations_after, "allocation")
+def after_failure(room: oom.Room) -> Evidence:
+    allocations = counted(room.allocations_after, "allocation")
     return Evidence("after", f"the program goes on: {allocations} follow")
 
 

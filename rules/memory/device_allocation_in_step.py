@@ -193,5 +193,5 @@ def _cause(view: View, calls: pl.DataFrame, *, change: bool | None) -> tuple[str
 
 def _most_time(calls: pl.DataFrame) -> dict[str, Any]:
     place = ("file", "line", "function", "module")
-    found = calls.group_by(place).agg(pl.col("dur").sum())
-    return found.sort(-pl.col("dur"), *place).row(0, named=True)
+    by_place = calls.group_by(place).agg(pl.col("dur").sum())
+    return by_place.sort(-pl.col("dur"), *place).row(0, named=True)

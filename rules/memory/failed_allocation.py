@@ -158,26 +158,26 @@ class FailedAllocation(Rule):
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
         from traceq.analysis.memory import oom
 
-        found = oom.room(view, row)
+        room = oom.room(view, row)
         held = oom.droppable(view, row["device"], row["event"]).to_dicts()
         first = place_line(held[0]) if held else "nothing"
-        cause = found.cause
+        cause = room.cause
         if is_limited(row):
             cause += ", limited"
         elif view.snapshot.segments["expandable"].any():
             cause += ", expandable"
-        advice = _ADVICE.get(cause, _ADVICE[found.cause])
-        goes_on = found.allocations_after >= _GOES_ON
+        advice = _ADVICE.get(cause, _ADVICE[room.cause])
+        goes_on = room.allocations_after >= _GOES_ON
         return self.finding(
-            f"OOM on {size(row['asked'])}: {_why(found, row)}",
-            subject=found.cause,
+            f"OOM on {size(row['asked'])}: {_why(room, row)}",
+            subject=room.cause,
             place=view.place(row),
             count=count,
             cost_bytes=row["asked"],
             evidence=[
-                *totals(found, row),
+                *totals(room, row),
                 *map(holder_line, held[:_MOST_HOLDERS]),
-                *([after_failure(found)] if goes_on else ()),
+                *([after_failure(room)] if goes_on else ()),
                 *view.lines(row, row["asked"]),
             ],
             data={
@@ -186,24 +186,24 @@ class FailedAllocation(Rule):
                 "device_free_bytes": row["device_free"] or 0,
                 "allocated_bytes": row["allocated"],
                 "reserved_bytes": row["reserved"],
-                "free_bytes": found.free,
-                "free_blocks": found.free_blocks,
-                "largest_free_bytes": found.largest,
-                "other_streams_bytes": found.other_streams,
-                "cause": found.cause,
-                "allocations_after": found.allocations_after,
+                "free_bytes": room.free,
+                "free_blocks": room.free_blocks,
+                "largest_free_bytes": room.largest,
+                "other_streams_bytes": room.other_streams,
+                "cause": room.cause,
+                "allocations_after": room.allocations_after,
             },
             severity=Severity.warning if goes_on else None,
             advice=advice.format(first=first),
         )
 
 
-def _why(found: oom.Room, row: dict[str, Any]) -> str:
-    if found.cause == "fragmented":
+def _why(room: oom.Room, row: dict[str, Any]) -> str:
+    if room.cause == "fragmented":
         return (
-            f"{size(found.free)} are reserved and free, but fragmented into"
-            f" {counted(found.free_blocks, 'block')} of at most {size(found.largest)}"
+            f"{size(room.free)} are reserved and free, but fragmented into"
+            f" {counted(room.free_blocks, 'block')} of at most {size(room.largest)}"
         )
     on_device = f"{size(row['device_free'] or 0)} is free on the device"
-    limit = ", which a limit forbids using" if found.cause == "limited" else ""
-    return f"only {size(found.free)} are reserved and free, and {on_device}{limit}"
+    limit = ", which a limit forbids using" if room.cause == "limited" else ""
+    return f"only {size(room.free)} are reserved and free, and {on_device}{limit}"

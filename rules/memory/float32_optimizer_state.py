@@ -121,10 +121,10 @@ class Float32OptimizerState(Rule):
             if held == largest and held >= self.min_share * peak:
                 why = _why_float32(view, live, state)
                 if why:
-                    found = self._finding(int(str(device)), live, state, why)
+                    finding = self._finding(int(str(device)), live, state, why)
                     if has_ranks(view):
-                        found = replace(found, advice=_ADVICE.format(_SHARDED))
-                    yield found
+                        finding = replace(finding, advice=_ADVICE.format(_SHARDED))
+                    yield finding
 
     def _finding(
         self, device: int, live: pl.DataFrame, state: pl.DataFrame, why: str

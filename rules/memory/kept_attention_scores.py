@@ -154,9 +154,9 @@ class KeptAttentionScores(Rule):
 def _by_torch(view: SnapshotView, scores: pl.DataFrame) -> bool:
     """Return whether most of the scores are of ``nn.MultiheadAttention``."""
     frames = view.snapshot.frames
-    known = frames["id"].filter(frames["function"].cast(pl.String) == _FUNCTION)
+    calls = frames["id"].filter(frames["function"].cast(pl.String) == _FUNCTION)
     stacks = view.snapshot.stacks.filter(
-        pl.col("frames").list.eval(pl.element().is_in(known.implode())).list.any()
+        pl.col("frames").list.eval(pl.element().is_in(calls.implode())).list.any()
     )
     theirs = scores.filter(pl.col("stack").is_in(stacks["id"].implode()))
     return 2 * int(theirs["size"].sum()) > int(scores["size"].sum())

@@ -107,14 +107,14 @@ def _reached(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     asked = distinct["inputs"].explode().drop_nulls().unique()
     given = trace.inputs[["dims", "values"]][asked].rows()
     inputs = dict(zip(asked.to_list(), given, strict=True))
-    found = []
+    reached = []
     for names, numbers, moves, offsets in distinct.iter_rows():
         ops = [
             _op(name, *inputs.get(number, (None, None)), moves=moved)
             for name, number, moved in zip(names, numbers, moves, strict=True)
         ]
         norm = norm_around(ops, offsets.index(0))
-        found.append(
+        reached.append(
             (
                 offsets[norm.first],
                 offsets[norm.last],
@@ -125,9 +125,11 @@ def _reached(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             if norm
             else (None,) * len(_SHAPE)
         )
-    shapes = pl.DataFrame(found, schema=_SHAPE, orient="row")
-    told = pl.concat([distinct, shapes], how="horizontal").drop_nulls("dims")
-    return rows.join(told, on=_LOOKED_AT, nulls_equal=True).select("owner", *_SHAPE)
+    shapes = pl.DataFrame(reached, schema=_SHAPE, orient="row")
+    described = pl.concat([distinct, shapes], how="horizontal").drop_nulls("dims")
+    return rows.join(described, on=_LOOKED_AT, nulls_equal=True).select(
+        "owner", *_SHAPE
+    )
 
 
 def _shifts_weight(ops: list[Op], norm: Norm) -> bool:
@@ -146,8 +148,8 @@ def _op(
     *,
     moves: bool,
 ) -> Op:
-    given: list[list[int] | None] = [*(dims or []), None, None]
-    first, second = given[:2]
+    shapes: list[list[int] | None] = [*(dims or []), None, None]
+    first, second = shapes[:2]
     value = values[1] if values and len(values) > 1 else None
     return Op(name, first, second, moves, value)
 

@@ -37,7 +37,7 @@ _NORMS = (_RMS, "aten::layer_norm", "aten::group_norm")
 _CAST = "aten::_to_copy"
 _FUSED = (_FUSED_RMS, "aten::native_layer_norm", "aten::native_group_norm")
 OF_KERNELS = ("id", "op", "ts", "dur")
-"""What ``grouped`` is told of kernels, which have dozens of columns."""
+"""Columns of kernels that ``grouped`` needs, of dozens."""
 
 
 def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -59,7 +59,7 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     unfused = calls.filter(~calls["id"].is_in(pl.concat([fused, outer]).implode()))
     if not unfused.height:
         return NOTHING
-    found = (
+    norms = (
         unfused.select("inputs", owner="id")
         .join(trace.inputs, left_on="inputs", right_on="id", how="left")
         .select(
@@ -69,9 +69,9 @@ def unfused_rms_norms(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             weight=pl.col("types").list.get(2, null_on_oob=True),
         )
     )
-    owners = ownership.inside(trace, found["owner"])
-    found = found.join(ownership.host_work(trace, owners), on="owner")
-    ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(found, on="owner")
+    owners = ownership.inside(trace, norms["owner"])
+    norms = norms.join(ownership.host_work(trace, owners), on="owner")
+    ran = ownership.owned(trace, kernels[[*OF_KERNELS]], owners).join(norms, on="owner")
     return grouped(trace, ran, ["dims", "type", "weight"], **ownership.host_totals())
 
 
@@ -180,7 +180,7 @@ def _casts(trace: Trace) -> pl.DataFrame:
     around = ownership.inside(trace, ops["id"].filter(named(ops, [_CAST])))
     to, of = pl.col("to"), pl.col("of")
     between = ((to == FLOAT32) & of.is_in(HALF)) | ((of == FLOAT32) & to.is_in(HALF))
-    given = trace.inputs.select(
+    inputs = trace.inputs.select(
         dims=nth("dims", 0),
         to=nth("types", 0),
         of=nth("types", 1),
@@ -191,7 +191,7 @@ def _casts(trace: Trace) -> pl.DataFrame:
     return (
         ops[["thread", "ts", "inputs"]][rows]
         .with_columns(id=around[rows])
-        .join(given.filter(between), on="inputs", maintain_order="left")
+        .join(inputs.filter(between), on="inputs", maintain_order="left")
         .drop_nulls("id")
         .select("id", "thread", "ts", "dims", "numel", "to", "of")
     )

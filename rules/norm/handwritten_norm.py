@@ -160,10 +160,10 @@ class HandwrittenNorm(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place."""
         gpu = view.gpu
-        found = handwritten_norms(view.trace, view.kernels)
+        norms = handwritten_norms(view.trace, view.kernels)
         rows = [
             row | {"kind": _kind(row), "share": fused_share(row, gpu)}
-            for row in found.iter_rows(named=True)
+            for row in norms.iter_rows(named=True)
         ]
         for same in ownership.together(rows, "kind"):
             yield self._finding(view, same)

@@ -144,10 +144,10 @@ class UnfusedRmsNorm(Rule):
         """Group the norms by place and cause."""
         gpu = view.gpu
         newest = version(view.trace.facts.torch_to)
-        found = unfused_rms_norms(view.trace, view.kernels)
+        norms = unfused_rms_norms(view.trace, view.kernels)
         rows = [
             row | {"cause": _cause(row, newest), "share": fused_share(row, gpu)}
-            for row in found.iter_rows(named=True)
+            for row in norms.iter_rows(named=True)
         ]
         for same in ownership.together(rows, "cause"):
             yield self._finding(view, same)
@@ -187,16 +187,16 @@ class UnfusedRmsNorm(Rule):
 def _cause(row: Row, torch: tuple[int, ...]) -> str:
     if torch and torch < _FIRST_FUSED:
         return "version"
-    known = row["type"] and row["weight"]
-    return "dtype" if known and row["type"] != row["weight"] else "unknown"
+    has_types = row["type"] and row["weight"]
+    return "dtype" if has_types and row["type"] != row["weight"] else "unknown"
 
 
 def _input_lines(row: Row) -> Iterator[Evidence]:
     if row["dims"]:
         yield Evidence("op", f"aten::rms_norm {shape(row['dims'])}")
     if row["type"]:
-        given, weight = dtype_name(row["type"]), dtype_name(row["weight"])
-        yield Evidence("dtype", f"input {given}, weight {weight}")
+        input_dtype, weight = dtype_name(row["type"]), dtype_name(row["weight"])
+        yield Evidence("dtype", f"input {input_dtype}, weight {weight}")
 
 
 def _cause_and_advice(row: Row) -> tuple[str, str]:
@@ -207,12 +207,12 @@ def _cause_and_advice(row: Row) -> tuple[str, str]:
             "use torch 2.9 or later, whose RMSNorm is one kernel, or torch.compile",
         )
     if row["cause"] == "dtype":
-        given, weight = dtype_name(row["type"]), dtype_name(row["weight"])
+        dtype, weight = dtype_name(row["type"]), dtype_name(row["weight"])
         half = row["type"] in HALF
         inside = ", its kernel computes in float32 inside" if half else ""
         return (
-            f", because its input is {given} and its weight {weight}",
-            f"give the norm a {given} weight (norm.to(torch.{given})){inside}; or"
+            f", because its input is {dtype} and its weight {weight}",
+            f"give the norm a {dtype} weight (norm.to(torch.{dtype})){inside}; or"
             " compile the model",
         )
     return (

@@ -167,7 +167,7 @@ def late_lines(job: Analysis, one: Straggler) -> Iterator[Evidence]:
             note="of it",
         )
     last = job.by_rank.filter(job.by_rank["rank"].is_in(list(one.ranks)))["last"].sum()
-    every = job.job.found.height
+    every = job.job.collectives.height
     yield Evidence("last", f"in {last} of {every} collectives")
     if cause.region:
         yield Evidence("region", cause.region)

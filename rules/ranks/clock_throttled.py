@@ -87,7 +87,7 @@ class ClockThrottled(Rule):
             if one.cause.cause != "slower kernels":
                 continue
             work = one.cause.work
-            found = self.finding(
+            finding = self.finding(
                 f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: the same"
                 " kernels take longer",
                 subject="slower kernels",
@@ -108,4 +108,4 @@ class ClockThrottled(Rule):
                     ),
                 ],
             )
-            yield saving(found, job, one.saved_ns)
+            yield saving(finding, job, one.saved_ns)

@@ -105,7 +105,7 @@ class ExpertImbalance(Rule):
         most = int(uneven["rank"].mode().sort()[0])
         compute = [one for one in job.changes if one.name == "compute"]
         layers = uneven["module"].drop_nulls().unique(maintain_order=True).to_list()
-        found = self.finding(
+        finding = self.finding(
             f"{ranks(job, [most])} gets most tokens in"
             f" {counted(uneven.height, 'all-to-all')} of a step",
             subject="experts",
@@ -121,4 +121,4 @@ class ExpertImbalance(Rule):
                 Evidence("modules", ", ".join(layers[:3])),
             ],
         )
-        yield saving(found, job, sum(one.saved_ns for one in compute))
+        yield saving(finding, job, sum(one.saved_ns for one in compute))

@@ -107,7 +107,7 @@ class ExposedCollective(Rule):
             if row["exposed"] < self.min_share * job.job.window_ns:
                 continue
             calls = row["calls"] / row["steps"]
-            found = self.finding(
+            finding = self.finding(
                 f"{row['kind']} {often(calls)} while no rank waits and no GPU computes",
                 subject=row["kind"],
                 count=calls,
@@ -126,13 +126,13 @@ class ExposedCollective(Rule):
                     ),
                 ],
             )
-            yield saving(found, job, _saved(job, row["kind"]))
+            yield saving(finding, job, _saved(job, row["kind"]))
 
 
 def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule
     """Return the collectives by kind: how long they are exposed, on a rank."""
     # The window begins where the first one ends.
-    whole = job.job.found.filter(
+    whole = job.job.collectives.filter(
         pl.col("missing").fill_null(0) == 0, pl.col("end") > pl.col("end").min()
     )
     cells = job.job.cells.join(whole.select("instance"), on="instance", how="semi")
@@ -160,8 +160,8 @@ def _saved(job: Any, kind: str) -> float:  # noqa: ANN401 - see Rule
         .mean()
     )
     shares = dict(alone.iter_rows())
-    kinds = job.job.found["kind"].to_list()
-    instances = job.job.found["instance"].to_list()
+    kinds = job.job.collectives["kind"].to_list()
+    instances = job.job.collectives["instance"].to_list()
     transfers = [
         transfer * (1 - shares.get(instance, 0.0)) if one == kind else transfer
         for transfer, instance, one in zip(

@@ -87,7 +87,7 @@ class Imbalance(Rule):
             if one.cause.cause != "more work":
                 continue
             work = one.cause.work
-            found = self.finding(
+            finding = self.finding(
                 f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: more work"
                 " than elsewhere",
                 subject="more work",
@@ -104,4 +104,4 @@ class Imbalance(Rule):
                     ),
                 ],
             )
-            yield saving(found, job, one.saved_ns)
+            yield saving(finding, job, one.saved_ns)

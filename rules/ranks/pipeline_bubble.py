@@ -101,7 +101,7 @@ class PipelineBubble(Rule):
         # Twice as many micro-batches, or what the schedule does not explain.
         twice = (pipe.stages - 1) / (2 * pipe.micro_batches + pipe.stages - 1)
         less = bubble - (pipe.expected if uneven else min(bubble, twice))
-        found = self.finding(
+        finding = self.finding(
             f"{pipe.stages} stages of a pipeline wait for each other, with {batches}",
             subject="pipeline",
             evidence=[
@@ -117,4 +117,4 @@ class PipelineBubble(Rule):
             ],
             advice=_EVEN if uneven else _MORE,
         )
-        yield saving(found, job, less * job.whatifs.took)
+        yield saving(finding, job, less * job.whatifs.took)

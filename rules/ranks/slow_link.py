@@ -84,7 +84,7 @@ class SlowLink(Rule):
         for one in job.stragglers:
             if one.cause.cause != "link":
                 continue
-            found = self.finding(
+            finding = self.finding(
                 f"the collectives of {ranks(job, one.ranks)} take longer than those of"
                 " others",
                 subject="link",
@@ -97,4 +97,4 @@ class SlowLink(Rule):
                     ),
                 ],
             )
-            yield saving(found, job, one.saved_ns)
+            yield saving(finding, job, one.saved_ns)

@@ -120,11 +120,11 @@ class Straggler(Rule):
             why, advice = _CAUSES[one.cause.cause]
             if one.cause.cause == "host" and not job.job.has_gpus:
                 why = "the host takes longer"
-            found = self.finding(
+            finding = self.finding(
                 f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: {why}",
                 subject=one.cause.cause,
                 place=one.cause.place,
                 evidence=late_lines(job, one),
                 advice=advice,
             )
-            yield saving(found, job, one.saved_ns)
+            yield saving(finding, job, one.saved_ns)

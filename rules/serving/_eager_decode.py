@@ -64,14 +64,16 @@ def removed_spans(view: View, eager: pl.DataFrame) -> pl.DataFrame:
 
 def first_module(view: View, eager: pl.DataFrame, *, grows: bool) -> Sequence[Evidence]:
     """Return what forbids a graph as it is."""
-    found = []
+    modules = []
     if grows:
-        found.append(Evidence("first", "a KV cache that grows by cat (SRV007)"))
+        modules.append(Evidence("first", "a KV cache that grows by cat (SRV007)"))
     syncs = device_syncs.device_syncs(view.trace).join(eager, on="step", how="semi")
     each = syncs.height / max(1, int(eager["decodes"].fill_null(1).sum()))
     if each >= _SEVERAL:
-        found.append(Evidence("first", "syncs in the iteration", count=round(each, 1)))
-    return found
+        modules.append(
+            Evidence("first", "syncs in the iteration", count=round(each, 1))
+        )
+    return modules
 
 
 def advice(view: View, *, grows: bool) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceq.linter import View
 
 DECODE = "@execute_context_0(0)_generation_16(16)"
-"""How vLLM names an iteration that makes a token for each of 16 requests."""
+"""vLLM's name of an iteration that makes a token for each of 16 requests."""
 _TRANSFORMERS = "transformers/generation/"
 # Other files of it: a program may have a folder of the same name.
 _OF_TRANSFORMERS = (
@@ -28,10 +28,10 @@ _METHODS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()"}
 
 def steady_iterations(view: View, *phases: str) -> pl.DataFrame:
     """Return the steady iterations of these phases; none where nothing is served."""
-    found = iterations(view.trace)
-    if not found.height:
-        return found
-    return found.filter(pl.col("phase").is_in(phases)).join(
+    every = iterations(view.trace)
+    if not every.height:
+        return every
+    return every.filter(pl.col("phase").is_in(phases)).join(
         view.steady.windows.select("step"), on="step", how="semi"
     )
 

@@ -105,23 +105,23 @@ class CaptureWhileServing(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the iterations in which the program captures graphs."""
-        found = iterations(view.trace)
-        if not found.height:
+        every = iterations(view.trace)
+        if not every.height:
             return
-        spans = _captures(view).join(found, on="step", how="semi")
+        spans = _captures(view).join(every, on="step", how="semi")
         if not spans.height:
             return
-        mine = found.join(spans, on="step", how="semi")
-        others = found.join(spans, on="step", how="anti")
+        mine = every.join(spans, on="step", how="semi")
+        others = every.join(spans, on="step", how="anti")
         usual = others.filter(pl.col("phase") == iteration_marks.DECODE)[
             "time"
         ].median()
         graphs = counted(spans.height, "CUDA graph").removeprefix("1 ")
         verb = "a CUDA graph is" if spans.height == 1 else f"{graphs} are"
         yield self.finding(
-            f"{verb} captured in {mine.height} of {counted(found.height, 'iteration')}",
+            f"{verb} captured in {mine.height} of {counted(every.height, 'iteration')}",
             subject="capture",
-            count=spans.height / found.height,
+            count=spans.height / every.height,
             fix=Fix(spans=spans.select("start", "end")),
             evidence=[
                 Evidence(

@@ -170,6 +170,6 @@ def _message(decodes: pl.DataFrame, eager: pl.DataFrame, launches: int) -> str:
         return f"decode runs without a CUDA graph in {steps}, {each} a step"
     times, whole = (int(one["decodes"].sum()) for one in (eager, decodes))
     runs = "runs" if whole == 1 else "run"
-    found = f"{times:,} of {counted(whole, 'decode iteration')} {runs}"
+    subject = f"{times:,} of {counted(whole, 'decode iteration')} {runs}"
     several = bool((decodes["decodes"] > 1).any())
-    return f"{found} without a CUDA graph, {each} {'a step' if several else 'each'}"
+    return f"{subject} without a CUDA graph, {each} {'a step' if several else 'each'}"

@@ -168,7 +168,7 @@ def _fixes(view: View, rows: pl.DataFrame) -> list[Fix]:
         return []
     ops = view.with_inputs(roofline(view.trace).ops)
     step = view.trace.ops["step"].gather(ops["op"])
-    found = ops.with_columns(step=step).join(
+    joined = ops.with_columns(step=step).join(
         rows.select("step", "padding", "requests", "graph_batch"), on="step"
     )
     attends = pl.col("name").is_in(list(attention.FUSED_ARGUMENTS)) & (
@@ -196,7 +196,7 @@ def _fixes(view: View, rows: pl.DataFrame) -> list[Fix]:
         .clip(0.0, 1.0)
         .round(2)
     )
-    shares = found.with_columns(share=share).filter(pl.col("share") > 0)
+    shares = joined.with_columns(share=share).filter(pl.col("share") > 0)
     return [
         Fix(kernels=part["kernels"].explode().to_list(), kernel_share=float(str(share)))
         for (share,), part in shares.group_by("share", maintain_order=True)

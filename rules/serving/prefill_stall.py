@@ -125,14 +125,14 @@ class PrefillStall(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the longest of these iterations, and how many there are."""
-        found = iterations(view.trace)
-        if not found.height:
+        every = iterations(view.trace)
+        if not every.height:
             return
-        found = found.with_columns(waiting=_waiting())
-        usual = found.filter(pl.col("phase") == iteration_marks.DECODE)["time"].median()
+        every = every.with_columns(waiting=_waiting())
+        usual = every.filter(pl.col("phase") == iteration_marks.DECODE)["time"].median()
         if not isinstance(usual, float) or not usual:
             return
-        stalls = found.filter(
+        stalls = every.filter(
             pl.col("phase").is_in([iteration_marks.PREFILL, iteration_marks.MIXED]),
             pl.col("waiting") > 0,
             pl.col("prefill_tokens") > 1,
@@ -148,7 +148,7 @@ class PrefillStall(Rule):
             f"a prefill of {tokens:,} tokens makes"
             f" {counted(worst['waiting'], 'decoding request')} wait",
             subject="prefill",
-            count=stalls.height / max(1, found.height),
+            count=stalls.height / max(1, every.height),
             evidence=[
                 Evidence("takes", value=worst["time"], unit="ns", note="as recorded"),
                 Evidence("decode", value=usual, unit="ns", note="at the median"),

@@ -118,20 +118,20 @@ class SyncPerToken(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the waits for tokens by place."""
-        found = serving.token_gaps(view.trace)
-        if not found or not found.by_sync or found.share < self.min_share:
+        gaps = serving.token_gaps(view.trace)
+        if not gaps or not gaps.by_sync or gaps.share < self.min_share:
             return
-        idle_ns = int((found.gaps["end"] - found.gaps["start"]).sum())
+        idle_ns = int((gaps.gaps["end"] - gaps.gaps["start"]).sum())
         rows = view.by_place(
-            found.syncs,
+            gaps.syncs,
             wait=pl.col("wait").sum(),
             op=pl.col("op").first(),
             name=pl.col("name").cast(pl.String).first(),
             copies=pl.col("copies").first(),
         )
         for row in rows.iter_rows(named=True):
-            mine = found.syncs.filter(pl.col("id").is_in(row["ids"]))
-            share = mine.height / found.syncs.height
+            mine = gaps.syncs.filter(pl.col("id").is_in(row["ids"]))
+            share = mine.height / gaps.syncs.height
             yield self.finding(
                 f"{written(view, row)} makes the host wait for each token before the"
                 " next decode",
@@ -146,14 +146,12 @@ class SyncPerToken(Rule):
                     ),
                     Evidence(
                         "idle",
-                        value=idle_ns / max(1, found.gaps.height),
+                        value=idle_ns / max(1, gaps.gaps.height),
                         unit="ns",
                         note="on the GPU after each",
                     ),
-                    Evidence(
-                        "share", value=found.share, unit="share", note="of decode"
-                    ),
+                    Evidence("share", value=gaps.share, unit="share", note="of decode"),
                 ],
-                data={"gap_share": round(found.share, 4)},
+                data={"gap_share": round(gaps.share, 4)},
                 ops=[row["op"]] if row["op"] is not None else [],
             )

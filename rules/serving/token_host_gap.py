@@ -128,42 +128,42 @@ class TokenHostGap(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the gaps in which the host works."""
-        found = serving.token_gaps(view.trace)
-        if not found or not found.by_work:
+        gaps = serving.token_gaps(view.trace)
+        if not gaps or not gaps.by_work:
             return
-        if min(found.share, found.work_share) < self.min_share:
+        if min(gaps.share, gaps.work_share) < self.min_share:
             return
         work = (
-            found.work.group_by("activity")
+            gaps.work.group_by("activity")
             .agg(pl.col("time").sum(), pl.col("name").get(pl.col("time").arg_max()))
             .sort("time", descending=True)
         )
-        idle_ns = int((found.gaps["end"] - found.gaps["start"]).sum())
+        idle_ns = int((gaps.gaps["end"] - gaps.gaps["start"]).sum())
         yield self.finding(
             "the GPU idles before decode iterations while the host is"
             f" {_doing(work['activity'][0])}",
             subject="between decode iterations",
-            count=found.gaps.height / view.steps,
-            fix=_fix(view, found),
+            count=gaps.gaps.height / view.steps,
+            fix=_fix(view, gaps),
             gpu_idle_ns=idle_ns / view.steps,
             evidence=[
-                Evidence("idle", value=found.share, unit="share", note="of decode"),
+                Evidence("idle", value=gaps.share, unit="share", note="of decode"),
                 *(
                     Evidence(
                         "host",
                         row["activity"]
                         + (f", most in {row['name']}" if row["name"] else ""),
-                        value=row["time"] / found.iterations,
+                        value=row["time"] / gaps.iterations,
                         unit="ns",
                         note="an iteration, as recorded",
                     )
                     for row in work.head(_MOST_ACTIVITIES).iter_rows(named=True)
                 ),
-                *_sync(view, found),
+                *_sync(view, gaps),
             ],
             data={
-                "gap_share": round(found.share, 4),
-                "work_share": round(found.work_share, 4),
+                "gap_share": round(gaps.share, 4),
+                "work_share": round(gaps.work_share, 4),
             },
         )
 
@@ -175,15 +175,15 @@ def _doing(activity: str) -> str:
     )
 
 
-def _fix(view: View, found: serving.TokenGaps) -> Fix:
-    if found.syncs.height:
-        return Fix(syncs=sync_calls(view, found.syncs))
-    return Fix(spans=found.work.select("start", "end"))
+def _fix(view: View, gaps: serving.TokenGaps) -> Fix:
+    if gaps.syncs.height:
+        return Fix(syncs=sync_calls(view, gaps.syncs))
+    return Fix(spans=gaps.work.select("start", "end"))
 
 
-def _sync(view: View, found: serving.TokenGaps) -> list[Evidence]:
+def _sync(view: View, gaps: serving.TokenGaps) -> list[Evidence]:
     """Return where the host waits for the token before it works on it."""
-    for row in found.syncs.head(1).iter_rows(named=True):
+    for row in gaps.syncs.head(1).iter_rows(named=True):
         place = at_function(row["file"], row["line"], row["function"])
         where = f" in {place}" if place else ""
         return [Evidence("waits", f"{written(view, row)}{where}", note="before that")]

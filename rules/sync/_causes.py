@@ -44,7 +44,7 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     gradient = (pl.col("top_name") == "aten::_index_put_impl_") & (
         pl.col("forward_name") == "aten::index"
     )
-    found = (
+    rows = (
         waits.with_columns(
             written=written,
             written_name=name(written),
@@ -59,12 +59,12 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
         )
     )
     cause = pl.when("gradient").then(pl.lit("aten::index")).otherwise("cause")
-    found = found.with_columns(cause=name(found["called"]).replace(INNER))
-    found = found.with_columns(cause=cause)
-    found = found.with_columns(again=_again(trace, found)).drop(
+    rows = rows.with_columns(cause=name(rows["called"]).replace(INNER))
+    rows = rows.with_columns(cause=cause)
+    rows = rows.with_columns(again=_again(trace, rows)).drop(
         "written", "written_name", "top_name", "forward_name"
     )
-    return _with_masked_copies(trace, found)
+    return _with_masked_copies(trace, rows)
 
 
 def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:

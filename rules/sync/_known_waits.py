@@ -24,7 +24,7 @@ class KnownWait(NamedTuple):
     checks: tuple[str, ...] = ()
     """The ops that only compute what is asked for, and go with the wait."""
     is_check: bool = False
-    """Whether all ops of the function do."""
+    """True if all ops of the function do."""
 
 
 _WAITS = (

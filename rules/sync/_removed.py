@@ -118,9 +118,9 @@ def _part_of_check(view: View, wait: KnownWait, ops: pl.DataFrame) -> pl.Series:
         outermost = view.outermost_ops[ops["id"]]
         return view.ops_named(wait.checks)[outermost]
     frames = view.trace.frames
-    kept = frames.filter(named_like(frames, _KEPT))
+    retained = frames.filter(named_like(frames, _KEPT))
     inside = ownership.during(
         view.trace,
-        kept.select("thread", start="ts", end=END).with_row_index("owner"),
+        retained.select("thread", start="ts", end=END).with_row_index("owner"),
     )
     return inside[ops["id"]].is_null()

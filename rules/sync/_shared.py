@@ -65,17 +65,17 @@ class DeviceSync(Rule):
         """
         if not waits.height:
             return
-        found = waits.join(
+        rows = waits.join(
             _chains(view), on="id", how="left", maintain_order="left"
         ).with_columns(
             *callers.library_calls(view.trace.frames, waits),
             *_functions(view, waits),
             lost=pl.min_horizontal("wait", "gap"),
         )
-        found = found.hstack(_known(found, causes[0]))
+        rows = rows.hstack(_known(rows, causes[0]))
         # What has one switch is one finding, whichever functions of a library wait.
         yield from (
-            found.group_by(
+            rows.group_by(
                 *causes, *same_place(), "known", *_told_apart(), maintain_order=True
             )
             .agg(
@@ -190,15 +190,15 @@ def _chains(view: View) -> pl.DataFrame:
     calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
     calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
-    found = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
+    rows = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
         pl.coalesce("mine", pl.concat_list("id")), place=pl.coalesce(_PLACE, _THEIRS)
     )
-    together = found.group_by("chain").agg(
+    together = rows.group_by("chain").agg(
         chained=pl.col("mine").explode(),
         places=pl.col("place").drop_nulls(),
         all_own=pl.col("library").is_null().all(),
     )
-    return found.join(together, on="chain", how="left", maintain_order="left").select(
+    return rows.join(together, on="chain", how="left", maintain_order="left").select(
         "id",
         calls=pl.when("longest", "all_own").then("chained").otherwise("mine"),
         places=pl.when("longest").then("places"),
@@ -217,12 +217,12 @@ def _also(row: Mapping[str, Any]) -> list[Evidence]:
 
 def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the functions that wait; all that print a tensor are as none."""
-    found = callers.innermost_calls(view.trace.frames, waits)
+    calls = callers.innermost_calls(view.trace.frames, waits)
     if "method" not in waits.columns:
-        return found
+        return calls
     printing = fill_false(waits["method"] == "print")
-    return found.select(
-        pl.when(~printing).then(one).alias(one) for one in found.columns
+    return calls.select(
+        pl.when(~printing).then(one).alias(one) for one in calls.columns
     )
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from traceq.linter import Trace
 
 MISSING = "GPU work"
-"""What a run folder calls it."""
+"""Its name in a run folder."""
 _INCOMPLETE = "incomplete"
 _CPU_DEVICE = 0
 # Only GPUs have these; the CPU's attention has names of its own, as ..._for_cpu.

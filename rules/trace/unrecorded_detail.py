@@ -91,8 +91,8 @@ class UnrecordedDetail(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Name what is missing in one sentence."""
         facts = view.trace.facts
-        known = {"shapes": facts.shapes, "stacks": view.meets(Need.LINES)}
-        missing = [name for name, there in known.items() if not there]
+        recorded = {"shapes": facts.shapes, "stacks": view.meets(Need.LINES)}
+        missing = [name for name, there in recorded.items() if not there]
         if not missing:
             return
         lacking = " and ".join(_DETAILS[name][1] for name in missing)

@@ -137,29 +137,29 @@ class WarmUpInWindow(Rule):
             )
 
     def _started(self, view: View) -> Iterator[Finding]:
-        found = start_up(view.trace)
-        if found is None:
+        start = start_up(view.trace)
+        if start is None:
             return
         stepped = view.trace.steps.height > 0
         what = "step" if stepped else "trace"
         verb = "is" if stepped else "begins with"
-        others = counted(found.loading_calls, "other call")
-        share = (found.context_ns + found.loading_ns) / view.steady.time
+        others = counted(start.loading_calls, "other call")
+        share = (start.context_ns + start.loading_ns) / view.steady.time
         yield self.finding(
             f"the recorded {what} {verb} the first use of the GPU: its time tells"
             " nothing of later steps",
             subject="start",
             evidence=[
-                Evidence("context", found.call, found.context_ns, "ns"),
+                Evidence("context", start.call, start.context_ns, "ns"),
                 Evidence(
                     "loading",
-                    value=found.loading_ns,
+                    value=start.loading_ns,
                     unit="ns",
                     note=f"in {others} of over 1 ms",
                 ),
                 Evidence("share", value=share, unit="share", note=f"of the {what}"),
             ],
-            data={"context_ns": found.context_ns, "loading_ns": found.loading_ns},
+            data={"context_ns": start.context_ns, "loading_ns": start.loading_ns},
             advice=_ADVICE if stepped else f"{_ADVICE}; {_LOOP}",
         )
 

@@ -92,6 +92,6 @@ def _moved_until(work: pl.DataFrame, moments: pl.Series) -> pl.Series:
             .cum_sum()
         )
     )
-    found = asof(moments.to_frame("at"), changes, "at", "time")
+    sums = asof(moments.to_frame("at"), changes, "at", "time")
     moved = pl.col("before") + pl.col("rate") * (pl.col("at") - pl.col("time"))
-    return found.select(moved.fill_null(0.0)).to_series()
+    return sums.select(moved.fill_null(0.0)).to_series()

@@ -123,7 +123,7 @@ def _microseconds(ns: pl.Expr) -> pl.Expr:
 
 def arguments(**values: Any) -> str:  # noqa: ANN401 - what JSON can write
     """Return arguments as JSON, without those that say nothing."""
-    known: Mapping[str, Any] = {
+    arguments_of: Mapping[str, Any] = {
         key.replace("_", " "): value for key, value in values.items() if value
     }
-    return literal(known)
+    return literal(arguments_of)

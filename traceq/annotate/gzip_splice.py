@@ -131,8 +131,8 @@ def _begins_at(packed: bytes, byte: int, bit: int, text: Text) -> int | None:
     if at < _WINDOW:
         return None
     # Only now it is known what stands before the block.
-    found = _unpacked(rest, text.held[at - _WINDOW : at])
-    return at + text.begins if found == text.held[at:] else None
+    unpacked = _unpacked(rest, text.held[at - _WINDOW : at])
+    return at + text.begins if unpacked == text.held[at:] else None
 
 
 def _unpacked(packed: bytes, before: bytes) -> bytes | None:
@@ -152,6 +152,6 @@ def _copy(file: BinaryIO, stream: BinaryIO, block: _Block) -> None:
         part = file.read(min(left, _PART))
         stream.write(part)
         left -= len(part)
-    kept = file.read(1)[0] & ((1 << block.bit) - 1)
+    bits = file.read(1)[0] & ((1 << block.bit) - 1)
     filled = (block.bit + _HEADER_BITS + 7) // 8
-    stream.write(kept.to_bytes(filled, "little") + _ALIGNED)
+    stream.write(bits.to_bytes(filled, "little") + _ALIGNED)

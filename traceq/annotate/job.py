@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from traceq.ranks.analysis import Analysis
     from traceq.ranks.job import Job
 
-MOST_TEXT = 180_000_000
-"""Bytes of text that it has at most, about; Perfetto opens that in a browser."""
 _KERNEL = 130
 _FIRST_PID, _TRACEQ = 1, 1_000_000_000
 _STEPS, _LATE, _COLLECTIVES, _KERNELS = 1, 2, 10, 100
@@ -78,19 +76,18 @@ class _Times:
         )
 
 
-def write_job(  # noqa: PLR0913 - what goes in, what comes out
+def write_job(
     analysis: Analysis,
     outcome: Outcome,
     loaded: Callable[[int], Trace | None],
     output: Output,
     *,
     window: tuple[int, int] | None = None,
-    most_text: int = MOST_TEXT,
 ) -> JobWritten:
     """Write a job; ``loaded`` returns the trace of a rank's row, for its kernels.
 
     Times of the window are those of the job's clock. Kernels, the shortest first, are
-    left out beyond ``most_text`` bytes.
+    left out beyond the output's ``most_text`` bytes.
     """
     job = analysis.job
     begin, end = window or _extent(job)
@@ -103,7 +100,7 @@ def write_job(  # noqa: PLR0913 - what goes in, what comes out
     came = pl.col("start") + pl.col("wait")
     cells = times.zeroed(cells.with_columns(lane=lanes, came=came))
     events.add(_arrows(cells))
-    room = (most_text - output.text_bytes) // max(1, job.ranks.height)
+    room = (output.most_text - output.text_bytes) // max(1, job.ranks.height)
     for rank, number in job.ranks.select("rank", "number").iter_rows():
         writer = Writer(_FIRST_PID + rank)
         events.add([writer.name("process", f"rank {number}", index=rank)])
@@ -117,11 +114,13 @@ def write_job(  # noqa: PLR0913 - what goes in, what comes out
         if trace is not None:
             rows = times.of(_work(trace), rank)
             rows = inside(rows, 0, end - begin)
-            kept = rows.sort("dur", "start", descending=[True, False])
-            kept = kept.head(max(0, room // _KERNEL)).sort("stream", "start", "end")
-            written.kernels += kept.height
-            written.left_out += rows.height - kept.height
-            events.add(_kernels(writer, kept))
+            longest = rows.sort("dur", "start", descending=[True, False])
+            longest = longest.head(max(0, room // _KERNEL)).sort(
+                "stream", "start", "end"
+            )
+            written.kernels += longest.height
+            written.left_out += rows.height - longest.height
+            events.add(_kernels(writer, longest))
     events.finish()
     return written
 
@@ -155,8 +154,8 @@ def job_window(job: Job, text: str) -> tuple[int, int]:
         .agg(pl.col("start").min(), pl.col("end").max())
         .with_columns(warmup=pl.lit(value=False))
     )
-    found = chosen_steps(steps, text)
-    return found[0]["start"], found[-1]["end"]
+    chosen = chosen_steps(steps, text)
+    return chosen[0]["start"], chosen[-1]["end"]
 
 
 class _Events:
@@ -212,7 +211,7 @@ def _findings(outcome: Outcome, length: int) -> list[str]:
 def _lanes(cells: pl.DataFrame) -> pl.Series:
     """Return the track of each part of a collective: those of a rank do not overlap."""
     stacks: dict[int, list[list[int]]] = {}
-    found = [0] * cells.height
+    lanes = [0] * cells.height
     order = cells.with_row_index("row").sort("start", "end", descending=[False, True])
     for row, rank, start, end in order.select(
         "row", "rank", "start", "end"
@@ -220,11 +219,11 @@ def _lanes(cells: pl.DataFrame) -> pl.Series:
         # On a track that is taken it would lie inside of another one.
         taken = stacks.setdefault(rank, [])
         free = next((at for at, one in enumerate(taken) if one[0] <= start), len(taken))
-        found[row] = free
+        lanes[row] = free
         if free == len(taken):
             taken.append([end])
         taken[free] = [end]
-    return pl.Series("lane", found, dtype=pl.Int64)
+    return pl.Series("lane", lanes, dtype=pl.Int64)
 
 
 def _collectives(writer: Writer, cells: pl.DataFrame) -> list[str]:
@@ -235,14 +234,14 @@ def _collectives(writer: Writer, cells: pl.DataFrame) -> list[str]:
         for tid in [_COLLECTIVES + lane]
     ]
     tid = pl.col("lane") + _COLLECTIVES
-    known = [
+    details = [
         (literal(_called(kind, sent)), arguments(exposed=time(exposed), module=module))
         for kind, sent, exposed, module in cells.select(
             "kind", "bytes", "exposed", "module"
         ).iter_rows()
     ]
     texts = pl.DataFrame(
-        known, {"name": pl.String(), "args": pl.String()}, orient="row"
+        details, {"name": pl.String(), "args": pl.String()}, orient="row"
     )
     outer = pl.concat([cells.select("start", "end", tid=tid), texts], how="horizontal")
     empty = pl.lit("{}").alias("args")
@@ -275,7 +274,7 @@ def _steps(writer: Writer, steps: pl.DataFrame) -> list[str]:
 
 def _awaited(job: Job, rank: int, begin: int, end: int) -> pl.DataFrame:
     """Return the times in which others waited for a rank; each instant counts once."""
-    last = job.found.filter(pl.col("late") == rank)
+    last = job.collectives.filter(pl.col("late") == rank)
     spans = last.select("kind", "ranks", start="first", end="last").sort("start")
     reached = pl.col("end").cum_max().shift(1).fill_null(pl.col("start"))
     return inside(
@@ -345,15 +344,15 @@ def _kernels(writer: Writer, rows: pl.DataFrame) -> list[str]:
     """Return tracks of kernels, one for each stream, or more if some overlap."""
     stacks: dict[int | None, list[list[int]]] = {}
     tids: dict[tuple[int | None, int], int] = {}
-    found = []
+    lanes = []
     for stream, start, end in rows.select("stream", "start", "end").iter_rows():
         lane = fitting(stacks.setdefault(stream, []), start, end)
-        found.append(tids.setdefault((stream, lane), _KERNELS + len(tids)))
+        lanes.append(tids.setdefault((stream, lane), _KERNELS + len(tids)))
     events = [
         writer.name(
             "thread", f"stream {stream}" + f" ({lane + 1})" * (lane > 0), tid, tid
         )
         for (stream, lane), tid in tids.items()
     ]
-    shown = rows.with_columns(tid=pl.Series(found, dtype=pl.Int64), args=pl.lit("{}"))
-    return events + writer.slices(shown).to_list()
+    placed = rows.with_columns(tid=pl.Series(lanes, dtype=pl.Int64), args=pl.lit("{}"))
+    return events + writer.slices(placed).to_list()

@@ -131,9 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
         Another host's name for this address is how a stranger's page would get at it.
         """
         port = self.connection.getsockname()[1]
-        known = {f"{HOST}:{port}", f"localhost:{port}"}
+        hosts = {f"{HOST}:{port}", f"localhost:{port}"}
         origin = self.headers.get("Origin")
-        if self.path != self.what.place or self.headers.get("Host") not in known:
+        if self.path != self.what.place or self.headers.get("Host") not in hosts:
             self.send_error(HTTPStatus.NOT_FOUND)
             return False
         if origin != self.what.page:

@@ -77,16 +77,16 @@ def finding_slices(
     # The host's time is shown by ops and calls, and by spans where there are none.
     seen = pl.col("what").is_in((OP, CALL)).any().over("finding")
     marks = marks.filter(~(seen & (pl.col("what") == HOST)))
-    kept = _chosen(marks, most)
-    lanes, names = _lanes(kept, findings, first_tid)
+    chosen = _chosen(marks, most)
+    lanes, names = _lanes(chosen, findings, first_tid)
     first = pl.col("start").rank("ordinal").over("finding", "side", "step") == 1
     rows = (
-        kept.with_columns(tid=lanes, first=first)
+        chosen.with_columns(tid=lanes, first=first)
         .join(_texts(findings, outcome), on=["finding", "what", "first"], how="left")
         .with_columns(args=_with_pieces())
         .sort("tid", "start", "end", descending=[False, False, True])
     )
-    pieces = kept["pieces"]
+    pieces = chosen["pieces"]
     return Slices(
         rows,
         names,
@@ -102,13 +102,13 @@ def _chosen(marks: pl.DataFrame, most: int) -> pl.DataFrame:
     """
     groups = marks.partition_by("finding", "side", maintain_order=True)
     quotas = _shared([one.height for one in groups], most)
-    kept = [marks.clear().with_columns(pieces=pl.lit(1, pl.UInt32))]
+    parts = [marks.clear().with_columns(pieces=pl.lit(1, pl.UInt32))]
     for group, quota in zip(groups, quotas, strict=True):
         rows = group.with_columns(pieces=pl.lit(1, pl.UInt32))
         if rows.height > quota:
             rows = _fewer(rows, quota)
-        kept.append(rows)
-    return pl.concat(kept)
+        parts.append(rows)
+    return pl.concat(parts)
 
 
 def _shared(wanted: Sequence[int], most: int) -> list[int]:
@@ -160,7 +160,7 @@ def _joined(rows: pl.DataFrame, close: int) -> pl.DataFrame:
 
 
 def _lanes(
-    kept: pl.DataFrame, findings: Sequence[Finding], first_tid: int
+    slices: pl.DataFrame, findings: Sequence[Finding], first_tid: int
 ) -> tuple[pl.Series, dict[int, str]]:
     """Give each row a track on which slices nest; return them, and tracks' names.
 
@@ -171,19 +171,19 @@ def _lanes(
     names = {one.code: f"{one.code} {one.name}" for one in findings}
     tids: dict[tuple[str, str, int], int] = {}
     open_ends: dict[tuple[str, str], list[list[int]]] = {}
-    order = kept.with_row_index("row").sort("start", "end", descending=[False, True])
-    found = [0] * kept.height
+    order = slices.with_row_index("row").sort("start", "end", descending=[False, True])
+    lanes = [0] * slices.height
     columns = ("row", "finding", "side", "start", "end")
     for row, finding, side, start, end in order.select(columns).iter_rows():
         code = rules[finding]
         stacks = open_ends.setdefault((code, side), [])
         lane = fitting(stacks, start, end)
-        found[row] = tids.setdefault((code, side, lane), len(tids))
+        lanes[row] = tids.setdefault((code, side, lane), len(tids))
     # In the order of the findings, the GPU before the host.
     ranked = sorted(tids, key=lambda one: (rules.index(one[0]), one[1], one[2]))
     numbers = {tids[one]: first_tid + at for at, one in enumerate(ranked)}
     return (
-        pl.Series("tid", [numbers[at] for at in found], dtype=pl.Int64),
+        pl.Series("tid", [numbers[at] for at in lanes], dtype=pl.Int64),
         {
             numbers[tids[one]]: names[one[0]]
             + (" (host)" if one[1] == "host" else "")
@@ -215,19 +215,19 @@ def _texts(findings: Sequence[Finding], outcome: Outcome) -> pl.DataFrame:
         name, cost, at = words.headline(one), words.cost(one, outcome), where(one.place)
         evidence: dict[str, str] = {}
         for entry in one.evidence:
-            said = words.evidence(entry)
-            known = evidence.get(entry.label)
-            evidence[entry.label] = f"{known}; {said}" if known else said
-        for what, shown in _WHAT.items():
+            text = words.evidence(entry)
+            values = evidence.get(entry.label)
+            evidence[entry.label] = f"{values}; {text}" if values else text
+        for what, heading in _WHAT.items():
             full = arguments(
                 finding=f"{one.code}: {one.message}",
                 cost=cost,
                 fix=one.advice,
                 place=at,
-                on=shown,
+                on=heading,
                 evidence=evidence,
             )
-            short = arguments(cost=cost, place=at, on=shown if what == STEP else "")
+            short = arguments(cost=cost, place=at, on=heading if what == STEP else "")
             label = literal(f"idle: {name}" if what == GAP else name)
             rows += [
                 (number, what, True, label, full),
@@ -263,10 +263,10 @@ def arrows(trace: Trace, rows: pl.DataFrame, most: int) -> pl.DataFrame:
     rows = rows.filter(pl.col("id").is_not_null(), pl.col("side") == "gpu")
     groups = rows.sort("finding", "start").partition_by("finding", maintain_order=True)
     quotas = _shared([one.height for one in groups], most)
-    kept = [one.head(quota) for one, quota in zip(groups, quotas, strict=True)]
+    longest = [one.head(quota) for one, quota in zip(groups, quotas, strict=True)]
     kernels = trace.kernels.select("id", "device", "stream", to_start="ts")
     return (
-        pl.concat([rows.clear(), *kept])
+        pl.concat([rows.clear(), *longest])
         .join(kernels, on="id")
         .join(_streams(trace), on=["device", "stream"])
         .sort("tid", "start")
@@ -277,9 +277,9 @@ def _streams(trace: Trace) -> pl.DataFrame:
     """Return the process and thread of the GPU's streams, as the file writes them."""
     threads = set(trace.threads.select("pid", "tid").iter_rows())
     rows = [
-        (device, stream, *found)
+        (device, stream, *thread)
         for device, stream in trace.kernels.select("device", "stream").unique().rows()
-        for found in _written(threads, device, stream)
+        for thread in _written(threads, device, stream)
     ]
     kernels = trace.kernels.schema
     schema = {

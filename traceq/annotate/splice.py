@@ -36,6 +36,8 @@ _CHUNK = 4 << 20
 _LEVEL = 6
 _GZIP = 31
 _FLOWS = ("s", "t", "f")
+MOST_TEXT = 180_000_000
+"""Limit of a job's text in bytes, about; Perfetto opens that in a browser."""
 # What a list of objects among an event's arguments may be put together of, and how
 # often a chunk's text is parsed again for this.
 _LONGEST_JOIN = 32
@@ -46,11 +48,14 @@ _MARK = b"\xef\xbb\xbf"
 class Output:
     """Output of a trace's bytes, compressed if the file's name says so."""
 
-    def __init__(self, stream: BinaryIO, *, packed: bool) -> None:
-        """Write to a stream."""
+    def __init__(
+        self, stream: BinaryIO, *, packed: bool, most_text: int = MOST_TEXT
+    ) -> None:
+        """Write to a stream; ``most_text`` is the limit of what a job may write."""
         self._stream = stream
         self._packer = zlib.compressobj(_LEVEL, wbits=_GZIP) if packed else None
         self.text_bytes = 0
+        self.most_text = most_text
 
     def write(self, text: bytes | memoryview) -> None:
         """Write some of the text."""
@@ -92,7 +97,7 @@ def read_text(path: Path, progress: Progress = None) -> Text | None:
 
     Raises ``InputError`` for a file that is cut off.
     """
-    source, found = Source(path, progress), Cut()
+    source, cut = Source(path, progress), Cut()
     held = b""
     begins = crc = 0
 
@@ -109,13 +114,13 @@ def read_text(path: Path, progress: Progress = None) -> Text | None:
 
     valid = True
     with collecting_paused():
-        for chunk in chunks(path, passed(source.blocks()), found, _CHUNK):
-            valid = valid and _are_events(joined(chunk, found.layout.separator))
-    if source.damage or not found.whole:
+        for chunk in chunks(path, passed(source.blocks()), cut, _CHUNK):
+            valid = valid and _are_events(joined(chunk, cut.layout.separator))
+    if source.damage or not cut.whole:
         raise InputError(_cut_off(path))
-    if not valid or found.broken_header:
+    if not valid or cut.broken_header:
         return None
-    end = begins + len(held) - len(found.ending) + _end_of_event(found.ending)
+    end = begins + len(held) - len(cut.ending) + _end_of_event(cut.ending)
     return Text(held, begins, crc, end)
 
 
@@ -195,14 +200,14 @@ def copy(
     ``added`` returns the events to add, given how many bytes were copied. What is not
     JSON is left out. Raises ``InputError`` for a file that is cut off.
     """
-    source, found = Source(path, progress), Cut()
+    source, cut = Source(path, progress), Cut()
     writer = _Writer(output)
     arrows = _Arrows()
     lost = 0
     with collecting_paused():
-        for chunk in chunks(path, writer.marked(source.blocks()), found, _CHUNK):
-            writer.layout = found
-            separator = found.layout.separator
+        for chunk in chunks(path, writer.marked(source.blocks()), cut, _CHUNK):
+            writer.layout = cut
+            separator = cut.layout.separator
             text = joined(chunk, separator)
             if window is None and _are_events(text):
                 writer.add_text(text)
@@ -213,7 +218,7 @@ def copy(
                 writer.add(pl.Series(pieces, dtype=pl.String))
             else:
                 writer.add(arrows.held(_inside(_timed(pieces), window)))
-    if source.damage or not found.whole:
+    if source.damage or not cut.whole:
         raise InputError(_cut_off(path))
     writer.add(arrows.whole())
     writer.finish(added(output.text_bytes))
@@ -247,22 +252,22 @@ class _Writer:
         """Write a row of such events, as it is."""
         if not text.strip():
             return
-        known = self.layout
-        begin = known.layout.separator
+        layout = self.layout
+        begin = layout.layout.separator
         if begin == NO_SEPARATOR:
             begin = b'},{"'
         if not self.count:
-            begin = self._head() + (known.opening or b'{"')
+            begin = self._head() + (layout.opening or b'{"')
         self._output.write(begin + text)
         self.count += count
 
     def finish(self, added: bytes) -> None:
         """Write events that are whole, and what stood after the file's own."""
-        known = self.layout
-        at = _end_of_event(known.ending)
-        rest = known.ending[at:]
+        layout = self.layout
+        at = _end_of_event(layout.ending)
+        rest = layout.ending[at:]
         if self.count:
-            self._output.write(known.ending[:at] + b",\n")
+            self._output.write(layout.ending[:at] + b",\n")
         else:
             self._output.write(self._head() + b"\n")
             rest = rest[max(0, rest.find(b"]")) :]
@@ -287,7 +292,7 @@ def _events(text: bytes, separator: str) -> tuple[list[str], int]:
     """
     texts = text.decode(errors="replace").split(separator)
     parts = [part for part in texts if part.strip()]
-    found: list[str] = []
+    texts_of_events: list[str] = []
     lost = at = 0
     left = _MOST_PARSED * len(text)
     while at < len(parts):
@@ -299,20 +304,20 @@ def _events(text: bytes, separator: str) -> tuple[list[str], int]:
             whole += separator + parts[last]
             left -= len(whole)
         if valid:
-            found.append(whole)
+            texts_of_events.append(whole)
             at = last + 1
         else:
             lost += 1
             at += 1
-    return found, lost
+    return texts_of_events, lost
 
 
 def _timed(pieces: list[str]) -> pl.DataFrame:
     """Return events as ``text``, and their ``phase``, ``ts`` and ``dur``."""
     number = r'\s*:\s*"?([-+\d.eE]+)'
-    found = pl.DataFrame({"text": pieces}, schema={"text": pl.String})
+    events = pl.DataFrame({"text": pieces}, schema={"text": pl.String})
     at = pl.col("text")
-    return found.with_columns(
+    return events.with_columns(
         phase=at.str.extract(r'(?:^|")ph"\s*:\s*"(\w)"'),
         ts=nanoseconds(at.str.extract(r'(?:^|")ts"' + number)),
         dur=nanoseconds(at.str.extract(r'(?:^|")dur"' + number)).fill_null(0),

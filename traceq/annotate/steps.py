@@ -26,15 +26,15 @@ def chosen_steps(steps: pl.DataFrame, text: str) -> list[dict[str, int]]:
         raise UsageError(msg)
     steps = steps.select("step", "start", "end", "warmup").sort("start")
     if asked[2]:
-        found = steps.filter(pl.col("step").is_between(int(asked[1]), int(asked[2])))
+        chosen = steps.filter(pl.col("step").is_between(int(asked[1]), int(asked[2])))
     else:
         steady = steps.filter(~pl.col("warmup"))
-        found = (steady if steady.height else steps).head(int(asked[1]))
-    if not found.height:
+        chosen = (steady if steady.height else steps).head(int(asked[1]))
+    if not chosen.height:
         first, last = steps["step"][0], steps["step"][-1]
         msg = (
             f"the trace has no step of {text}:"
             f" it has {counted(steps.height, 'step')}, {first} to {last}"
         )
         raise UsageError(msg)
-    return found.to_dicts()
+    return chosen.to_dicts()

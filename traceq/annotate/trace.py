@@ -10,15 +10,14 @@ from traceq.annotate.splice import Copied, Output, Window, copy
 from traceq.annotate.steps import chosen_steps
 from traceq.annotate.tracks import tracks_of
 from traceq.common.atomic_files import written_whole
-from traceq.linter.view import View
+from traceq.common.progress import reading
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.annotate.tracks import Added
-    from traceq.common.progress import Progress
+    from traceq.linter.view import View
     from traceq.model.lint_report import Outcome
-    from traceq.model.trace import Trace
 
 # Of the file's text; what is written has to be at most 2% larger, unpacked and packed.
 _SHARE = 0.015
@@ -59,29 +58,22 @@ def is_packed(file: Path) -> bool:
     return file.name.endswith(".gz")
 
 
-def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
-    trace: Trace,
-    outcome: Outcome,
-    step_ns: int | None,
-    source: Path,
-    file: Path,
-    *,
-    steps: str | None = None,
-    progress: Progress = None,
+def write_annotated(
+    view: View, outcome: Outcome, source: Path, file: Path, *, steps: str | None = None
 ) -> Annotated:
-    """Write a trace's file with the findings of it; of some steps if these are given.
+    """Write a trace's file with its findings: all of it, or only some steps.
 
     Raises ``InputError`` for a file that is cut off, ``UsageError`` for steps that are
     not there.
     """
-    view = View(trace, step_ns)
+    trace = view.trace
     origin = trace.facts.origin_ns
     chosen = chosen_steps(trace.steps, steps) if steps else None
-    found: list[Added] = []
+    tracks: list[Added] = []
 
     def made(text_bytes: int) -> bytes:
         window = (chosen[0]["start"], chosen[-1]["end"]) if chosen else None
-        found.append(
+        tracks.append(
             tracks_of(
                 view,
                 outcome,
@@ -90,11 +82,11 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
                 window=window,
             )
         )
-        return found[0].text
+        return tracks[0].text
 
     copied = Copied(None)
     added = b"" if chosen else made(trace.facts.unpacked_bytes)
-    with written_whole(file) as stream:
+    with reading(file.name) as progress, written_whole(file) as stream:
         packed = is_packed(file)
         as_it_is = packed and not chosen
         if not as_it_is or not spliced_packed(source, added, stream, progress):
@@ -107,7 +99,7 @@ def write_annotated(  # noqa: PLR0913 - what goes in, what comes out
             output.finish()
         after = stream.tell()
     return Annotated(
-        found[0],
+        tracks[0],
         source.stat().st_size,
         after,
         tuple(row["step"] for row in chosen or ()),

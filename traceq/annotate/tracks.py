@@ -85,17 +85,17 @@ def tracks_of(
             added.events.append(writer.name("thread", name, tid, tid))
             added.events.extend(writer.slices(rows.with_columns(tid=pl.lit(tid))))
             added.tracks += 1
-    found = finding_slices(
+    slices = finding_slices(
         view, outcome, (start, end), int(room * _ROOM["slices"] / _SLICE), _FIRST_RULE
     )
-    for tid, name in found.tracks.items():
+    for tid, name in slices.tracks.items():
         added.events.append(writer.name("thread", name, tid, tid))
-    added.events.extend(writer.slices(found.rows))
-    pointing = arrows(view.trace, found.rows, int(room * _ROOM["flows"] / _FLOW))
+    added.events.extend(writer.slices(slices.rows))
+    pointing = arrows(view.trace, slices.rows, int(room * _ROOM["flows"] / _FLOW))
     added.events.extend(writer.flows(pointing))
-    added.tracks += len(found.tracks)
-    added.slices, added.joined = found.rows.height, found.joined
-    added.left_out = found.left_out
+    added.tracks += len(slices.tracks)
+    added.slices, added.joined = slices.rows.height, slices.joined
+    added.left_out = slices.left_out
     if view.trace.kernels.height:
         most = int(room * _ROOM["counters"] / _POINT / _COUNTERS)
         for one in counters(view.trace, start, end, max(2, min(most, _MOST_POINTS))):
@@ -197,5 +197,5 @@ def _idle(
     )
 
 
-def _counted(shown: int, of: int) -> str:
-    return f"{shown:,} of {of:,} gaps" if shown < of else "by cause"
+def _counted(count: int, of: int) -> str:
+    return f"{count:,} of {of:,} gaps" if count < of else "by cause"

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from threading import Thread
 
+    from traceq.api.settings import LintOptions
     from traceq.differ.compare import Diff, Half, MemoryChange
     from traceq.differ.findings import FindingChange
     from traceq.differ.jobs import JobDiff
-    from traceq.differ.limits import Broken
+    from traceq.differ.limits import Broken, Limit
     from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
@@ -42,7 +43,7 @@ _NEEDED = ("traceq.differ.compare", "traceq.report.diff.full")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DiffResult(Result):
-    """How two recordings differ: of two traces, two memory snapshots or two jobs."""
+    """Changes from one recording to another: traces, memory snapshots or jobs."""
 
     compared: Compared
     """The numbers, the causes and the findings, before and after."""
@@ -59,8 +60,8 @@ class DiffResult(Result):
     def text(self, *, width: int | None = None, color: bool = False) -> str:
         """Return the text for a terminal of this width."""
         full = _report(self.compared, "full")
-        shown = full(self.compared, self.broken, width=width, color=color)
-        return named(self.packs) + shown
+        text = full(self.compared, self.broken, width=width, color=color)
+        return named(self.packs) + text
 
     def json(self) -> str:
         """Return the JSON."""
@@ -76,13 +77,13 @@ class DiffResult(Result):
         return ()
 
 
-def _report(found: Compared, form: str) -> Callable[..., str]:
+def _report(compared: Compared, form: str) -> Callable[..., str]:
     """Return what writes a comparison in a form."""
     from traceq.differ.compare import Diff, MemoryChange  # noqa: PLC0415
 
-    if isinstance(found, Diff):
+    if isinstance(compared, Diff):
         return import_module(f"traceq.report.diff.{form}").render
-    module = "snapshots" if isinstance(found, MemoryChange) else "jobs"
+    module = "snapshots" if isinstance(compared, MemoryChange) else "jobs"
     return getattr(import_module(f"traceq.report.diff.{module}"), form)
 
 
@@ -117,12 +118,9 @@ def diff(
     done.
     """
     limits = read_limits(fail_on)
-    steps = tuple(map(settings.nanoseconds, step_ms or (None, None)))
     with noted() as notes:
         wanted = settings.configuration(path(config))
-        # A pack may be broken, which is to be known before a large trace is read.
-        rules = rules_of(wanted.packs) if wanted.packs else None
-        options = settings.load_options(
+        load = settings.load_options(
             wanted,
             own=several(own),
             steps_by=steps_by,
@@ -130,19 +128,38 @@ def diff(
             kernels=path(kernels),
             cache=cache,
         )
-        two = _local((typed(before), typed(after)), options)
+        options = settings.LintOptions(config=wanted, load=load, root=path(root))
+        two = (typed(before), typed(after))
+        result = diff_files(two, options, step_ms=step_ms, limits=limits)
+    return replace(result, notes=tuple(notes))
+
+
+def diff_files(
+    two: tuple[Path, Path],
+    options: LintOptions,
+    *,
+    step_ms: tuple[float, float] | None = None,
+    limits: tuple[Limit, ...] = (),
+) -> DiffResult:
+    """Return the changes from one recording to another, as :func:`diff`."""
+    packs = options.config.packs
+    steps = tuple(map(settings.nanoseconds, step_ms or (None, None)))
+    with noted() as notes:
+        # A pack may be broken, which is to be known before a large trace is read.
+        rules = rules_of(packs) if packs else None
+        two = _local(two, options.load)
         if _are_jobs(two):
             if step_ms is not None:
                 msg = "--step-ms is of one trace, and these are jobs: leave it out"
                 raise UsageError(msg)
-            found: Compared = _jobs(two, rules, wanted, options)
+            change: Compared = _jobs(two, rules, options)
         else:
-            found = _compared(two, (steps[0], steps[1]), rules, wanted, options)
-        found = _in_repository(found, path(root))
+            change = _compared(two, (steps[0], steps[1]), rules, options)
+        change = _in_repository(change, options.root)
     return DiffResult(
-        compared=found,
-        broken=tuple(broken(found, limits)),
-        packs=wanted.packs,
+        compared=change,
+        broken=tuple(broken(change, limits)),
+        packs=packs,
         notes=tuple(notes),
     )
 
@@ -164,30 +181,25 @@ def _are_jobs(two: tuple[Path, Path]) -> bool:
     return bool(jobs)
 
 
-def _jobs(
-    two: tuple[Path, Path],
-    rules: Rules | None,
-    config: Config,
-    options: LoadOptions,
-) -> JobDiff:
+def _jobs(two: tuple[Path, Path], rules: Rules | None, options: LintOptions) -> JobDiff:
     from traceq.differ.jobs import JobHalf, compare_jobs  # noqa: PLC0415 - as above
     from traceq.ranks.findings import lint_job  # noqa: PLC0415
     from traceq.ranks.load_job import analysed_job  # noqa: PLC0415
 
     halves = []
     for folder in two:
-        analysis = analysed_job(folder, options)
-        report = lint_job(str(folder), analysis, rules or rules_of(()), config)
+        analysis = analysed_job(folder, options.load)
+        report = lint_job(str(folder), analysis, rules or rules_of(()), options.config)
         halves.append(JobHalf(str(folder), analysis, report.outcomes[0]))
     _warn_of_crashes([half.outcome for half in halves])
     return compare_jobs(*halves)
 
 
-def _in_repository(found: Compared, root: Path | None) -> Compared:
+def _in_repository(compared: Compared, root: Path | None) -> Compared:
     """Return the comparison with the files of the repository in its findings."""
     folder = root or find_root(Path.cwd())
     if folder is None:
-        return found
+        return compared
     repository = read_repository(folder)
     changes = tuple(
         replace(
@@ -195,9 +207,9 @@ def _in_repository(found: Compared, root: Path | None) -> Compared:
             before=change.before and located_finding(change.before, repository),
             after=change.after and located_finding(change.after, repository),
         )
-        for change in found.findings.changes
+        for change in compared.findings.changes
     )
-    return replace(found, findings=replace(found.findings, changes=changes))
+    return replace(compared, findings=replace(compared.findings, changes=changes))
 
 
 def _warn_of_crashes(outcomes: Sequence[Outcome]) -> None:
@@ -214,15 +226,14 @@ def _compared(
     two: tuple[Path, Path],
     steps: _Steps,
     rules: Rules | None,
-    config: Config,
-    options: LoadOptions,
+    options: LintOptions,
 ) -> Diff | MemoryChange:
     """Read and analyse both, at once, and compare them."""
 
     def analysed(which: int, ready: Thread) -> tuple[Recording, Half | Outcome]:
-        recording = _recording(two[which], steps[which], options)
+        recording = _recording(two[which], steps[which], options.load)
         ready.join()
-        return recording, _analysed(recording, rules or rules_of(()), config)
+        return recording, _analysed(recording, rules or rules_of(()), options.config)
 
     def analysed_quietly(ready: Thread) -> tuple[Recording, Half | Outcome, list[str]]:
         with held() as notes:
@@ -251,7 +262,7 @@ def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outc
 
 
 def _compare(
-    two: tuple[Recording, Recording], found: tuple[Half | Outcome, Half | Outcome]
+    two: tuple[Recording, Recording], halves: tuple[Half | Outcome, Half | Outcome]
 ) -> Diff | MemoryChange:
     from traceq.differ.compare import (  # noqa: PLC0415 - see _NEEDED
         Half,
@@ -259,7 +270,7 @@ def _compare(
         compare_snapshots,
     )
 
-    first, second = found
+    first, second = halves
     if isinstance(first, Half) and isinstance(second, Half):
         _warn_of_crashes([first.outcome, second.outcome])
         tell("comparing")
@@ -279,15 +290,15 @@ def _local(two: tuple[Path, Path], options: LoadOptions) -> tuple[Path, Path]:
     return _here(two[0], options), _here(two[1], options)
 
 
-def _here(given: Path, options: LoadOptions) -> Path:
-    with reading(given.name) as progress:
-        here = local(given, cache=options.use_cache, progress=progress)
+def _here(path: Path, options: LoadOptions) -> Path:
+    with reading(path.name) as progress:
+        here = local(path, cache=options.use_cache, progress=progress)
     if not here.exists():
         _recording(here, None, options)
     return here
 
 
-def _recording(given: Path, step_ns: int | None, options: LoadOptions) -> Recording:
+def _recording(path: Path, step_ns: int | None, options: LoadOptions) -> Recording:
     from traceq.api.start_up import (  # noqa: PLC0415
         warn_of_start,
     )
@@ -295,7 +306,7 @@ def _recording(given: Path, step_ns: int | None, options: LoadOptions) -> Record
         load_recording,
     )
 
-    recording = load_recording(given, options)
+    recording = load_recording(path, options)
     if recording.trace:
-        warn_of_start(given, recording.trace)
+        warn_of_start(path, recording.trace)
     return replace(recording, step_ns=step_ns or recording.step_ns)

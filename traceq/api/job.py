@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.common.progress import noted, say
 from traceq.errors import TraceqError
 from traceq.inputs.load_recording import load_shown
-from traceq.linter.config import severity
 from traceq.linter.engine import lint as lint_recordings
 from traceq.linter.pack import load_rules
 from traceq.model.recording import Recording
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from traceq.api.settings import LintOptions
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Report
     from traceq.ranks.analysis import Analysis
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobResult(Result):
-    """What the ranks of a job wait for, and what rules find among them."""
+    """Waits of a job's ranks, and the findings on the job."""
 
     analysis: Analysis
     """The ranks, what they wait for and why, and the job with each cause removed."""
@@ -42,7 +40,9 @@ class JobResult(Result):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings on the job, worst first."""
-        return tuple(one for found in self.report.outcomes for one in found.findings)
+        return tuple(
+            one for outcome in self.report.outcomes for one in outcome.findings
+        )
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:
         """Return the text for a terminal of this width."""
@@ -76,48 +76,57 @@ def job(
     """
     files = paths(recordings)
     with noted() as notes:
-        wanted = settings.configuration(path(config))
-        if fail_on:
-            wanted = structs.replace(wanted, fail_on=severity(fail_on, "--fail-on"))
-        rules = load_rules(wanted.packs)
-        options = settings.load_options(
+        wanted = settings.overridden(
+            settings.configuration(path(config)), fail_on=fail_on
+        )
+        load = settings.load_options(
             wanted, own=several(own), steps_by=steps_by, cache=cache
         )
-        analysis = analysed(files, options, findings=findings, on=on)
-        report = lint_job(_name(files), analysis, rules, wanted)
+        options = settings.LintOptions(config=wanted, load=load)
+        result = analysed_files(files, options, findings=findings, on=on)
+    return replace(result, notes=tuple(notes))
+
+
+def analysed_files(
+    files: Sequence[Path],
+    options: LintOptions,
+    *,
+    findings: bool = False,
+    on: str | None = None,
+) -> JobResult:
+    """Return the analysis of a job's ranks, and the findings on it, as :func:`job`."""
+    config = options.config
+    with noted() as notes:
+        rules = load_rules(config.packs)
+        analysis = analysed(files, options.load, findings=findings, on=on)
+        report = lint_job(_name(files), analysis, rules, config)
     return JobResult(analysis=analysis, report=report, notes=tuple(notes))
 
 
 def lint_ranks(
-    recordings: Names,
-    found: Analysis,
+    files: Sequence[Path],
+    analysis: Analysis,
     numbers: Collection[int],
-    *,
-    config: Name | None = None,
-    own: str | Iterable[str] | None = None,
-    cache: bool = True,
+    options: LintOptions,
 ) -> Iterator[tuple[int, Recording, Report]]:
-    """Yield some ranks of a job one by one, each linted on its own, by number.
+    """Yield some ranks of an analysed job, each linted on its own, by number.
 
-    The arguments are those of :func:`job`, and its analysis. A rank that cannot be read
-    a second time is left out, and a note says why.
+    A rank that cannot be read a second time is left out, and a note says why.
     """
-    wanted = settings.configuration(path(config))
-    rules = load_rules(wanted.packs)
-    options = settings.load_options(wanted, own=several(own), cache=cache)
-    by_path = dict(found.job.ranks.select("path", "number").iter_rows())
-    for file, rank in ranks_in(paths(recordings), cache=cache):
+    rules = load_rules(options.config.packs)
+    by_path = dict(analysis.job.ranks.select("path", "number").iter_rows())
+    for file, rank in ranks_in(files, cache=options.load.use_cache):
         number = by_path.get(str(file)) if rank is None else rank
         if number is None or number not in numbers:
             continue
         try:
-            trace = load_shown(file, options, rank=rank)
+            trace = load_shown(file, options.load, rank=rank)
         except TraceqError as error:
             say(str(error))
             continue
         name = str(file) if rank is None else f"{file}, rank {rank}"
         recording = Recording(name, trace, step_ns=trace.step_ns)
-        report = lint_recordings([recording], rules, wanted)
+        report = lint_recordings([recording], rules, options.config)
         sources = {name: trace.rank.sources} if trace.rank else {}
         yield number, recording, with_sources(report, sources)
 

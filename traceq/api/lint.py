@@ -8,19 +8,16 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
-
 from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.cache import findings as kept
+from traceq.cache import findings as cached_findings
 from traceq.common.git_repository import find_root, read_repository
 from traceq.common.progress import noted, say, tell
 from traceq.errors import TraceqError
 from traceq.inputs.discovery import programs
 from traceq.linter import cache_key
 from traceq.linter.baseline import read_baseline, without_known
-from traceq.linter.config import severity
 from traceq.linter.trust import named
 from traceq.model.lint_report import Report
 from traceq.report.lint import content as words
@@ -30,6 +27,7 @@ from traceq.report.repository_paths import located, with_sources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from traceq.api.settings import LintOptions
     from traceq.common.git_repository import Repository
     from traceq.inputs.discovery import Program
     from traceq.inputs.labels import Labels
@@ -43,26 +41,6 @@ if TYPE_CHECKING:
     from traceq.report.base.content import Content
 
 
-class LintOptions(Struct, frozen=True, kw_only=True):
-    """Options for linting, from the caller and the configuration."""
-
-    config: Config
-    """Configuration, with what the caller selects, ignores and adds."""
-    load: LoadOptions
-    log: Path | None = None
-    """Log of the program."""
-    step_ns: int | None = None
-    """Step time measured without the profiler."""
-    labels: Labels | None = None
-    """Labels of recordings, with such a time for each."""
-    baseline: Path | None = None
-    """File of findings to hide."""
-    root: Path | None = None
-    """Folder of the source; the git repository around the working directory if none."""
-    tables: bool = True
-    """Load the recordings into the result, and read no findings from the cache."""
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LintResult(Result):
     """The findings of one or several recordings."""
@@ -70,7 +48,7 @@ class LintResult(Result):
     report: Report
     """By recording: the findings, what bounds the step, skipped rules and why."""
     recordings: tuple[Recording, ...]
-    """What was linted, with its tables: as long as the result is kept, so are they.
+    """The recordings with their tables, which live as long as the result.
     None if they were not asked for."""
     packs: tuple[Path, ...] = ()
     """Folders of rules other than traceq's own."""
@@ -79,7 +57,7 @@ class LintResult(Result):
     loaded: Rules | None = None
     """The rules that ran; none if what they found before came from the cache."""
     not_in_repository: str = ""
-    """Which files of places are not in it, as a sentence."""
+    """Sentence on the files of places that are not in it."""
 
     @property
     def rules(self) -> Rules:
@@ -89,7 +67,9 @@ class LintResult(Result):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all recordings, the worst of each first."""
-        return tuple(one for found in self.report.outcomes for one in found.findings)
+        return tuple(
+            one for outcome in self.report.outcomes for one in outcome.findings
+        )
 
     @property
     def failing(self) -> tuple[Finding, ...]:
@@ -98,15 +78,15 @@ class LintResult(Result):
 
     @property
     def clean(self) -> bool:
-        """Whether all was read, no rule crashed, and no finding fails."""
+        """True if all was read, no rule crashed, and no finding fails."""
         return not (self.failing or self.unread or self.report.crashed)
 
     def text(
         self, *, width: int | None = None, color: bool = False, verbose: bool = False
     ) -> str:
         """Return the text for a terminal of this width; verbose: minor ones in full."""
-        shown = lint_full.render(self.report, width=width, color=color, verbose=verbose)
-        return named(self.packs) + shown
+        text = lint_full.render(self.report, width=width, color=color, verbose=verbose)
+        return named(self.packs) + text
 
     def json(self) -> str:
         """Return the JSON."""
@@ -167,9 +147,13 @@ def lint(
     done.
     """
     with noted() as notes:
-        wanted = settings.configuration(path(config), packs=packs)
-        wanted = _overridden(wanted, several(select), several(ignore), fail_on)
-        wanted = structs.replace(wanted, packs=(*wanted.packs, *paths(rules)))
+        wanted = settings.overridden(
+            settings.configuration(path(config), packs=packs),
+            select=several(select),
+            ignore=several(ignore),
+            fail_on=fail_on,
+            rules=paths(rules),
+        )
         load = settings.load_options(
             wanted,
             own=several(own),
@@ -178,7 +162,7 @@ def lint(
             kernels=path(kernels),
             cache=cache,
         )
-        options = LintOptions(
+        options = settings.LintOptions(
             config=wanted,
             load=load,
             log=path(log),
@@ -188,21 +172,29 @@ def lint(
             root=path(root),
             tables=tables,
         )
-        found = lint_files(paths(recording), options)
-    return replace(found, notes=tuple(notes))
+        result = lint_files(paths(recording), options)
+    return replace(result, notes=tuple(notes))
 
 
 def lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
-    """Return what is wrong in recordings, as :func:`lint`, without its notes."""
+    """Return the findings of recordings, as :func:`lint`."""
+    with noted() as notes:
+        result = _lint_files(files, options)
+    return replace(result, notes=tuple(notes))
+
+
+def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
     folder = options.root or find_root(Path.cwd())
     config = options.config
     with _listed(folder) as listing:
-        known = known_findings(options.baseline)
+        baseline = known_findings(options.baseline)
         tasks, unread = _tasks(files, options)
         rules = _load(tasks, options, alone=len(tasks) == 1 and not unread)
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, rules, config)
-        report = without_known(Report.of(outcomes, config.fail_on, config.allow), known)
+        report = without_known(
+            Report.of(outcomes, config.fail_on, config.allow), baseline
+        )
         tell("writing")
         asked = options.root is not None
         report, outside = _in_repository(report, listing, asked=asked)
@@ -221,14 +213,14 @@ def lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
 def _tasks(files: Sequence[Path], options: LintOptions) -> tuple[list[_Task], int]:
     """Return the programs of files with what is known of them, and how many are not."""
     use_cache, labels = options.load.use_cache, options.labels
-    given, unread = programs(files, cache=use_cache)
+    recordings, unread = programs(files, cache=use_cache)
     if labels:
-        labels.refuse_unused([*files, *_places(given)])
+        labels.refuse_unused([*files, *_places(recordings)])
     cached = use_cache and not options.tables
     code = cache_key.code_of(options.config.packs) if cached else ""
     subjects = [
-        cache_key.Subject(one, options.log, _said(labels, one) or options.step_ns)
-        for one in given
+        cache_key.Subject(one, options.log, _step_ns(labels, one) or options.step_ns)
+        for one in recordings
     ]
     return [_Task(one, code, options) for one in subjects], unread
 
@@ -264,18 +256,18 @@ class _Listing(Thread):
     def __init__(self, root: Path) -> None:
         super().__init__(daemon=True)
         self._root = root
-        self._found: Repository | None = None
+        self._repository: Repository | None = None
         self.start()
 
     def run(self) -> None:
         # What goes wrong here does so again, and is told, where it is needed.
         with suppress(Exception):
-            self._found = read_repository(self._root)
+            self._repository = read_repository(self._root)
 
     def repository(self) -> Repository:
         """Wait for the list, and return it."""
         self.join()
-        return self._found or read_repository(self._root)
+        return self._repository or read_repository(self._root)
 
 
 class _Task:
@@ -285,12 +277,12 @@ class _Task:
         self, subject: cache_key.Subject, code: str, options: LintOptions
     ) -> None:
         self.subject, self.options = subject, options.load
-        self.asked = cache_key.question(subject, code, options.config, options.load)
+        self.question = cache_key.question(subject, code, options.config, options.load)
         self.recording: Recording | None = None
         self.outcome: Outcome | None = None
         self.notes: Sequence[str] = ()
-        if found := kept.find(self.asked):
-            self.outcome, self.notes = found
+        if answer := cached_findings.load(self.question):
+            self.outcome, self.notes = answer
 
     def load(self, *, alone: bool) -> None:
         """Load what is not known; say what there is to say either way."""
@@ -318,37 +310,17 @@ def _linted(
         for task in tasks:
             if task.outcome is None:
                 task.outcome = next(fresh)
-                kept.keep(task.asked, task.outcome, task.notes)
+                cached_findings.save(task.question, task.outcome, task.notes)
     return [task.outcome for task in tasks if task.outcome]
 
 
-def _said(labels: Labels | None, program: Program) -> int | None:
+def _step_ns(labels: Labels | None, program: Program) -> int | None:
     """Return the step time that the user says of one recording."""
     return labels.step_ns(Path(program.name)) if labels else None
 
 
-def _overridden(
-    config: Config,
-    select: Sequence[str],
-    ignore: Sequence[str],
-    fail_on: str | None,
-) -> Config:
-    """Return the configuration as who asks overrides it."""
-    if select:
-        config = structs.replace(config, select=_split(select))
-    if ignore:
-        config = structs.replace(config, ignore=config.ignore + _split(ignore))
-    if fail_on:
-        config = structs.replace(config, fail_on=severity(fail_on, "--fail-on"))
-    return config
-
-
-def _places(given: Sequence[Program]) -> list[Path]:
-    return [Path(program.name) for program in given]
-
-
-def _split(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for text in texts for part in text.split(",") if part)
+def _places(recordings: Sequence[Program]) -> list[Path]:
+    return [Path(program.name) for program in recordings]
 
 
 def known_findings(baseline: Path | None) -> list[Known]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemoryResult(Result):
-    """What holds the memory, one summary for each GPU of a snapshot."""
+    """Summaries of memory snapshots, one for each GPU."""
 
     summaries: tuple[MemorySummary, ...]
 
@@ -76,15 +76,22 @@ def memory(
     files = paths(recording) or None
     files, labels = labelled(files, list(several(label)) or None, path(runs))
     options = settings.load_options(own=several(own), cache=cache)
+    return memory_of_files(files, labels, options)
+
+
+def memory_of_files(
+    files: Sequence[Path], labels: Labels, options: LoadOptions
+) -> MemoryResult:
+    """Return the summaries of memory snapshots, as :func:`memory`."""
     with noted() as notes:
-        given, unread = programs(files, cache=cache)
-        labels.refuse_unused([*files, *(Path(one.name) for one in given)])
-        alone = len(given) == 1 and not unread
-        found = [_summaries(one, labels, options, alone=alone) for one in given]
+        recordings, unread = programs(files, cache=options.use_cache)
+        labels.refuse_unused([*files, *(Path(one.name) for one in recordings)])
+        alone = len(recordings) == 1 and not unread
+        results = [_summaries(one, labels, options, alone=alone) for one in recordings]
     return MemoryResult(
-        summaries=tuple(one for each in found if each for one in each),
+        summaries=tuple(summary for each in results if each for summary in each),
         notes=tuple(notes),
-        unread=unread + sum(each is None for each in found),
+        unread=unread + sum(each is None for each in results),
     )
 
 
@@ -93,8 +100,8 @@ def _summaries(
 ) -> list[MemorySummary] | None:
     """Summarise a program; none if it cannot be read and there are others."""
     try:
-        found = list(_read(program, labels, options))
-        if not found:
+        summaries = list(_read(program, labels, options))
+        if not summaries:
             msg = f"{program.name} is a memory snapshot in which nothing is reserved"
             raise InputError(msg)
     except TraceqError as error:
@@ -102,7 +109,7 @@ def _summaries(
             raise
         say(str(error))
         return None
-    return found
+    return summaries
 
 
 def _read(
@@ -115,11 +122,13 @@ def _read(
             program.snapshot or file or program.logs[0], options.own_code
         )
         trace = _trace(file, None, options) if file else None
-        said = labels.of(place)
-        yield from summarise_memory(History(snapshot, trace), program.name, labels=said)
+        own_labels = labels.of(place)
+        yield from summarise_memory(
+            History(snapshot, trace), program.name, labels=own_labels
+        )
         return
     run = read_run(file)
-    said = labels.of(place, run)
+    own_labels = labels.of(place, run)
     recorded = [rank for rank in run.ranks if rank.memory]
     if not recorded:
         missing = [text for rank in run.ranks for text in rank.missing]
@@ -131,7 +140,7 @@ def _read(
         snapshot = snapshot_of(rank.memory or file, options.own_code, rank)
         trace = _trace(file, rank.rank, options) if rank.trace else None
         yield from summarise_memory(
-            History(snapshot, trace), name, run=run, labels=said
+            History(snapshot, trace), name, run=run, labels=own_labels
         )
 
 

@@ -53,20 +53,20 @@ class Profile:
     @property
     def folder(self) -> Path:
         """The run folder, which all commands read."""
-        found: Path | None = self._recording.folder
-        if found is None:
+        folder: Path | None = self._recording.folder
+        if folder is None:
             msg = "nothing is recorded yet: write `with traceq.profile() as run:`"
             raise UsageError(msg)
-        return found
+        return folder
 
     @property
     def done(self) -> bool:
-        """Whether all is recorded, so that the loop may end."""
+        """True if all is recorded, so that the loop may end."""
         return bool(self._recording.done)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What was not recorded, and why."""
+        """Sentences on what was not recorded, and why."""
         return tuple(self._recording.missing)
 
     def lint(self, **options: Any) -> LintResult:  # noqa: ANN401 - those of lint

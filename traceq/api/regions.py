@@ -28,7 +28,7 @@ _TWO = 2
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RegionsResult(Result):
-    """What each region or module costs, and how two differ."""
+    """Costs of the regions or modules, and the comparison of two."""
 
     shown: report.Shown
     """The regions of each trace, and those that are compared."""
@@ -78,25 +78,25 @@ def regions(
     options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
     with noted() as notes:
         files = paths(recording)
-        given, unread = traces(files, cache=cache)
+        read, unread = traces(files, cache=cache)
         if unread:
             msg = f"{unread} of {len(files)} files could not be read"
             raise UsageError(msg)
-        found = [_regions(one, by, options) for one in given]
+        of_each = [_regions(one, by, options) for one in read]
     shown = report.Shown(
-        paths=tuple(map(str, given)),
-        found=tuple(found),
+        paths=tuple(map(str, read)),
+        found=tuple(of_each),
         by=by,
         instances=instances or by == REGION,
-        compared=tuple(_compared(found, compare)),
+        compared=tuple(_compared(of_each, compare)),
         top=top,
     )
     return RegionsResult(shown=shown, notes=tuple(notes))
 
 
 def _regions(path: Path, by: str, options: LoadOptions) -> Regions:
-    found = regions_of(load_shown(path, options), by)
-    if not found.calls.height:
+    regions = regions_of(load_shown(path, options), by)
+    if not regions.calls.height:
         why = (
             "it names no region: put torch.profiler.record_function around parts of"
             " the program, or ask for --by module"
@@ -105,24 +105,24 @@ def _regions(path: Path, by: str, options: LoadOptions) -> Regions:
         )
         msg = f"{path} has nothing to show: {why}"
         raise InputError(msg)
-    return found
+    return regions
 
 
 def _compared(
-    found: list[Regions], names: tuple[str, str] | None
+    of_each: list[Regions], names: tuple[str, str] | None
 ) -> list[report.Compared]:
     if names is None:
-        both = report.compared_names(found) if len(found) == _TWO else []
-        return [_pair(found, (name, name)) for name in both]
-    return [_pair(found if len(found) == _TWO else [found[0]] * 2, names)]
+        both = report.compared_names(of_each) if len(of_each) == _TWO else []
+        return [_pair(of_each, (name, name)) for name in both]
+    return [_pair(of_each if len(of_each) == _TWO else [of_each[0]] * 2, names)]
 
 
-def _pair(found: list[Regions], names: tuple[str, str]) -> report.Compared:
+def _pair(of_each: list[Regions], names: tuple[str, str]) -> report.Compared:
     first, second = (
-        calls_named(one, name) for one, name in zip(found, names, strict=True)
+        calls_named(one, name) for one, name in zip(of_each, names, strict=True)
     )
     for name, calls in ((names[0], first), (names[1], second)):
         if not calls.height:
             msg = f"there is no region {name}: traceq regions lists what there is"
             raise UsageError(msg)
-    return report.Compared(names, (found[0], found[1]), (first, second))
+    return report.Compared(names, (of_each[0], of_each[1]), (first, second))

@@ -24,16 +24,16 @@ Names: TypeAlias = "Name | Iterable[Name]"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What the command line prints, as an object.
+    """Result of a command, as an object.
 
     ``str()`` is the terminal's text without colour, ``to_dict()`` what ``--format
     json`` writes, and a notebook shows it as HTML.
     """
 
     notes: tuple[str, ...] = ()
-    """What the command line says beside the result: what could not be read, say."""
+    """Notices that the command prints beside the result, as on unreadable files."""
     unread: int = 0
-    """How many files could not be read, of several; ``notes`` say why. One alone
+    """Number of unreadable files, of several; ``notes`` say why. One alone
     raises."""
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:
@@ -50,8 +50,8 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON as Python's own objects."""
-        found: dict[str, Any] = orjson.loads(self.json())
-        return found
+        content: dict[str, Any] = orjson.loads(self.json())
+        return content
 
     def __str__(self) -> str:
         return self.text().rstrip("\n")
@@ -65,26 +65,26 @@ class Result:
         return render(self.contents(), str(self), self.notes)
 
 
-def paths(given: Names | None) -> list[Path]:
+def paths(names: Names | None) -> list[Path]:
     """Return the paths that were given: one, several, or none.
 
     >>> [str(path) for path in paths("a.json")], [str(path) for path in paths(["b"])]
     (['a.json'], ['b'])
     """
-    if isinstance(given, (str, PathLike)):
-        return [typed(given)]
-    return [typed(one) for one in given or ()]
+    if isinstance(names, (str, PathLike)):
+        return [typed(names)]
+    return [typed(one) for one in names or ()]
 
 
-def path(given: Name | None) -> Path | None:
+def path(name: Name | None) -> Path | None:
     """Return the path that was given, if one was."""
-    return None if given is None else typed(given)
+    return None if name is None else typed(name)
 
 
-def several(given: str | Iterable[str] | None) -> tuple[str, ...]:
+def several(words: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return words that were given, one or several.
 
     >>> several("SYN"), several(["SYN", "LCH001"]), several(None)
     (('SYN',), ('SYN', 'LCH001'), ())
     """
-    return (given,) if isinstance(given, str) else tuple(given or ())
+    return (words,) if isinstance(words, str) else tuple(words or ())

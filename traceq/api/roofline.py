@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RooflineResult(Result):
-    """How far each op of a step is from what the GPU can do."""
+    """Distance of each op of a step from the GPU's peaks."""
 
     shown: report.Shown
     """The ops, the GPU's peaks, and what a step loses."""
@@ -67,21 +67,21 @@ def roofline(
     path = typed(recording)
     options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
     with noted() as notes:
-        given, unread = traces([path], cache=cache)
-        if unread or len(given) != 1:
-            msg = f"{path} has {len(given)} traces: give one of them"
+        read, unread = traces([path], cache=cache)
+        if unread or len(read) != 1:
+            msg = f"{path} has {len(read)} traces: give one of them"
             raise UsageError(msg)
-        trace = load_shown(given[0], options)
+        trace = load_shown(read[0], options)
     step_ns = settings.nanoseconds(step_ms) or trace.step_ns
     if not trace.facts.gpu or not trace.facts.shapes:
         lacks = "shapes: record with record_shapes=True"
         msg = f"{path} has no {lacks if trace.facts.gpu else 'GPU work'}"
         raise InputError(msg)
-    found = roofline_of(trace)
+    ops = roofline_of(trace)
     shown = report.Shown(
-        str(given[0]),
-        found,
-        by_op(trace, found, step_ns),
+        str(read[0]),
+        ops,
+        by_op(trace, ops, step_ns),
         bound_of(trace, step_ns).step_ns,
         top,
     )

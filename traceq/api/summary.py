@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from traceq.analysis.summary import Summary, summarise
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SummaryResult(Result):
-    """Where the time goes, one summary a trace."""
+    """Summaries of the time of a step, one for each trace."""
 
     summaries: tuple[Summary, ...]
     """In the order of the paths, and of the ranks of a run."""
@@ -57,15 +59,17 @@ class SummaryResult(Result):
         return [Content("", (), (), (overview(self.summaries),))]
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What is asked of each trace."""
+class SummaryOptions(Struct, frozen=True, kw_only=True):
+    """Options of the summaries."""
 
+    load: LoadOptions
     labels: Labels
-    step_ns: int | None
-    critical: bool
-    host: bool
-    options: LoadOptions
+    step_ns: int | None = None
+    """Step time measured without the profiler."""
+    critical: bool = False
+    """Add the critical path."""
+    host: bool = False
+    """Add the account of the host's time."""
 
 
 def summary(
@@ -97,51 +101,62 @@ def summary(
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
     """
-    given = paths(recording) or None
-    given, labels = labelled(given, list(several(label)) or None, path(runs))
-    options = settings.load_options(
+    files = paths(recording) or None
+    files, labels = labelled(files, list(several(label)) or None, path(runs))
+    load = settings.load_options(
         own=several(own),
         steps_by=steps_by,
         captures=paths(captures),
         kernels=path(kernels),
         cache=cache,
     )
-    asked = _Asked(labels, settings.nanoseconds(step_ms), critical_path, host, options)
+    options = SummaryOptions(
+        load=load,
+        labels=labels,
+        step_ns=settings.nanoseconds(step_ms),
+        critical=critical_path,
+        host=host,
+    )
+    return summarise_files(files, options)
+
+
+def summarise_files(paths: Sequence[Path], options: SummaryOptions) -> SummaryResult:
+    """Return the summaries of traces, as :func:`summary`."""
     with noted() as notes:
-        files, unread = traces(given, cache=cache)
-        labels.refuse_unused([*given, *files])
+        files, unread = traces(paths, cache=options.load.use_cache)
+        options.labels.refuse_unused([*paths, *files])
         alone = len(files) == 1 and not unread
-        found = [
-            _summary(file, rank, asked, alone=alone)
+        results = [
+            _summary(file, rank, options, alone=alone)
             for file in files
             for rank in ranks_of(file)
         ]
-    known = [one for one in found if one is not None]
+    read = [result for result in results if result is not None]
     return SummaryResult(
-        summaries=tuple(one for one, _ in known),
-        traces=tuple(trace for _, trace in known),
+        summaries=tuple(summary for summary, _ in read),
+        traces=tuple(trace for _, trace in read),
         notes=tuple(notes),
-        unread=unread + len(found) - len(known),
+        unread=unread + len(results) - len(read),
     )
 
 
 def _summary(
-    file: Path, rank: int | None, asked: _Asked, *, alone: bool
+    file: Path, rank: int | None, options: SummaryOptions, *, alone: bool
 ) -> tuple[Summary, Trace] | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
-        trace = load_shown(file, asked.options, rank=rank)
+        trace = load_shown(file, options.load, rank=rank)
         warn_of_start(file, trace)
-        found = summarise(
+        result = summarise(
             trace,
-            step_ns=asked.labels.step_ns(file) or asked.step_ns,
-            critical=asked.critical,
-            host=asked.host,
-            labels=asked.labels.of(file, trace.run),
+            step_ns=options.labels.step_ns(file) or options.step_ns,
+            critical=options.critical,
+            host=options.host,
+            labels=options.labels.of(file, trace.run),
         )
     except TraceqError as error:
         if alone:
             raise
         say(str(error))
         return None
-    return found, trace
+    return result, trace

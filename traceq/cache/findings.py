@@ -6,225 +6,135 @@ step's bound, only the part that reports need is stored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from functools import cache
+from typing import Any
 
-import orjson
-from msgspec import Struct, structs, to_builtins
+import msgspec
+from msgspec import Struct, json, structs
 
 from traceq.cache import store
-from traceq.model.facts import Facts
-from traceq.model.finding import CodeFrame, Evidence, Finding, Place, Severity
-from traceq.model.lint_report import (
-    Allow,
-    Allowed,
-    Bound,
-    Crashed,
-    Entry,
-    ExplainedIdle,
-    Memory,
-    Outcome,
-    Replayed,
-    Skipped,
-    StepKinds,
-    Together,
-)
+from traceq.model.finding import Finding
+from traceq.model.lint_report import Bound, ByCause, Entry, Number, Outcome, Waits
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from traceq.model.lint_report import ByCause, Waits
-
-_Json: TypeAlias = dict[str, Any]
-_Value = TypeVar("_Value")
+# JSON nested too deeply raises RecursionError.
+_UNREADABLE = (*store.TROUBLE, RecursionError)
 
 
-class KeptByCause(Struct, frozen=True):
-    """The time of a step by cause, as it was kept."""
+class CachedByCause(Struct, frozen=True):
+    """The time of a step by cause, from the cache."""
 
-    rows: Sequence[tuple[str, float]]
-    step_rows: Sequence[tuple[int, float, float]]
-    idle_ns: float
-    step_ns: float
+    rows: tuple[tuple[str, Number], ...]
+    step_rows: tuple[tuple[int, Number, Number], ...]
+    idle_ns: Number
+    step_ns: Number
 
 
-class KeptWaits(Struct, frozen=True):
-    """What the host does while the GPU waits for it, as it was kept."""
+class CachedWaits(Struct, frozen=True):
+    """Host activity while the GPU waits for the host, from the cache."""
 
-    idle_ns: float
-    kind_rows: Sequence[tuple[str, float]]
-    line_rows: Sequence[Mapping[str, Any]]
+    idle_ns: Number
+    kind_rows: tuple[tuple[str, Number], ...]
+    line_rows: tuple[Mapping[str, Any], ...]
     largest: Entry | None
 
 
-def encode(outcome: Outcome, notes: Sequence[str]) -> bytes:
-    """Return an outcome, and what was said while it was loaded, as JSON.
+class _Answer(Struct, frozen=True):
+    """The content of a file of the cache."""
 
-    Raises ``ValueError`` or ``TypeError`` for what JSON cannot hold, as a float that
-    is not a number.
+    outcome: Outcome
+    notes: tuple[str, ...]
+
+
+_CACHED: Mapping[type, type[Struct]] = {ByCause: CachedByCause, Waits: CachedWaits}
+
+
+def encode(outcome: Outcome, notes: Sequence[str]) -> bytes:
+    """Return an outcome, and the notices of its loading, as JSON.
+
+    Raises ``ValueError`` or ``TypeError`` for what does not come back from JSON as it
+    was, such as a float that is not a number.
     """
-    plain = structs.replace(
-        outcome,
-        bound=None,
-        findings=tuple(replace(one, fixes=()) for one in outcome.findings),
-        allowed=tuple(
-            structs.replace(one, finding=replace(one.finding, fixes=()))
-            for one in outcome.allowed
-        ),
-    )
-    bound = _maybe(_bound_data, outcome.bound)
-    content = orjson.dumps(
-        {"outcome": plain, "bound": bound, "notes": list(notes)}, default=_plain
-    )
-    known, said = decode(content)
-    if (structs.replace(known, bound=None), said) != (plain, tuple(notes)) or _maybe(
-        _bound_data, known.bound
-    ) != bound:
+    answer = _Answer(storable(outcome), tuple(notes))
+    try:
+        content = json.encode(answer)
+        decoded = _decoder().decode(content)
+        # Equal is not the same: 2 equals 2.0, and reports print them differently.
+        same = decoded == answer and _ordered(decoded) == _ordered(answer)
+    except (OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if not same:
         msg = "what lint reports cannot be written as JSON"
         raise ValueError(msg)
     return content
 
 
 def decode(content: bytes) -> tuple[Outcome, tuple[str, ...]]:
-    """Return the outcome and what was said, as they were encoded."""
-    found = orjson.loads(content)
-    outcome = _outcome(found["outcome"], _maybe(_bound, found["bound"]))
-    return outcome, tuple(found["notes"])
+    """Return the outcome and the notices, as they were encoded."""
+    answer = _decoder().decode(content)
+    return answer.outcome, answer.notes
 
 
-def find(asked: store.Question | None) -> tuple[Outcome, tuple[str, ...]] | None:
-    """Return the outcome, and what was said while it was loaded, if it is kept."""
-    content = store.find_answer(asked) if asked else None
+def storable(outcome: Outcome) -> Outcome:
+    """Return the outcome as plain data, without what is not stored."""
+    return structs.replace(
+        outcome,
+        bound=outcome.bound and _storable_bound(outcome.bound),
+        findings=tuple(map(_without_fixes, outcome.findings)),
+        allowed=tuple(
+            structs.replace(allowed, finding=_without_fixes(allowed.finding))
+            for allowed in outcome.allowed
+        ),
+    )
+
+
+def load(question: store.Question | None) -> tuple[Outcome, tuple[str, ...]] | None:
+    """Return the outcome and the notices of its loading, if they are in the cache."""
+    content = store.find_answer(question) if question else None
     if content is not None:
-        with suppress(*store.TROUBLE):
+        with suppress(*_UNREADABLE):
             return decode(content)
     return None
 
 
-def keep(asked: store.Question | None, outcome: Outcome, notes: Sequence[str]) -> None:
-    """Keep an outcome; one with a rule that crashed is not worth it."""
-    if asked is not None and not outcome.crashed:
-        store.keep_answer(asked, lambda: encode(outcome, notes))
+def save(
+    question: store.Question | None, outcome: Outcome, notes: Sequence[str]
+) -> None:
+    """Write an outcome to the cache, unless a rule crashed."""
+    if question is not None and not outcome.crashed:
+        store.keep_answer(question, lambda: encode(outcome, notes))
 
 
-def _plain(value: object) -> dict[str, Any] | list[Any]:
-    if isinstance(value, Struct):
-        return structs.asdict(value)
-    if isinstance(value, frozenset):
-        return sorted(value)
-    msg = f"{type(value).__name__} is not kept"
-    raise TypeError(msg)
+@cache
+def _decoder() -> json.Decoder[_Answer]:
+    return json.Decoder(_Answer, dec_hook=_from_json)
 
 
-def _maybe(read: Callable[[Any], _Value], found: Any) -> _Value | None:  # noqa: ANN401
-    return None if found is None else read(found)
+def _from_json(kind: type, value: object) -> Struct:
+    """Return the value of a type that is a protocol."""
+    return msgspec.convert(value, _CACHED[kind])
 
 
-def _outcome(found: _Json, bound: Bound | None) -> Outcome:
-    read: dict[str, Any] = {
-        "facts": _maybe(_facts, found["facts"]),
-        "bound": bound,
-        "findings": tuple(map(_finding, found["findings"])),
-        "together": tuple(Together(**one) for one in found["together"]),
-        "skipped": tuple(Skipped(**one) for one in found["skipped"]),
-        "crashed": tuple(Crashed(**one) for one in found["crashed"]),
-        "allowed": tuple(map(_allowed, found["allowed"])),
-        "memory": _maybe(_memory, found["memory"]),
-        "idle": _maybe(_idle, found["idle"]),
-        "entry": _maybe(_place, found["entry"]),
-        "replayed": _maybe(lambda one: Replayed(**one), found["replayed"]),
-        "step_kinds": _maybe(lambda one: StepKinds(**one), found["step_kinds"]),
-    }
-    return Outcome(**(found | read))
+def _ordered(answer: _Answer) -> bytes:
+    return json.encode(answer, order="deterministic")
 
 
-def _facts(found: _Json) -> Facts:
-    return Facts(**(found | {"damage": tuple(found["damage"])}))
+def _without_fixes(finding: Finding) -> Finding:
+    return replace(finding, fixes=())
 
 
-def _finding(found: _Json) -> Finding:
-    read: dict[str, Any] = {
-        "severity": Severity(found["severity"]),
-        "place": _place(found["place"]),
-        "fixes": (),
-        "evidence": tuple(Evidence(**one) for one in found["evidence"]),
-        "explains": frozenset(found["explains"]),
-        "confirmed_by": frozenset(found["confirmed_by"]),
-        "frame": _maybe(_frame, found["frame"]),
-        "ops": frozenset(found["ops"]),
-        "kernels": frozenset(found["kernels"]),
-        "calls": frozenset(found["calls"]),
-    }
-    return Finding(**(found | read))
-
-
-def _place(found: _Json) -> Place:
-    return Place(**found)
-
-
-def _frame(found: _Json) -> CodeFrame:
-    return CodeFrame(**(found | {"lines": tuple(found["lines"])}))
-
-
-def _allowed(found: _Json) -> Allowed:
-    entry = _maybe(lambda one: Allow(**one), found["entry"])
-    return Allowed(_finding(found["finding"]), found["reason"], entry)
-
-
-def _memory(found: _Json) -> Memory:
-    return Memory(**(found | {"damage": tuple(found["damage"])}))
-
-
-def _idle(found: _Json) -> ExplainedIdle:
-    read: dict[str, Any] = {
-        "residual": tuple(found["residual"]),
-        "unexplained": _maybe(lambda one: Entry(**one), found["unexplained"]),
-    }
-    return ExplainedIdle(**(found | read))
-
-
-def _bound_data(bound: Bound) -> _Json:
-    return structs.asdict(bound) | {
-        "bottleneck": _maybe(_by_cause_data, bound.bottleneck),
-        "waits": _maybe(_waits_data, bound.waits),
-    }
-
-
-def _bound(found: _Json) -> Bound:
-    read: dict[str, Any] = {
-        "bottleneck": _maybe(_by_cause, found["bottleneck"]),
-        "waits": _maybe(_waits, found["waits"]),
-    }
-    return Bound(**(found | read))
-
-
-def _by_cause_data(found: ByCause) -> _Json:
-    return {
-        "rows": list(map(list, found.rows)),
-        "step_rows": list(map(list, found.step_rows)),
-        "idle_ns": found.idle_ns,
-        "step_ns": found.step_ns,
-    }
-
-
-def _by_cause(found: _Json) -> KeptByCause:
-    rows = {key: tuple(map(tuple, found[key])) for key in ("rows", "step_rows")}
-    return KeptByCause(**(found | rows))
-
-
-def _waits_data(waits: Waits) -> _Json:
-    return {
-        "idle_ns": waits.idle_ns,
-        "kind_rows": list(map(list, waits.kind_rows)),
-        "line_rows": list(waits.line_rows),
-        "largest": waits.largest and to_builtins(waits.largest),
-    }
-
-
-def _waits(found: _Json) -> KeptWaits:
-    read: dict[str, Any] = {
-        "kind_rows": tuple(map(tuple, found["kind_rows"])),
-        "largest": _maybe(lambda one: Entry(**one), found["largest"]),
-    }
-    return KeptWaits(**(found | read))
+def _storable_bound(bound: Bound) -> Bound:
+    cause, waits = bound.bottleneck, bound.waits
+    return structs.replace(
+        bound,
+        bottleneck=cause
+        and CachedByCause(
+            tuple(cause.rows), tuple(cause.step_rows), cause.idle_ns, cause.step_ns
+        ),
+        waits=waits
+        and CachedWaits(
+            waits.idle_ns, tuple(waits.kind_rows), tuple(waits.line_rows), waits.largest
+        ),
+    )

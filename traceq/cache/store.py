@@ -88,8 +88,8 @@ class Question(Struct, frozen=True):
     @classmethod
     def of(cls, files: Iterable[Path], rest: str) -> Question:
         """Return the question; raise ``OSError`` if a file does not exist."""
-        known = tuple(files)
-        return cls(known, tuple(file.stat() for file in known), rest)
+        paths = tuple(files)
+        return cls(paths, tuple(file.stat() for file in paths), rest)
 
     @property
     def size(self) -> int:
@@ -106,8 +106,8 @@ class Question(Struct, frozen=True):
         """Return the cache key of the answer, unique to the content."""
         pairs = zip(self.files, self.statuses, strict=True)
         # Answers contain the names of the files.
-        known = [(str(file), digest(file, then)) for file, then in pairs]
-        name = hashlib.sha256(repr((self.rest, known)).encode(errors="surrogatepass"))
+        digests = [(str(file), digest(file, then)) for file, then in pairs]
+        name = hashlib.sha256(repr((self.rest, digests)).encode(errors="surrogatepass"))
         return f"{self.size}-{name.hexdigest()}"
 
 
@@ -131,9 +131,9 @@ def find_answer(question: Question) -> bytes | None:
         if not _named(folder, f"{question.size}-.*"):
             return None
         file = folder / f"{question.key()}.json"
-        known = file.read_bytes()
-        content = known[_SUM:]
-        if known[:_SUM] != _sum(content):
+        stored = file.read_bytes()
+        content = stored[_SUM:]
+        if stored[:_SUM] != _sum(content):
             file.unlink(missing_ok=True)
             return None
         with suppress(OSError):
@@ -147,9 +147,9 @@ def keep_answer(question: Question, written: Callable[[], bytes]) -> None:
     later(_write_answer, question, written)
 
 
-def later(work: Callable[..., None], *given: object) -> None:
+def later(work: Callable[..., None], *arguments: object) -> None:
     """Write in a background thread; the program waits for it at exit."""
-    writer = threading.Thread(target=work, args=given)
+    writer = threading.Thread(target=work, args=arguments)
     _writers.append(writer)
     writer.start()
 
@@ -252,8 +252,8 @@ def _code() -> str:
     for folder in _MAKES_TABLES:
         with os.scandir(_PACKAGE / folder) as inside:
             files = [one for one in inside if one.name.endswith((".py", ".c", ".h"))]
-            known = sorted((one.name, *identity(one.stat())) for one in files)
-        digest.update(repr(known).encode(errors="replace"))
+            identities = sorted((one.name, *identity(one.stat())) for one in files)
+        digest.update(repr(identities).encode(errors="replace"))
     return f"code-{digest.hexdigest()[:16]}"
 
 
@@ -294,17 +294,17 @@ class Heard:
 
 def digest(path: Path, status: os.stat_result) -> str:
     """Return the SHA-256 of a file; an unchanged file is not read again."""
-    if known := _seen(path, status):
-        return known
+    if remembered := _seen(path, status):
+        return remembered
     # Tables and answers of one file are written concurrently.
     with _hashing:
-        if known := _seen(path, status):
-            return known
-        found = _noted.get(_name(path, status)) or _hash(path)
+        if remembered := _seen(path, status):
+            return remembered
+        computed = _noted.get(_name(path, status)) or _hash(path)
         with suppress(OSError):
             if not given_up():
-                _remember(path, status, found)
-        return found
+                _remember(path, status, computed)
+        return computed
 
 
 def _hash(path: Path) -> str:
@@ -337,9 +337,9 @@ def _name(path: Path, status: os.stat_result) -> tuple[object, ...]:
 
 def _seen(path: Path, status: os.stat_result) -> str | None:
     with suppress(*TROUBLE):
-        known = orjson.loads(_seen_file(path).read_bytes())
-        if known["identity"] == identity(status):
-            return str(known["digest"])
+        entry = orjson.loads(_seen_file(path).read_bytes())
+        if entry["identity"] == identity(status):
+            return str(entry["digest"])
     return None
 
 
@@ -387,10 +387,10 @@ def aside() -> Iterator[Path]:
 def make_room() -> None:
     """Remove the least recently used entries until the rest fits."""
     every = [*entries(), *answers(), *fetched()]
-    kept = 0
+    total = 0
     for place, size, _ in sorted(every, key=lambda one: one[2], reverse=True):
-        kept += size
-        if kept > size_limit():
+        total += size
+        if total > size_limit():
             _remove(place)
     seen = sorted(_named(directory() / _SEEN, _SEEN_NAME), key=_last_change)
     for file in seen[:-_MOST_SEEN]:

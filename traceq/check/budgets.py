@@ -106,17 +106,17 @@ def budgets_in(
     table: Mapping[str, Any], where: str, more: Sequence[str] = ()
 ) -> Budgets:
     """Return the budgets that a table holds; ``more`` are names it may hold beside."""
-    found = dict(table)
+    entries = dict(table)
     layers, backends, cpu = (
-        _table(found.pop(key, {}), f"{where}.{key}")
+        _table(entries.pop(key, {}), f"{where}.{key}")
         for key in (_LAYERS, _BACKENDS, _CPU)
     )
-    known = (*EXACT, *NOISY, *OF_JOBS, *more, _LAYERS, _BACKENDS, _CPU)
-    refuse_unknown(found, known, where)
+    keys = (*EXACT, *NOISY, *OF_JOBS, *more, _LAYERS, _BACKENDS, _CPU)
+    refuse_unknown(entries, keys, where)
     refuse_unknown(backends, KINDS, f"{where}.{_BACKENDS}")
     refuse_unknown(cpu, CPU_NAMES, f"{where}.{_CPU}")
     return Budgets(
-        {name: _limit(entry, f"{where}.{name}") for name, entry in found.items()},
+        {name: _limit(entry, f"{where}.{name}") for name, entry in entries.items()},
         {
             name: _layer(entry, f"{where}.{_LAYERS}.{name}")
             for name, entry in layers.items()
@@ -129,11 +129,11 @@ def budgets_in(
     )
 
 
-def _table(found: Any, where: str) -> dict[str, Any]:  # noqa: ANN401 - it is checked
-    if not isinstance(found, dict):
+def _table(value: Any, where: str) -> dict[str, Any]:  # noqa: ANN401 - it is checked
+    if not isinstance(value, dict):
         msg = f"{where} must be a table"
         raise ConfigError(msg)
-    return found
+    return value
 
 
 def budgets_for(
@@ -164,33 +164,33 @@ def budgets_for(
 def _all_limits(
     numbers: Numbers, run: Numbers, before: Budgets | None
 ) -> dict[str, Budget]:
-    known = before.limits if before else {}
-    found = {}
+    before_limits = before.limits if before else {}
+    limits = {}
     for name, value in numbers.values.items():
-        was = known.get(name)
+        was = before_limits.get(name)
         if was is not None:
             tolerance = was.tolerance
         else:
             tolerance = _TOLERANCE if name in (*NOISY, *OF_JOBS) else 0.0
         spread = _joined(numbers.spreads.get(name), run.spreads.get(name))
-        found[name] = budget_of(run.values.get(name, value), tolerance, spread, value)
-    return found
+        limits[name] = budget_of(run.values.get(name, value), tolerance, spread, value)
+    return limits
 
 
 def budget_of(
-    value: float, tolerance: float, spread: Spread | None, *known: float
+    value: float, tolerance: float, spread: Spread | None, *values: float
 ) -> Budget:
     """Return a budget that holds a number, its spread, and other values of it."""
     plain = Budget(value, tolerance)
-    seen = (*known, *((spread.min, spread.max) if spread else ()))
+    seen = (*values, *((spread.min, spread.max) if spread else ()))
     if all(plain.holds(one) for one in seen):
         return plain
-    least, most = (spread or Spread(1, value, value)).limits(value, *known)
+    least, most = (spread or Spread(1, value, value)).limits(value, *values)
     return Budget(value, tolerance, least, most)
 
 
 def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
-    found = {}
+    by_layer = {}
     for name in sorted({*numbers.layers, *run.layers}):
         here, whole = numbers.layers.get(name), run.layers.get(name)
         layers = [one for one in (whole, here) if one]
@@ -198,15 +198,15 @@ def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
         # A layer that the steps of the fixture do not have has no kernels there.
         kernels = here.kernels if here else 0
         backends = layers[0].backends.joined(layers[-1].backends)
-        found[name] = LayerBudget(
+        by_layer[name] = LayerBudget(
             budget_of(layers[0].kernels, 0.0, spread, kernels), backends
         )
-    return found
+    return by_layer
 
 
 def _joined(*spreads: Spread | None) -> Spread | None:
-    found = [one for one in spreads if one]
-    return found[0].joined(found[-1]) if found else None
+    present = [one for one in spreads if one]
+    return present[0].joined(present[-1]) if present else None
 
 
 def write_budgets(budgets: Budgets) -> str:
@@ -238,19 +238,19 @@ def _limits(limits: Mapping[str, Budget]) -> dict[str, Any]:
 
 def _named(limit: Budget, key: str) -> dict[str, Any]:
     """Return the entries of a limit, with its value under ``key``."""
-    found: dict[str, Any] = {key: limit.value}
+    entry: dict[str, Any] = {key: limit.value}
     if limit.tolerance:
-        found["tolerance"] = limit.tolerance
+        entry["tolerance"] = limit.tolerance
     if limit.min is not None:
-        found["min"] = limit.min
+        entry["min"] = limit.min
     if limit.max is not None:
-        found["max"] = limit.max
-    return found
+        entry["max"] = limit.max
+    return entry
 
 
 def _names_of(used: Backends) -> dict[str, Any]:
-    found: dict[str, Any] = {"backends": list(used.always)}
-    return found | ({"sometimes": list(used.sometimes)} if used.sometimes else {})
+    entry: dict[str, Any] = {"backends": list(used.always)}
+    return entry | ({"sometimes": list(used.sometimes)} if used.sometimes else {})
 
 
 def breaches(
@@ -264,7 +264,8 @@ def breaches(
         if value is None:
             yield Breach(name, f"{name} was not recorded", worse=True)
         elif not limit.holds(value):
-            text = f"{name} {written(name, value)}, the budget is {shown(name, limit)}"
+            limits = budget_text(name, limit)
+            text = f"{name} {written(name, value)}, the budget is {limits}"
             yield Breach(name, text, worse=value > limit.value)
     for name, wanted in budgets.backends.items():
         yield from _backends(name, numbers.backends.get(name, Backends()), wanted)
@@ -279,7 +280,7 @@ def breaches(
         if not budget.kernels.holds(layer.kernels):
             text = f"{name}: {_written(layer.kernels)} kernels, the budget is"
             more = layer.kernels > budget.kernels.value
-            yield Breach(name, f"{text} {shown('', budget.kernels)}", worse=more)
+            yield Breach(name, f"{text} {budget_text('', budget.kernels)}", worse=more)
         yield from _backends(name, layer.backends, budget.backends)
 
 
@@ -294,7 +295,7 @@ def _listed(used: Backends) -> str:
     return ", ".join(sorted(used.all)) or "none"
 
 
-def shown(name: str, limit: Budget) -> str:
+def budget_text(name: str, limit: Budget) -> str:
     """Return a budget as it is printed: the number, or its limits."""
     if limit.min is None and limit.max is None:
         return f"{written(name, limit.value)}{by(limit)}"
@@ -356,8 +357,8 @@ def _both(entry: Mapping[str, Any], where: str) -> Backends:
     return Backends(*(_names(entry.get(one, []), f"{where}: {one}") for one in _NAMES))
 
 
-def _names(found: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401 - it is checked
-    if not isinstance(found, list) or not all(isinstance(x, str) for x in found):
-        msg = f"{where} must be a list of names, not {found!r}"
+def _names(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401 - it is checked
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        msg = f"{where} must be a list of names, not {value!r}"
         raise ConfigError(msg)
-    return tuple(found)
+    return tuple(value)

@@ -109,23 +109,27 @@ def as_expected(
     """Compare what was found in a fixture with what is expected of it."""
     folder = fixture.folder
     unfit = (*_origin(fixture), *_crashes(outcome))
-    found = expected(outcome.findings)
+    findings = expected(outcome.findings)
     try:
         run = read_whole(fixture.origin, str(folder / ORIGIN)).numbers
-        known, budget = _read(folder, update=update)
+        expectation, budget = _read(folder, update=update)
     except TraceqError as error:
         return FixtureResult(folder, (*unfit, Difference("error", str(error))))
     if update and unfit:
         return FixtureResult(folder, (*unfit, _NOT_WRITTEN))
     if update:
         wanted = budgets_for(values, budget, run)
-        written = _update(folder, found, wanted)
+        written = _update(folder, findings, wanted)
         # Without an expectation, all that is found is new.
-        known, budget = known or (), budget or wanted
+        expectation, budget = expectation or (), budget or wanted
     else:
         written = ()
-    differences = (*unfit, *_expectation(known, found), *_budgets(budget, values))
-    return FixtureResult(folder, differences, len(found), len(budget or ()), written)
+    differences = (
+        *unfit,
+        *_expectation(expectation, findings),
+        *_budgets(budget, values),
+    )
+    return FixtureResult(folder, differences, len(findings), len(budget or ()), written)
 
 
 @dataclass(frozen=True)
@@ -144,25 +148,25 @@ def check_against(
     """Compare a new run with a fixture: only what is worse fails the check."""
     try:
         fixture = read_fixture(folder)
-        known, budget = known_findings(folder), known_budgets(folder)
+        expectation, budget = known_findings(folder), known_budgets(folder)
         run = read_whole(fixture.origin, str(folder / ORIGIN))
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
-    if known is None or not budget:
+    if expectation is None or not budget:
         return FixtureResult(
-            folder, (*_expectation(known, ()), *_budgets(budget, Numbers({})))
+            folder, (*_expectation(expectation, ()), *_budgets(budget, Numbers({})))
         )
     outcome, recording = _linted(new, rules, config)
     outcome = with_short_paths(outcome, recording)
     notes, ignored = _incomparable(fixture, recording)
-    found = no_worse(
+    result = no_worse(
         folder,
-        (known, budget),
+        (expectation, budget),
         NewRun(outcome, numbers(recording), ignored),
         fail_on=config.fail_on,
         run=run,
     )
-    return replace(found, differences=(*found.differences, *notes))
+    return replace(result, differences=(*result.differences, *notes))
 
 
 def no_worse(
@@ -178,19 +182,19 @@ def no_worse(
     ``run`` is the run that the fixture was made from, in some steps of which there may
     be more than in the fixture.
     """
-    known, budget = wanted
+    expectation, budget = wanted
     seen = run.findings if run else {}
     return FixtureResult(
         folder,
         (
             *_crashes(new.outcome),
-            *_changes(known, new.outcome, fail_on, seen),
+            *_changes(expectation, new.outcome, fail_on, seen),
             *(
                 Difference("budget", one.text, fails=one.worse)
                 for one in breaches(budget, new.numbers, new.ignored)
             ),
         ),
-        len(known),
+        len(expectation),
         len(budget),
     )
 
@@ -208,17 +212,17 @@ def _read(
 ) -> tuple[tuple[Expected, ...] | None, Budgets | None]:
     """Return the expected findings; None if they are missing, or replaced anyway."""
     try:
-        known = known_findings(folder)
+        expectation = known_findings(folder)
     except TraceqError:
         if not update:
             raise
-        known = None
+        expectation = None
     try:
-        return known, known_budgets(folder)
+        return expectation, known_budgets(folder)
     except TraceqError:
         if not update:
             raise
-        return known, None
+        return expectation, None
 
 
 def known_findings(folder: Path) -> tuple[Expected, ...] | None:
@@ -247,14 +251,14 @@ def _crashes(outcome: Outcome) -> Iterator[Difference]:
 
 
 def _expectation(
-    known: Sequence[Expected] | None, found: Iterable[Expected]
+    expectation: Sequence[Expected] | None, findings: Iterable[Expected]
 ) -> Iterator[Difference]:
     """Yield the differences between the findings and the expected ones."""
-    if known is None:
+    if expectation is None:
         text = f"{FINDINGS}: write it with --update, and read it before you commit"
         yield Difference("missing", text)
         return
-    there, wanted = Counter(found), Counter(known)
+    there, wanted = Counter(findings), Counter(expectation)
     new = sorted((there - wanted).elements(), key=lambda one: one.order)
     gone = sorted((wanted - there).elements(), key=lambda one: one.order)
     for one in new:
@@ -296,13 +300,13 @@ def _fields(one: Expected) -> dict[str, object]:
 
 def _evidence(one: Expected) -> dict[str, str]:
     """Return the evidence of a finding in a few words, by label."""
-    found: dict[str, list[str]] = {}
+    by_label: dict[str, list[str]] = {}
     for entry in one.evidence:
         value = "" if entry.value is None else amount(entry.value, entry.unit)
         often = "" if entry.count is None else f"×{number(entry.count)}"
         text = " ".join(filter(None, (entry.name, value, often)))
-        found.setdefault(entry.label, []).append(text or "measured")
-    return {label: ", ".join(texts) for label, texts in found.items()}
+        by_label.setdefault(entry.label, []).append(text or "measured")
+    return {label: ", ".join(texts) for label, texts in by_label.items()}
 
 
 def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
@@ -316,12 +320,12 @@ def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
 
 
 def _update(
-    folder: Path, found: Sequence[Expected], budgets: Budgets
+    folder: Path, findings: Sequence[Expected], budgets: Budgets
 ) -> tuple[str, ...]:
     """Write what is expected from now on; return the names of files that changed."""
     text = write_budgets(budgets)
     return write_changed(
-        folder, {FINDINGS: write_expected(found), BUDGETS: text.encode()}
+        folder, {FINDINGS: write_expected(findings), BUDGETS: text.encode()}
     )
 
 
@@ -344,7 +348,7 @@ def _content(file: Path) -> bytes | None:
 
 
 def _changes(
-    known: Iterable[Expected],
+    expectation: Iterable[Expected],
     outcome: Outcome,
     fail_on: Severity,
     seen: Mapping[str, Extent],
@@ -353,7 +357,7 @@ def _changes(
 
     ``seen`` is how much there was of findings in steps that the fixture has not.
     """
-    for old, new in matched(known, outcome.findings):
+    for old, new in matched(expectation, outcome.findings):
         if not new:
             yield Difference("gone", old[0].message, old[0], fails=False)
             continue

@@ -101,11 +101,11 @@ def _spreads(by_step: pl.DataFrame, steps: int) -> dict[str, Spread]:
         least=pl.when(pl.len() < steps).then(0).otherwise(pl.col("count").min()),
         most=pl.col("count").max(),
     )
-    known = {kind: Spread(steps, *both) for kind, *both in ends.iter_rows()}
+    spreads = {kind: Spread(steps, *both) for kind, *both in ends.iter_rows()}
     return {
-        name: known[kind]
+        name: spreads[kind]
         for name, kind in KINDS.items()
-        if kind in known and known[kind].min != known[kind].max
+        if kind in spreads and spreads[kind].min != spreads[kind].max
     }
 
 
@@ -123,11 +123,11 @@ def _rows(kind: str, places: Iterable[CompiledPlace]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(kind: str, what: str, **known: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
-    line = known.get("line")
+def _row(kind: str, what: str, **columns: Any) -> dict[str, Any]:  # noqa: ANN401 - columns
+    line = columns.get("line")
     # A graph break is at its line; a function that is compiled again begins there.
     at = [line] if kind == BREAK and line else []
-    return {"kind": kind, "what": what, "dtypes": [], "call_lines": at, **known}
+    return {"kind": kind, "what": what, "dtypes": [], "call_lines": at, **columns}
 
 
 def _without_folders(file: str) -> str:
@@ -158,19 +158,19 @@ def cpu_budgets(
 def write_cpu_part(part: CpuPart) -> bytes:
     """Return the content of a cpu.json, a line for each kind of call."""
     # Lines move, and a reason may hold a value: neither is the same in the next run.
-    kept = part.calls.with_columns(
+    written = part.calls.with_columns(
         what=pl.when(pl.col("kind") == RECOMPILE).then(pl.lit("")).otherwise("what"),
         file=pl.col("file").fill_null(""),
         function=pl.col("function").fill_null(""),
     )
     rows = (
-        kept.group_by(KEY)
+        written.group_by(KEY)
         .agg(pl.col("count").sum(), *_summed_ends())
         .sort("kind", "what", pl.col("dtypes").list.join(","), "file", "function")
     )
     lines = [orjson.dumps(_tidied(row)).decode() for row in rows.iter_rows(named=True)]
-    known = {"version": VERSION, "torch": part.torch, "stacks": part.stacks}
-    head = orjson.dumps(known | {"steps": part.steps}).decode()
+    content_head = {"version": VERSION, "torch": part.torch, "stacks": part.stacks}
+    head = orjson.dumps(content_head | {"steps": part.steps}).decode()
     calls = ",\n".join(lines)
     return f'{head[:-1]},"calls":[\n{calls}\n]}}\n'.encode()
 
@@ -188,8 +188,8 @@ def _summed_ends() -> list[pl.Expr]:
 def _tidied(row: dict[str, Any]) -> dict[str, Any]:
     """Return a line of the file: without the ends of what all steps have alike."""
     numbers = ("count", "min", "max")
-    found = {key: tidy(row[key]) for key in numbers if row[key] is not None}
-    return {key: row[key] for key in row if key not in numbers} | found
+    numbers_of_row = {key: tidy(row[key]) for key in numbers if row[key] is not None}
+    return {key: row[key] for key in row if key not in numbers} | numbers_of_row
 
 
 def read_cpu_part(file: Path) -> CpuPart:
@@ -202,7 +202,7 @@ def read_cpu_part(file: Path) -> CpuPart:
             [{**row, "line": None, "call_lines": []} for row in rows], schema=SCHEMA
         )
         steps = int(content.get("steps", 1))
-        found = CpuPart(str(content["torch"]), bool(content["stacks"]), calls, steps)
+        part = CpuPart(str(content["torch"]), bool(content["stacks"]), calls, steps)
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"
         raise InputError(msg) from None
@@ -215,4 +215,4 @@ def read_cpu_part(file: Path) -> CpuPart:
             " traceq check --run --update"
         )
         raise InputError(msg)
-    return found
+    return part

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.host_calls import KEY, OP, SYNC
-from traceq.check.budgets import shown
+from traceq.check.budgets import budget_text
 from traceq.check.cpu import BREAK, KINDS, RECOMPILE
 from traceq.check.difference import Difference
 from traceq.check.spread import FEWEST, tidy
@@ -31,7 +31,7 @@ _NAMES = {BREAK: "graph break", RECOMPILE: "recompilation"}
 
 
 def cpu_differences(
-    known: CpuPart, limits: Mapping[str, Budget], now: CpuPart
+    before: CpuPart, limits: Mapping[str, Budget], now: CpuPart
 ) -> Iterator[Difference]:
     """Yield budgets that a run does not keep, and ops that take other dtypes.
 
@@ -39,22 +39,22 @@ def cpu_differences(
     compared one by one where they must be exact: one more of a kind is more, even if
     there is one less of another.
     """
-    known, now = _alike(known, now)
-    gains = _gains(known, now)
-    then, numbers = known.numbers, now.numbers
+    before, now = _alike(before, now)
+    gains = _gains(before, now)
+    then, numbers = before.numbers, now.numbers
     for name, limit in limits.items():
         value, kind = numbers[name], KINDS[name]
         mine = gains.filter(pl.col("kind") == kind)
         off = not limit.holds(value)
         as_recorded = not limit.tolerance and limit.value == then[name]
-        other = name in _EXACT and as_recorded and _has_more(known, now, kind)
+        other = name in _EXACT and as_recorded and _has_more(before, now, kind)
         if off or other:
             worse = other or value > limit.value
-            text = f"CPU {name} {value:,.12g}, the budget is {shown(name, limit)}"
+            text = f"CPU {name} {value:,.12g}, the budget is {budget_text(name, limit)}"
             more = f": {_explained(mine)}" if worse and mine.height else ""
             yield Difference("budget", text + more, fails=worse)
     tolerance = limits["ops"].tolerance if "ops" in limits else 0.0
-    yield from _other_dtypes(known, now, gains, tolerance)
+    yield from _other_dtypes(before, now, gains, tolerance)
 
 
 def spent_on(part: CpuPart, name: str) -> list[str]:
@@ -79,26 +79,26 @@ def _spent(row: dict[str, Any]) -> str:
     return f"{number(row['count'])} {row['what']} a step{_place(row)}"
 
 
-def _alike(known: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
+def _alike(before: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
     """Leave out what only one of the two could see."""
-    if known.stacks == now.stacks:
-        return known, now
+    if before.stacks == now.stacks:
+        return before, now
     hidden = (pl.col("kind") == SYNC) & pl.col("what").str.starts_with("Tensor.")
     return tuple(  # type: ignore[return-value]  # two of them
-        replace(one, calls=one.calls.filter(~hidden)) for one in (known, now)
+        replace(one, calls=one.calls.filter(~hidden)) for one in (before, now)
     )
 
 
-def _gains(known: CpuPart, now: CpuPart) -> pl.DataFrame:
+def _gains(expectation: CpuPart, now: CpuPart) -> pl.DataFrame:
     """Return the calls that increased: ``more``, with their new places."""
-    before, after = _keyed(known), _keyed(now)
-    found = after.join(
+    before, after = _keyed(expectation), _keyed(now)
+    gains = after.join(
         before.select(*KEY, before="count"), on=KEY, how="left", nulls_equal=True
     )
     more = pl.col("count") - pl.col("before").fill_null(0.0)
     # Lines of the same place are one in what is known.
     return (
-        found.with_columns(more=more)
+        gains.with_columns(more=more)
         .filter(pl.col("more") > 0)
         .sort(-pl.col("more"), *("kind", "what", "file", "function", "line"))
     )
@@ -119,25 +119,25 @@ def _keyed(part: CpuPart) -> pl.DataFrame:
     )
 
 
-def _has_more(known: CpuPart, now: CpuPart, kind: str) -> bool:
+def _has_more(expectation: CpuPart, now: CpuPart, kind: str) -> bool:
     """Return whether there is more of anything of a kind, wherever it is."""
 
     def sums(part: CpuPart, count: pl.Expr) -> dict[str, float]:
         mine = part.calls.filter(pl.col("kind") == kind)
         return dict(mine.group_by("what").agg(count.sum()).iter_rows())
 
-    _, most = _limits(known)
-    before = sums(known, most)
+    _, most = _limits(expectation)
+    before = sums(expectation, most)
     after = sums(now, pl.col("count"))
     return any(
         tidy(count) > tidy(before.get(what, 0.0)) for what, count in after.items()
     )
 
 
-def _limits(known: CpuPart) -> tuple[pl.Expr, pl.Expr]:
+def _limits(before: CpuPart) -> tuple[pl.Expr, pl.Expr]:
     """Return between which counts those of a new run lie, as of the numbers."""
     least, most = (pl.col(one).fill_null(pl.col("count")) for one in ("min", "max"))
-    beyond = (most - least) / max(FEWEST, known.steps - 1)
+    beyond = (most - least) / max(FEWEST, before.steps - 1)
     return (least - beyond).clip(lower_bound=0), most + beyond
 
 
@@ -169,15 +169,15 @@ def _place(row: dict[str, Any]) -> str:
         others = len(lines) - 1
         more = f" and {counted(others, 'other line')}" if others else ""
         return f" at {at_line(file, lines[0])} {function}{more}"
-    known = f", at one of the lines {', '.join(map(str, lines))}" if lines else ""
-    return f" in {at_function(file, row['line'], function)}{known}"
+    at_lines = f", at one of the lines {', '.join(map(str, lines))}" if lines else ""
+    return f" in {at_function(file, row['line'], function)}{at_lines}"
 
 
 def _other_dtypes(
-    known: CpuPart, now: CpuPart, gains: pl.DataFrame, tolerance: float
+    before: CpuPart, now: CpuPart, gains: pl.DataFrame, tolerance: float
 ) -> Iterator[Difference]:
     """Yield the places at which ops take dtypes that they did not take before."""
-    changed = _changed_dtypes(known, now, tolerance)
+    changed = _changed_dtypes(before, now, tolerance)
     rows = gains.filter(pl.col("kind") == OP).join(
         changed, on=("what", "dtypes"), how="inner", maintain_order="left"
     )
@@ -195,13 +195,15 @@ def _other_dtypes(
         yield Difference("dtype", f"other dtypes on the CPU{_place(row)}: {text}")
 
 
-def _changed_dtypes(known: CpuPart, now: CpuPart, tolerance: float) -> pl.DataFrame:
+def _changed_dtypes(
+    expectation: CpuPart, now: CpuPart, tolerance: float
+) -> pl.DataFrame:
     """Return ``what`` and ``dtypes`` of known ops that are new, with the old ``was``.
 
     Where an op took both before, it is changed if calls moved from the one to the
     other: more of this and fewer of that, beyond the tolerance.
     """
-    before, after = (_by_dtypes(part) for part in (known, now))
+    before, after = (_by_dtypes(part) for part in (expectation, now))
     both = after.join(before, on=("what", "dtypes"), how="full", coalesce=True)
     count = pl.col("count").fill_null(0)
     # Within what the known steps have, nothing has changed.

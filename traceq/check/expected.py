@@ -65,7 +65,7 @@ class Expected:
 
 def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
     """Return findings as what to expect of the next run, in a lasting order."""
-    found = [
+    entries = [
         Expected(
             code=one.code,
             name=one.name,
@@ -79,7 +79,7 @@ def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
         )
         for one in findings
     ]
-    return tuple(sorted(found, key=lambda one: one.order))
+    return tuple(sorted(entries, key=lambda one: one.order))
 
 
 def unmeasured(entry: Evidence) -> Evidence:
@@ -116,7 +116,7 @@ def read_expected(file: Path) -> tuple[Expected, ...]:
         content: Any = orjson.loads(file.read_bytes()[:_LARGEST])
         version = content["version"]
         entries = content["findings"] if version == VERSION else ()
-        found = [_read(entry) for entry in entries]
+        expectations = [_read(entry) for entry in entries]
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror or error}"
         raise InputError(msg) from None
@@ -129,13 +129,13 @@ def read_expected(file: Path) -> tuple[Expected, ...]:
             " traceq check --update, and read what changed"
         )
         raise InputError(msg)
-    return tuple(sorted(found, key=lambda one: one.order))
+    return tuple(sorted(expectations, key=lambda one: one.order))
 
 
 def _read(entry: Any) -> Expected:  # noqa: ANN401 - JSON
     evidence = tuple(_typed(Evidence(**line)) for line in entry["evidence"])
-    known = {"place": _typed(Place(**entry["place"])), "evidence": evidence}
-    return _typed(Expected(**(entry | known)))
+    parsed = {"place": _typed(Place(**entry["place"])), "evidence": evidence}
+    return _typed(Expected(**(entry | parsed)))
 
 
 def _typed(entry: Entry) -> Entry:

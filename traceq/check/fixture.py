@@ -45,8 +45,8 @@ class Fixture:
     @property
     def graph_breaks(self) -> int | None:
         """Graph breaks of the program until the recording ended, if that is known."""
-        said = self.origin.get("graph_breaks")
-        return said if type(said) is int and said >= 0 else None
+        breaks = self.origin.get("graph_breaks")
+        return breaks if type(breaks) is int and breaks >= 0 else None
 
     @property
     def cpu_only(self) -> bool:
@@ -88,7 +88,7 @@ def is_fixture(folder: Path) -> bool:
 
 def find_fixtures(places: Iterable[Path]) -> list[Path]:
     """Return the folders of fixtures at or below some places, in order."""
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for place in places:
         if not place.is_dir():
             msg = f"{place} is not a folder of fixtures: check the name"
@@ -99,8 +99,8 @@ def find_fixtures(places: Iterable[Path]) -> list[Path]:
         if not mine:
             msg = f"{place} has no fixture in it: make one with traceq shrink"
             raise UsageError(msg)
-        found.update(dict.fromkeys(mine))
-    return list(found)
+        folders.update(dict.fromkeys(mine))
+    return list(folders)
 
 
 def _is_hidden(path: Path) -> bool:

@@ -160,12 +160,12 @@ def _spreads(view: View) -> dict[str, Spread]:
     """Return the spread of the numbers that are not the same in all steps."""
     trace = view.trace
     steps = trace.steps.filter("averaged")
-    found = {name: spread_of(counts) for name, counts in _counts(view)}
-    found["peak-bytes"] = spread_of(peaks_by_step(trace, view.steady.windows["step"]))
-    found["step-ms"] = _spread_of_time(view, steps)
+    spreads = {name: spread_of(counts) for name, counts in _counts(view)}
+    spreads["peak-bytes"] = spread_of(peaks_by_step(trace, view.steady.windows["step"]))
+    spreads["step-ms"] = _spread_of_time(view, steps)
     if trace.facts.gpu:
-        found["gpu-ms"] = spread_of(steps["gpu_busy"], NS_PER_MS)
-    return {name: one for name, one in found.items() if one}
+        spreads["gpu-ms"] = spread_of(steps["gpu_busy"], NS_PER_MS)
+    return {name: one for name, one in spreads.items() if one}
 
 
 def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
@@ -194,7 +194,7 @@ def _libraries(kernels: pl.DataFrame) -> list[tuple[str, Backends]]:
     """Return the libraries of each ``group`` of kernels, by name."""
     by_step = kernels.select("group", "step", pl.col("library").cast(pl.String))
     steps = pl.col("step").n_unique()
-    found = (
+    libraries = (
         by_step.with_columns(of=steps.over("group"))
         .filter(pl.col("library").is_not_null())
         .group_by("group", "library")
@@ -206,17 +206,19 @@ def _libraries(kernels: pl.DataFrame) -> list[tuple[str, Backends]]:
         )
     )
     groups = by_step.select(pl.col("group").unique()).sort("group")
-    rows = groups.join(found, on="group", how="left", maintain_order="left").iter_rows()
+    rows = groups.join(
+        libraries, on="group", how="left", maintain_order="left"
+    ).iter_rows()
     return [(name, Backends(tuple(x or ()), tuple(y or ()))) for name, x, y in rows]
 
 
 def _captures(view: View) -> pl.Series:
     """Count the CUDA graphs that were set up or captured, by torch or by hand."""
-    found = captures(view.trace, view.steady)
+    mapped = captures(view.trace, view.steady)
     begun = pl.col("name").cast(pl.String).str.contains(BEGIN_CAPTURE)
     by_hand = view.runtime.filter(begun, pl.col("op").is_null())
     made = pl.max_horizontal(pl.col("set_up"), pl.col("captured"))
-    counted = _by_step(view, found.with_columns(made=made), "made")
+    counted = _by_step(view, mapped.with_columns(made=made), "made")
     return counted + _by_step(view, by_hand)
 
 

@@ -37,13 +37,13 @@ def with_short_paths(outcome: Outcome, recording: Recording) -> Outcome:
 
 
 def _source_files(recording: Recording) -> set[str]:
-    found = [snapshot.frames["file"] for snapshot in recording.snapshots.values()]
+    columns = [snapshot.frames["file"] for snapshot in recording.snapshots.values()]
     if recording.trace is not None:
         frames, ops = recording.trace.frames, recording.trace.ops
-        found.append(frames.select(text("name").str.extract(_FILE)).to_series())
-        found.append(ops.select(text("file")).to_series())
+        columns.append(frames.select(text("name").str.extract(_FILE)).to_series())
+        columns.append(ops.select(text("file")).to_series())
     return {
         file
-        for one in found
+        for one in columns
         for file in one.cast(pl.String).unique().drop_nulls().to_list()
     }

@@ -83,11 +83,11 @@ def command_of(fixture: Fixture) -> Command | None:
 
     A relative path in it is relative to the repository, or to ``folder`` in there.
     """
-    said = fixture.origin.get("command")
-    if not said:
+    entry = fixture.origin.get("command")
+    if not entry:
         return None
     where = f"{fixture.folder / ORIGIN}: command"
-    words, options = _without_collect(_words(said, where), where)
+    words, options = _without_collect(_words(entry, where), where)
     if not words or any(LEFT_OUT in word for word in words):
         msg = f"{where} is not whole: write all words of it, for traceq to run it"
         raise ProgramError(msg)
@@ -95,7 +95,7 @@ def command_of(fixture: Fixture) -> Command | None:
     if not folder.is_dir():
         msg = f"{fixture.folder / ORIGIN}: folder {str(folder)!r} is not a folder"
         raise ProgramError(msg)
-    return Command(_found(words), options, folder)
+    return Command(_with_python(words), options, folder)
 
 
 def repository(place: Path) -> Path:
@@ -107,11 +107,11 @@ def repository(place: Path) -> Path:
     return Path.cwd()
 
 
-def _words(said: object, where: str) -> list[str]:
-    if isinstance(said, list) and all(isinstance(word, str) for word in said):
-        return said
+def _words(entry: object, where: str) -> list[str]:
+    if isinstance(entry, list) and all(isinstance(word, str) for word in entry):
+        return entry
     try:
-        return shlex.split(str(said))
+        return shlex.split(str(entry))
     except ValueError as error:
         msg = f"{where} cannot be read: {error}"
         raise ProgramError(msg) from None
@@ -130,7 +130,7 @@ def _without_collect(
     return tuple(words[at + 1 :]), tuple(words[2:at])
 
 
-def _found(words: tuple[str, ...]) -> tuple[str, ...]:
+def _with_python(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words with a Python that exists: where none is called so, ours."""
     is_python = words[0] in ("python", "python3")
     return (sys.executable, *words[1:]) if is_python and not which(words[0]) else words
@@ -154,15 +154,15 @@ def run_program(command: Command, out: Path, *, cpu: bool, timeout_s: float) -> 
     log = out / f"{folder.name}.output.txt"
     environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": ""} if cpu else {})}
     status = _run(words, command.folder, environment, log, timeout_s)
-    shown = shlex.join(command.words)
+    line = shlex.join(command.words)
     if status is None:
-        msg = f"{shown} was stopped after {timeout_s:g} s (--timeout)"
+        msg = f"{line} was stopped after {timeout_s:g} s (--timeout)"
         raise ProgramError(msg, _tail(log))
     if own := _own_status(folder, status):
-        raise ProgramError(_why_failed(shown, own, log), _tail(log))
+        raise ProgramError(_why_failed(line, own, log), _tail(log))
     why = _why_nothing(folder)
     if why:
-        msg = f"{shown} ran, and nothing was recorded: {why}"
+        msg = f"{line} ran, and nothing was recorded: {why}"
         raise ProgramError(msg, _tail(log))
     return folder
 
@@ -232,14 +232,14 @@ def _own_status(folder: Path, status: int) -> int:
     return own if isinstance(own, int) else status
 
 
-def _why_failed(shown: str, status: int, log: Path) -> str:
+def _why_failed(line: str, status: int, log: Path) -> str:
     if any(text in _content(log) for text in _NO_CUDA):
         return (
-            f"{shown} needs CUDA, which this machine does not have: let it choose the"
+            f"{line} needs CUDA, which this machine does not have: let it choose the"
             ' device ("cuda" if torch.cuda.is_available() else "cpu"), or run this on a'
             " machine with a GPU"
         )
-    return f"{shown} failed with exit status {status}"
+    return f"{line} failed with exit status {status}"
 
 
 def _why_nothing(folder: Path) -> str:

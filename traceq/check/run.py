@@ -56,18 +56,18 @@ def check_run(
         return unable(folder, "the run has no trace")
     now = cpu_part(new.trace)
     try:
-        known, budgets = _cpu_expected(folder, update=update)
+        expectation, budgets = _cpu_expected(folder, update=update)
     except TraceqError as error:
         return unable(folder, str(error), "cpu")
-    if known is None:
+    if expectation is None:
         if not update:
             return unable(folder, _NO_CPU_PART, "cpu")
-        known = now
+        expectation = now
     written = _update_cpu(folder, now, budgets) if update else ()
-    limits = budgets.cpu or cpu_budgets(known, None)
+    limits = budgets.cpu or cpu_budgets(expectation, None)
     differences = (
-        *cpu_differences(known, limits, now),
-        *_other_torch(known, now),
+        *cpu_differences(expectation, limits, now),
+        *_other_torch(expectation, now),
         *_not_on_cpu(folder, budgets),
     )
     return FixtureResult(
@@ -88,9 +88,9 @@ def why_not_to_run(folder: Path, *, cpu: bool, update: bool) -> str:
 
 def unable(folder: Path, why: str, ran_on: str | None = None) -> FixtureResult:
     """Return that a fixture could not be compared with anything."""
-    found = (Difference("error", why),)
+    differences = (Difference("error", why),)
     return FixtureResult(
-        folder, found, ran_on=ran_on, compared=False, unable=True, linted=False
+        folder, differences, ran_on=ran_on, compared=False, unable=True, linted=False
     )
 
 
@@ -125,8 +125,8 @@ def _cpu_expected(folder: Path, *, update: bool) -> tuple[CpuPart | None, Budget
     file = folder / BUDGETS
     budgets = read_budgets(file) if file.is_file() else Budgets()
     try:
-        found = folder / CPU
-        return read_cpu_part(found) if found.is_file() else None, budgets
+        path = folder / CPU
+        return read_cpu_part(path) if path.is_file() else None, budgets
     except TraceqError:
         if not update:
             raise
@@ -134,15 +134,15 @@ def _cpu_expected(folder: Path, *, update: bool) -> tuple[CpuPart | None, Budget
 
 
 def _update_cpu(folder: Path, now: CpuPart, budgets: Budgets) -> tuple[str, ...]:
-    kept = replace(budgets, cpu=cpu_budgets(now, budgets.cpu))
+    updated = replace(budgets, cpu=cpu_budgets(now, budgets.cpu))
     return write_changed(
-        folder, {CPU: write_cpu_part(now), BUDGETS: write_budgets(kept).encode()}
+        folder, {CPU: write_cpu_part(now), BUDGETS: write_budgets(updated).encode()}
     )
 
 
-def _other_torch(known: CpuPart, now: CpuPart) -> Iterator[Difference]:
-    if known.torch != now.torch:
-        text = f"{CPU} was written with torch {known.torch}, this is torch {now.torch}"
+def _other_torch(before: CpuPart, now: CpuPart) -> Iterator[Difference]:
+    if before.torch != now.torch:
+        text = f"{CPU} was written with torch {before.torch}, this is torch {now.torch}"
         yield Difference("skipped", f"{text}: ops may differ for that", fails=False)
 
 

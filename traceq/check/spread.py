@@ -21,20 +21,20 @@ class Spread:
     min: float
     max: float
 
-    def limits(self, *known: float) -> tuple[float, float]:
+    def limits(self, *values: float) -> tuple[float, float]:
         """Return between which values the number of a new run of the program lies.
 
         A few steps rarely show the ends of what a program does. Where values are
         spread evenly, the ends are expected this far beyond the smallest and the
         largest of them: the distance of these, divided by the number of steps less
-        one. It is half of the distance at most, as two steps tell little. ``known``
+        one. It is half of the distance at most, as two steps tell little. ``values``
         are values that lie between the limits, too.
 
         >>> Spread(3, 10, 14).limits()
         (8.0, 16.0)
         """
         beyond = (self.max - self.min) / max(FEWEST, self.steps - 1)
-        least, most = min((self.min, *known)), max((self.max, *known))
+        least, most = min((self.min, *values)), max((self.max, *values))
         return tidy(max(0.0, least - beyond)), tidy(most + beyond)
 
     def joined(self, other: Spread | None) -> Spread:

@@ -47,18 +47,18 @@ def extents(groups: Iterable[Sequence[Expected]]) -> dict[str, Extent]:
 
     As of the numbers of steps, that is more than any of the parts has.
     """
-    found: dict[str, list[Extent]] = {}
+    by_name: dict[str, list[Extent]] = {}
     for findings in groups:
         by_mark: dict[str, list[Expected]] = {}
         for one in findings:
             by_mark.setdefault(one.fingerprint, []).append(one)
         for mark, same in by_mark.items():
-            found.setdefault(mark, []).append(extent(same))
+            by_name.setdefault(mark, []).append(extent(same))
     return {
         mark: Extent(
             _most([one.count for one in seen]), _most([one.cost_bytes for one in seen])
         )
-        for mark, seen in found.items()
+        for mark, seen in by_name.items()
     }
 
 
@@ -67,7 +67,7 @@ def _most(values: Sequence[int]) -> int:
     return ceil(most)
 
 
-def beyond(run: Whole, shown: Numbers, findings: Sequence[Expected]) -> Whole:
+def beyond(run: Whole, numbers: Numbers, findings: Sequence[Expected]) -> Whole:
     """Return the numbers and findings of a run that its fixture does not show."""
     whole = run.numbers
     here = extents([findings])
@@ -77,17 +77,17 @@ def beyond(run: Whole, shown: Numbers, findings: Sequence[Expected]) -> Whole:
                 name: value
                 for name, value in whole.values.items()
                 if name != _SAID
-                and (name in whole.spreads or shown.values.get(name) != value)
+                and (name in whole.spreads or numbers.values.get(name) != value)
             },
             {
                 name: layer
                 for name, layer in whole.layers.items()
-                if layer.spread or shown.layers.get(name) != layer
+                if layer.spread or numbers.layers.get(name) != layer
             },
             {
                 kind: used
                 for kind, used in whole.backends.items()
-                if shown.backends.get(kind) != used
+                if numbers.backends.get(kind) != used
             },
             whole.spreads,
         ),
@@ -117,20 +117,20 @@ def written_whole(run: Whole) -> list[str]:
             for mark, one in run.findings.items()
         },
     }
-    found = [
+    entries = [
         line
         for name, table in parts.items()
         if table
         for line in ("", f"[{name}]", *toml.lines(table))
     ]
-    return ["", _HEAD, *found[1:]] if found else []
+    return ["", _HEAD, *entries[1:]] if entries else []
 
 
 def _entry(key: str, value: float, spread: Spread | None) -> dict[str, Any]:
-    found: dict[str, Any] = {key: value}
+    entry: dict[str, Any] = {key: value}
     if spread:
-        found |= {"min": spread.min, "max": spread.max, "steps": spread.steps}
-    return found
+        entry |= {"min": spread.min, "max": spread.max, "steps": spread.steps}
+    return entry
 
 
 def _extent(one: Extent) -> dict[str, int]:
@@ -138,8 +138,8 @@ def _extent(one: Extent) -> dict[str, int]:
 
 
 def _libraries(used: Backends) -> dict[str, Any]:
-    found: dict[str, Any] = {"always": list(used.always)}
-    return found | ({"sometimes": list(used.sometimes)} if used.sometimes else {})
+    entry: dict[str, Any] = {"always": list(used.always)}
+    return entry | ({"sometimes": list(used.sometimes)} if used.sometimes else {})
 
 
 def read_whole(origin: Mapping[str, Any], where: str) -> Whole:
@@ -176,9 +176,9 @@ def _read(table: Mapping[str, Any], where: str) -> Whole:
 
 
 def _with_backends(
-    found: tuple[float, Spread | None], entry: Mapping[str, Any]
+    value: tuple[float, Spread | None], entry: Mapping[str, Any]
 ) -> tuple[float, Backends, Spread | None]:
-    kernels, spread = found
+    kernels, spread = value
     return kernels, _names(entry), spread
 
 

@@ -10,7 +10,6 @@ from traceq.annotate import messages
 from traceq.annotate.job import job_window, write_job
 from traceq.annotate.splice import Output
 from traceq.annotate.trace import is_packed, write_annotated
-from traceq.api.settings import nanoseconds
 from traceq.cli import output
 from traceq.common.atomic_files import written_whole
 from traceq.common.progress import reading, tell
@@ -20,12 +19,12 @@ from traceq.inputs.load_recording import load_program
 from traceq.inputs.load_trace import load
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
+from traceq.linter.view import View
 from traceq.ranks.findings import lint_job
 from traceq.ranks.load_job import analysed, ranks_in
 
 if TYPE_CHECKING:
-    from traceq.inputs.options import LoadOptions
-    from traceq.linter.config import Config
+    from traceq.api.settings import LintOptions
     from traceq.model.trace import Trace
 
 
@@ -33,30 +32,27 @@ if TYPE_CHECKING:
 class Annotating:
     """Options of what is read, linted and written."""
 
-    config: Config
-    load: LoadOptions
+    lint: LintOptions
     steps: str | None = None
     """Steps to write, as 2 or 3-5; all if none."""
-    log: Path | None = None
-    step_ms: float | None = None
 
 
 def annotated_job(paths: list[Path], file: Path, how: Annotating) -> str:
     """Write all ranks of a job, and return what there is to say."""
-    config, options, steps = how.config, how.load, how.steps
+    config, options, steps = how.lint.config, how.lint.load, how.steps
     ranks = ranks_in(paths, cache=options.use_cache)
     analysis = analysed(paths, options)
     name = str(paths[0])
     outcome = lint_job(name, analysis, load_rules(config.packs), config).outcomes[0]
     job = analysis.job
-    for sentence in job.said:
+    for sentence in job.notices:
         output.say(sentence)
 
     def loaded(row: int) -> Trace | None:
-        known = job.digests[row].rank
-        tell("writing", row, job.ranks.height, f"rank {known['rank']}")
+        facts = job.digests[row].rank
+        tell("writing", row, job.ranks.height, f"rank {facts['rank']}")
         for path, rank in ranks:
-            if str(path) == known["path"] and rank in {None, known["rank"]}:
+            if str(path) == facts["path"] and rank in {None, facts["rank"]}:
                 return load(
                     path,
                     rank=rank,
@@ -77,27 +73,18 @@ def annotated_job(paths: list[Path], file: Path, how: Annotating) -> str:
 def annotated(paths: list[Path], file: Path, how: Annotating) -> str:
     """Write the one trace with its findings, and return what there is to say."""
     (path,) = paths
+    options, config = how.lint, how.lint.config
     with reading(path.name) as progress:
-        program = one_program(path, cache=how.load.use_cache, progress=progress)
-    recording = load_program(program, how.load, log=how.log)
-    recording = replace(
-        recording, step_ns=nanoseconds(how.step_ms) or recording.step_ns
-    )
-    outcome = lint([recording], load_rules(how.config.packs), how.config).outcomes[0]
+        program = one_program(path, cache=options.load.use_cache, progress=progress)
+    recording = load_program(program, options.load, log=options.log)
+    recording = replace(recording, step_ns=options.step_ns or recording.step_ns)
+    outcome = lint([recording], load_rules(config.packs), config).outcomes[0]
     trace = recording.trace
     source = trace.rank.trace if trace and trace.rank else program.trace
     if trace is None or source is None:
         msg = f"{recording.name} has no trace: give the one that the profiler wrote"
         raise UsageError(msg)
     tell("writing")
-    with reading(file.name) as progress:
-        written = write_annotated(
-            trace,
-            outcome,
-            recording.step_ns,
-            source,
-            file,
-            steps=how.steps,
-            progress=progress,
-        )
+    view = View(trace, recording.step_ns)
+    written = write_annotated(view, outcome, source, file, steps=how.steps)
     return messages.sentences(written, outcome, file)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from traceq.api.settings import nanoseconds
 from traceq.check.check import FixtureResult, check, check_against
 from traceq.check.difference import Difference
 from traceq.check.fixture import find_fixtures, read_fixture
@@ -23,9 +22,8 @@ from traceq.ranks.check_job import check_job, check_job_against
 from traceq.ranks.load_job import analysed_job, is_job
 
 if TYPE_CHECKING:
+    from traceq.api.settings import LintOptions
     from traceq.check.fixture import Fixture
-    from traceq.inputs.options import LoadOptions
-    from traceq.linter.config import Config
     from traceq.linter.pack import Rules
 
 _NOT_RUN = (
@@ -36,10 +34,10 @@ _NOT_RUN = (
 
 @dataclass(frozen=True)
 class Running:
-    """How to run programs."""
+    """Options for running programs."""
 
     runs: Path | None
-    """Where to keep what was recorded, if anywhere."""
+    """Folder for the recorded runs; they are deleted if none."""
     cpu: bool
     timeout_s: float
     by_itself: bool = False
@@ -53,25 +51,23 @@ class Checking:
     """Options of a comparison: what is read, and what it is held to."""
 
     rules: Rules
-    config: Config
-    load: LoadOptions
+    lint: LintOptions
     against: Path | None = None
     """Run, trace or job to compare with the fixture."""
-    step_ms: float | None = None
     running: Running | None = None
     update: bool = False
 
 
 def compared(folders: list[Path], how: Checking) -> list[FixtureResult]:
     """Return what differs, for each fixture."""
-    found = [one for place in folders for one in _found(place)]
+    fixtures = [one for place in folders for one in _fixtures_or_job(place)]
     if how.against:
-        return [_checked_against(found, how.against, how)]
+        return [_checked_against(fixtures, how.against, how)]
     if how.running:
         with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
             to = how.running.runs or Path(temporary)
-            return [_linted_and_run(one, how, how.running, to) for one in found]
-    return [_checked(folder, how) for folder in found]
+            return [_linted_and_run(one, how, how.running, to) for one in fixtures]
+    return [_checked(folder, how) for folder in fixtures]
 
 
 def _checked_against(
@@ -82,15 +78,15 @@ def _checked_against(
         msg = f"--against takes one fixture, not {len(folders)}: name its folder"
         raise UsageError(msg)
     (folder,) = folders
-    if _are_jobs(folder, against, how.step_ms):
-        known, job = (analysed_job(path, how.load) for path in (folder, against))
-        return check_job_against(folder, known, job, how.rules, how.config)
-    new = load_recording(against, how.load)
-    new = replace(new, step_ns=nanoseconds(how.step_ms) or new.step_ns)
-    return check_against(folder, new, how.rules, how.config)
+    if _are_jobs(folder, against, how.lint.step_ns):
+        before, job = (analysed_job(path, how.lint.load) for path in (folder, against))
+        return check_job_against(folder, before, job, how.rules, how.lint.config)
+    new = load_recording(against, how.lint.load)
+    new = replace(new, step_ns=how.lint.step_ns or new.step_ns)
+    return check_against(folder, new, how.rules, how.lint.config)
 
 
-def _found(place: Path) -> list[Path]:
+def _fixtures_or_job(place: Path) -> list[Path]:
     """Return the fixtures at or below a place, or the job that it is."""
     try:
         return find_fixtures([place])
@@ -100,7 +96,7 @@ def _found(place: Path) -> list[Path]:
         raise
 
 
-def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
+def _are_jobs(folder: Path, against: Path, step_ns: int | None) -> bool:
     """Return whether both are jobs of several ranks; refuse one that is alone."""
     jobs = [is_job(path) for path in (folder, against)]
     if jobs[0] != jobs[1]:
@@ -110,7 +106,7 @@ def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
             " a kind"
         )
         raise UsageError(msg)
-    if all(jobs) and step_ms:
+    if all(jobs) and step_ns:
         msg = "--step-ms is of one trace, and these are jobs: leave it out"
         raise UsageError(msg)
     return all(jobs)
@@ -118,13 +114,13 @@ def _are_jobs(folder: Path, against: Path, step_ms: float | None) -> bool:
 
 def _checked(folder: Path, how: Checking) -> FixtureResult:
     if not is_job(folder):
-        cache = how.load.use_cache
-        return check(folder, how.rules, how.config, update=how.update, cache=cache)
+        cache = how.lint.load.use_cache
+        return check(folder, how.rules, how.lint.config, update=how.update, cache=cache)
     try:
-        job = analysed_job(folder, how.load)
+        job = analysed_job(folder, how.lint.load)
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
-    return check_job(folder, job, how.rules, how.config, update=how.update)
+    return check_job(folder, job, how.rules, how.lint.config, update=how.update)
 
 
 def _linted_and_run(
@@ -189,8 +185,8 @@ def _ran(fixture: Fixture, how: Checking, running: Running, to: Path) -> Fixture
     cpu = _without_gpu(fixture, running)
     try:
         made = run_program(command, out, cpu=cpu, timeout_s=running.timeout_s)
-        new = load_recording(made, structs.replace(how.load, use_cache=False))
-        return check_run(folder, new, how.rules, how.config, update=how.update)
+        new = load_recording(made, structs.replace(how.lint.load, use_cache=False))
+        return check_run(folder, new, how.rules, how.lint.config, update=how.update)
     except ProgramError as error:
         for line in error.last_lines:
             output.say(f"| {line}")

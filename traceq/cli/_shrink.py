@@ -28,7 +28,7 @@ from traceq.linter.pack import load_rules
 from traceq.report import shrink as shrink_report
 from traceq.shrink import Shrunk, shrink
 from traceq.shrink.command_line import collect_command, shown_command
-from traceq.shrink.shrink import Given
+from traceq.shrink.shrink import ShrinkInput
 
 if TYPE_CHECKING:
     from traceq.check.fixture import Fixture
@@ -43,11 +43,11 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class _Source:
-    """What was given, and what is known of how it was made."""
+    """The recording to shrink, and its origin."""
 
-    given: Given
+    recording: ShrinkInput
     origin: dict[str, Any] = field(default_factory=dict)
-    kept: str | None = None
+    origin_text: str | None = None
     """An origin.toml that goes along as it is."""
 
 
@@ -72,32 +72,34 @@ def make(request: Request) -> None:
     folder, replace_it = request.folder, request.replace_it
     before = _before(folder, replace_it=replace_it)
     source = _source(request.path, repository(folder))
-    given = _given(source, request)
+    recording = _shrink_input(source, request)
     wanted = structs.replace(configuration(None), min_cost_us=0)
     with output.reading(request.path.name) as progress:
         shrunk = shrink(
-            replace(given, keep_regions=request.keep_regions),
+            replace(recording, keep_regions=request.keep_regions),
             load_rules(wanted.packs),
             wanted,
             limit=request.max_kb * _KILOBYTE,
             progress=progress,
         )
-    known = _origin(source, before, request.program, request.run_by)
-    origin = _kept(source, request.step_ms) or shrink_report.origin(
-        shrunk, known, given.step_ns
+    origin_facts = _origin(source, before, request.program, request.run_by)
+    origin = _origin_text(source, request.step_ms) or shrink_report.origin(
+        shrunk, origin_facts, recording.step_ns
     )
     _write(folder, shrunk, origin, replace_it=replace_it)
     result = shrink_report.Result(
         folder=folder,
-        named=bool(source.kept or known.get("program")),
-        whole=LEFT_OUT not in str(known.get("command", "")),
-        written=() if replace_it else _expectations(folder, given, wanted),
-        on_gpu=_on_gpu(given),
+        named=bool(source.origin_text or origin_facts.get("program")),
+        whole=LEFT_OUT not in str(origin_facts.get("command", "")),
+        written=() if replace_it else _expectations(folder, recording, wanted),
+        on_gpu=_on_gpu(recording),
     )
     output.write(shrink_report.render(result, shrunk, request.max_kb))
 
 
-def _expectations(folder: Path, given: Given, config: Config) -> tuple[str, ...]:
+def _expectations(
+    folder: Path, recording: ShrinkInput, config: Config
+) -> tuple[str, ...]:
     """Hold a new fixture to what it shows, and its program to what it asked of torch.
 
     Returns the files that were written; none if the program has no name yet.
@@ -107,33 +109,36 @@ def _expectations(folder: Path, given: Given, config: Config) -> tuple[str, ...]
     rules = load_rules(config.packs)
     written = check(folder, rules, config, update=True, cache=False).written
     has_command = bool(read_fixture(folder).origin.get("command"))
-    if has_command and given.recording and given.recording.trace and not _on_gpu(given):
-        ran = check_run(folder, given.recording, rules, config, update=True)
+    read = recording.recording
+    if has_command and read and read.trace and not _on_gpu(recording):
+        ran = check_run(folder, read, rules, config, update=True)
         written = (*written, *(one for one in ran.written if one not in written))
     return written
 
 
-def _on_gpu(given: Given) -> bool:
-    trace = given.recording.trace if given.recording else None
+def _on_gpu(recording: ShrinkInput) -> bool:
+    trace = recording.recording.trace if recording.recording else None
     return trace is None or bool(trace.facts.gpu)
 
 
-def _given(source: _Source, request: Request) -> Given:
+def _shrink_input(source: _Source, request: Request) -> ShrinkInput:
     """Return what to shrink: the source, with what the command adds to it."""
-    given = source.given
+    recording = source.recording
     if request.log:
-        given = replace(given, log=log_shown(request.log))
+        recording = replace(recording, log=log_shown(request.log))
     if request.snapshot:
-        given = replace(given, snapshot=request.snapshot)
-    if not source.kept:
+        recording = replace(recording, snapshot=request.snapshot)
+    if not source.origin_text:
         # Check reads it so, too: with lines, captures and packages that a run knows.
         read = load_recording(request.path, UNCACHED, log=request.log)
-        given = replace(given, recording=read, step_ns=read.step_ns)
-    given = replace(given, step_ns=nanoseconds(request.step_ms) or given.step_ns)
-    if given.recording:
-        read = replace(given.recording, step_ns=given.step_ns)
-        given = replace(given, recording=read)
-    return given
+        recording = replace(recording, recording=read, step_ns=read.step_ns)
+    recording = replace(
+        recording, step_ns=nanoseconds(request.step_ms) or recording.step_ns
+    )
+    if recording.recording:
+        read = replace(recording.recording, step_ns=recording.step_ns)
+        recording = replace(recording, recording=read)
+    return recording
 
 
 def _before(folder: Path, *, replace_it: bool) -> Fixture | None:
@@ -156,18 +161,24 @@ def _origin(
     source: _Source, before: Fixture | None, program: str | None, run_by: str | None
 ) -> dict[str, Any]:
     """Return what is known of how it was made; what people wrote before stays."""
-    said = before.origin if before else {}
-    kept = {key: said[key] for key in ("program", "command", "folder") if said.get(key)}
-    given = {"program": program, "command": run_by}
-    return source.origin | kept | {key: one for key, one in given.items() if one}
+    entries = before.origin if before else {}
+    written = {
+        key: entries[key]
+        for key in ("program", "command", "folder")
+        if entries.get(key)
+    }
+    options = {"program": program, "command": run_by}
+    return source.origin | written | {key: one for key, one in options.items() if one}
 
 
-def _kept(source: _Source, step_ms: float | None) -> str | None:
-    """Return the origin.toml of a fixture, with a step time that was given."""
-    if source.kept is None or step_ms is None:
-        return source.kept
+def _origin_text(source: _Source, step_ms: float | None) -> str | None:
+    """Return the origin.toml of a fixture, with a step time that was measured."""
+    if source.origin_text is None or step_ms is None:
+        return source.origin_text
     lines = [
-        line for line in source.kept.splitlines() if not line.startswith(_TRUE_STEP)
+        line
+        for line in source.origin_text.splitlines()
+        if not line.startswith(_TRUE_STEP)
     ]
     tables = (at for at, line in enumerate(lines) if line.startswith("["))
     first = next(tables, len(lines))
@@ -186,14 +197,14 @@ def _source(path: Path, root: Path) -> _Source:
             raise UsageError(msg)
         first = ranks[0]
         versions = _first(run.manifest, first.name).get("versions")
-        known = versions if isinstance(versions, dict) else {}
+        torch_versions = versions if isinstance(versions, dict) else {}
         lines = [log_shown(one) for one in run.logs]
-        shown = shown_command(run.command, root)
+        command = shown_command(run.command, root)
         options = run.manifest.get("options")
         options = options if isinstance(options, dict) else {}
         breaks = first.compiled.graph_breaks if first.compiled else None
         return _Source(
-            Given(
+            ShrinkInput(
                 first.trace,
                 first.memory,
                 pl.concat(lines) if lines else None,
@@ -202,28 +213,28 @@ def _source(path: Path, root: Path) -> _Source:
                 owners=first.owners,
             ),
             {
-                "program": shown,
-                "command": collect_command(shown, options),
-                **_torch(known),
+                "program": command,
+                "command": collect_command(command, options),
+                **_torch(torch_versions),
                 **({"graph_breaks": len(breaks)} if breaks is not None else {}),
             },
         )
     if path.is_dir() and is_fixture(path):
         fixture = read_fixture(path)
         lines = [log_shown(fixture.log)] if fixture.log else []
-        given = Given(
+        recording = ShrinkInput(
             fixture.trace,
             fixture.snapshot,
             pl.concat(lines) if lines else None,
             fixture.step_ns,
         )
         file = path / ORIGIN
-        kept = file.read_text(encoding="utf-8") if file.is_file() else None
-        return _Source(given, {}, kept)
+        text = file.read_text(encoding="utf-8") if file.is_file() else None
+        return _Source(recording, {}, text)
     program = one_program(path)
     lines = [log_shown(one) for one in program.logs]
     log = pl.concat(lines) if lines else None
-    return _Source(Given(program.trace, program.snapshot, log))
+    return _Source(ShrinkInput(program.trace, program.snapshot, log))
 
 
 def _torch(versions: dict[str, Any]) -> dict[str, str]:

@@ -65,14 +65,14 @@ def command(
     wait and transfer, kernels, and the findings on the job.
     """
     from traceq.annotate import messages
-    from traceq.api.settings import configuration, load_options
+    from traceq.api import settings
     from traceq.cli._annotate import Annotating, annotated, annotated_job
     from traceq.ranks.load_job import is_job
 
     refuse_to_lose(file, paths, overwrite=overwrite)
     of_job = len(paths) > 1 or is_job(paths[0])
-    wanted = configuration(config)
-    load = load_options(
+    wanted = settings.configuration(config)
+    load = settings.load_options(
         wanted,
         own=own,
         steps_by=steps_by,
@@ -80,6 +80,8 @@ def command(
         kernels=kernels,
         cache=not no_cache,
     )
-    how = Annotating(config=wanted, load=load, steps=steps, log=log, step_ms=step_ms)
+    step_ns = settings.nanoseconds(step_ms)
+    options = settings.LintOptions(config=wanted, load=load, log=log, step_ns=step_ns)
+    how = Annotating(lint=options, steps=steps)
     write = annotated_job if of_job else annotated
     output.write(write(paths, file, how) + messages.how_to_look(file))

@@ -63,8 +63,8 @@ def _finish() -> None:
         busy = cache.busy()
         with output.finishing("writing the cache") if busy else nullcontext():
             cache.finish()
-    if given := sys.modules.get("traceq.inputs.discovery"):
-        given.clean()
+    if discovery := sys.modules.get("traceq.inputs.discovery"):
+        discovery.clean()
 
 
 def _sentence(error: Exception) -> str:

@@ -40,8 +40,8 @@ def _others() -> str:
         (len(list(store.answers())), "lint result"),
         (len(list(store.fetched())), "fetched file"),
     )
-    found = [counted(count, what) for count, what in parts if count]
-    return f" and {', '.join(found)}" if found else ""
+    counts = [counted(count, what) for count, what in parts if count]
+    return f" and {', '.join(counts)}" if counts else ""
 
 
 COMMANDS = {"info": info, "clear": clear}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import structs
 
 from traceq.cli import output
 from traceq.cli.deliver import deliver, refuse_to_lose, renderer
@@ -126,32 +125,32 @@ def command(
         raise UsageError(msg)
     _refuse_mixed(update=update, against=against, run=bool(run), step_ms=step_ms)
     refuse_to_lose(file, [against] if against else [], overwrite=overwrite)
-    from traceq.api.settings import configuration, load_options
+    from traceq.api import settings
     from traceq.cli._check import Checking, Running, compared
-    from traceq.linter.config import severity
     from traceq.linter.pack import load_rules
     from traceq.linter.trust import named
 
-    wanted = configuration(config, packs=not no_packs)
-    if fail_on:
-        wanted = structs.replace(wanted, fail_on=severity(fail_on, "--fail-on"))
-    loaded = (*wanted.packs, *(packs or ()))
+    wanted = settings.overridden(
+        settings.configuration(config, packs=not no_packs),
+        fail_on=fail_on,
+        rules=packs,
+    )
+    load = settings.load_options(wanted, cache=not no_cache)
+    step_ns = settings.nanoseconds(step_ms)
     # An update and --against are of traces that there are, unless --run asks for one.
     by_itself = run is None and not update and not against
     running = None
     if run or by_itself:
         running = Running(runs, cpu, timeout, by_itself=by_itself, base=base or "")
     how = Checking(
-        rules=load_rules(loaded),
-        config=wanted,
-        load=load_options(wanted, cache=not no_cache),
+        rules=load_rules(wanted.packs),
+        lint=settings.LintOptions(config=wanted, load=load, step_ns=step_ns),
         against=against,
-        step_ms=step_ms,
         running=running,
         update=update,
     )
     results = compared(folders or [_FIXTURES], how)
-    first = named(loaded) if form is Format.text else ""
+    first = named(wanted.packs) if form is Format.text else ""
     deliver(first + _rendered(results, form, to_file=file is not None), file)
     _exit(results, run=bool(run))
 

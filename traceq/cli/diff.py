@@ -34,7 +34,7 @@ _BROKEN = 1
 
 
 class Format(str, Enum):
-    """How to write the comparison."""
+    """Formats of the comparison."""
 
     full = "full"
     concise = "concise"
@@ -98,47 +98,48 @@ def command(
     The causes add up to the change. Exits 1 if a limit of --fail-on is broken, 2 if
     traceq could not work, else 0.
     """
-    from traceq.api.diff import diff
+    from traceq.api import settings
+    from traceq.api.diff import diff_files
+    from traceq.differ.limits import read_limits
 
     steps = _steps(step_ms)
     refuse_to_lose(file, [before, after], overwrite=overwrite)
-    found = diff(
-        before,
-        after,
-        step_ms=steps,
-        fail_on=fail_on or "",
-        config=config,
-        captures=captures,
-        kernels=kernels,
+    limits = read_limits(fail_on or "")
+    wanted = settings.configuration(config)
+    load = settings.load_options(
+        wanted,
         own=own,
         steps_by=steps_by,
-        root=root,
+        captures=captures,
+        kernels=kernels,
         cache=not no_cache,
     )
-    deliver(_rendered(found, form, to_file=file is not None), file)
+    options = settings.LintOptions(config=wanted, load=load, root=root)
+    result = diff_files((before, after), options, step_ms=steps, limits=limits)
+    deliver(_rendered(result, form, to_file=file is not None), file)
     if file is not None:
         from traceq.report.diff import content as diff_content
 
-        for reason in diff_content.failures(found.broken):
+        for reason in diff_content.failures(result.broken):
             output.say(reason)
-    if found.broken:
+    if result.broken:
         sys.exit(_BROKEN)
 
 
 def _rendered(result: DiffResult, form: Format, *, to_file: bool) -> str:
     from traceq.differ.compare import Diff, MemoryChange
 
-    found, failed = result.compared, result.broken
+    change, failed = result.compared, result.broken
     if form is Format.full:
         width, color = output.screen(to_file=to_file)
         return result.text(width=width, color=color)
     if form is Format.json:
         return result.json()
-    if isinstance(found, Diff):
-        return renderer(_OF_TRACES[form])(found, failed)
-    if isinstance(found, MemoryChange):
-        return renderer(_OF_SNAPSHOTS[form])(found, failed)
-    return renderer(_OF_JOBS[form])(found, failed)
+    if isinstance(change, Diff):
+        return renderer(_OF_TRACES[form])(change, failed)
+    if isinstance(change, MemoryChange):
+        return renderer(_OF_SNAPSHOTS[form])(change, failed)
+    return renderer(_OF_JOBS[form])(change, failed)
 
 
 _OF_TRACES = {

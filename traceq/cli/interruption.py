@@ -21,13 +21,13 @@ _LINE = "traceq: interrupted\n"
 
 class _State:
     came = False  # whether there was an interruption
-    said = False
+    reported = False
     can_raise = False  # whether there is somebody to catch it
 
 
 def watch() -> None:
     """From now on, end at an interruption; not where the shell has it ignored."""
-    _State.came = _State.said = _State.can_raise = False
+    _State.came = _State.reported = _State.can_raise = False
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         try:
             signal.signal(signal.SIGINT, _interrupted)
@@ -67,8 +67,8 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
 
 
 def _say() -> None:
-    if not _State.said:
-        _State.said = True
+    if not _State.reported:
+        _State.reported = True
         try:
             sys.stderr.write(_LINE)
         except OSError:  # there is nobody to tell

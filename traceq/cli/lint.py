@@ -133,45 +133,52 @@ def command(
     Exits 0 if no finding reaches --fail-on, 1 if one does, 2 if traceq could not do
     its work.
     """
-    from traceq.api.lint import known_findings, lint
+    from traceq.api import settings
+    from traceq.api.lint import known_findings, lint_files
     from traceq.linter.baseline import refuse_other_files
 
     paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
-    known: list[Known] = []
+    listed: list[Known] = []
     if new_baseline:
-        known = known_findings(baseline)
+        listed = known_findings(baseline)
         refuse_other_files(new_baseline)
         refuse_to_lose(new_baseline, paths, overwrite=overwrite)
-    found = lint(
-        paths,
-        log=log,
-        step_ms=step_ms,
+    wanted = settings.overridden(
+        settings.configuration(config, packs=not no_packs),
         select=select,
         ignore=ignore,
-        rules=packs,
-        packs=not no_packs,
         fail_on=fail_on,
-        baseline=None if new_baseline else baseline,
-        config=config,
-        captures=captures,
-        kernels=kernels,
+        rules=packs,
+    )
+    load = settings.load_options(
+        wanted,
         own=own,
         steps_by=steps_by,
-        root=root,
-        tables=False,
+        captures=captures,
+        kernels=kernels,
         cache=not no_cache,
     )
+    options = settings.LintOptions(
+        config=wanted,
+        load=load,
+        log=log,
+        step_ns=settings.nanoseconds(step_ms),
+        baseline=None if new_baseline else baseline,
+        root=root,
+        tables=False,
+    )
+    result = lint_files(paths, options)
     if new_baseline:
-        found = _with_baseline(found, new_baseline, known)
-    missing = found.not_in_repository
-    if form in _ATTACHING and missing and missing not in found.notes:
+        result = _with_baseline(result, new_baseline, listed)
+    missing = result.not_in_repository
+    if form in _ATTACHING and missing and missing not in result.notes:
         output.say(missing)
-    # Who asks for some rules wants all that they say.
+    # Selected rules are shown in full.
     in_full = verbose or bool(select and "ALL" not in select)
-    text = _rendered(found, form, to_file=file is not None, verbose=in_full)
+    text = _rendered(result, form, to_file=file is not None, verbose=in_full)
     deliver(text, file)
-    _exit(found.report, unread=found.unread)
+    _exit(result.report, unread=result.unread)
 
 
 def _newest() -> Path:
@@ -182,40 +189,40 @@ def _newest() -> Path:
     return run
 
 
-def _with_baseline(found: LintResult, file: Path, known: list[Known]) -> LintResult:
-    """Write what is found as the baseline, and hide it; else what was known before."""
+def _with_baseline(result: LintResult, file: Path, listed: list[Known]) -> LintResult:
+    """Write the findings as the baseline and hide them; else those of the old one."""
     from traceq.linter.baseline import baseline_of, without_known, write_baseline
 
-    if not found.report.crashed and not found.unread:
-        known = baseline_of(found.report)
-        write_file(file, write_baseline(known).decode())
-        output.say(f"{counted(len(known), 'finding')} written to {file}")
-    return replace(found, report=without_known(found.report, known))
+    if not result.report.crashed and not result.unread:
+        listed = baseline_of(result.report)
+        write_file(file, write_baseline(listed).decode())
+        output.say(f"{counted(len(listed), 'finding')} written to {file}")
+    return replace(result, report=without_known(result.report, listed))
 
 
-def _rendered(found: LintResult, form: Format, *, to_file: bool, verbose: bool) -> str:
-    report = found.report
+def _rendered(result: LintResult, form: Format, *, to_file: bool, verbose: bool) -> str:
+    report = result.report
     if form is Format.sarif:
-        return renderer("lint.sarif:render")(report, found.rules, found.repository)
+        return renderer("lint.sarif:render")(report, result.rules, result.repository)
     if form is Format.full:
         width, color = output.screen(to_file=to_file)
-        return found.text(width=width, color=color, verbose=verbose)
+        return result.text(width=width, color=color, verbose=verbose)
     if form is Format.markdown:
         return renderer("lint.markdown:render")(report, _address())
     if form is Format.concise:
         color = not to_file and output.color()
         return renderer("lint.concise:render")(report, color=color)
     if form is Format.json:
-        return found.json()
+        return result.json()
     return renderer(f"lint.{form.value}:render")(report)
 
 
 def _address() -> str:
     """Return where the code host shows files of this commit, in its workflow."""
-    known = [os.environ.get(name) for name in _WORKFLOW]
-    if not all(known):
+    values = [os.environ.get(name) for name in _WORKFLOW]
+    if not all(values):
         return ""
-    server, repository, commit = known
+    server, repository, commit = values
     return f"{server}/{repository}/blob/{commit}/"
 
 

@@ -30,7 +30,7 @@ _TWO = 2
 
 
 class Format(str, Enum):
-    """How to write it."""
+    """Formats of the summary."""
 
     text = "text"
     json = "json"
@@ -68,14 +68,15 @@ def command(
     Prints one screen for one snapshot and one row each for several, with leaks,
     fragmentation and OOMs. Nothing in a snapshot is executed.
     """
-    from traceq.api.memory import memory
+    from traceq.api.memory import memory_of_files
+    from traceq.api.settings import load_options
     from traceq.inputs.labels import labelled
 
-    read = labelled(paths, label, runs)[0]
-    refuse_to_lose(file, read, overwrite=overwrite)
-    refuse_to_lose(html, read, overwrite=overwrite)
-    found = memory(paths, label=label, runs=runs, own=own, cache=not no_cache)
-    summaries = list(found.summaries)
+    files, labels = labelled(paths, label, runs)
+    refuse_to_lose(file, files, overwrite=overwrite)
+    refuse_to_lose(html, files, overwrite=overwrite)
+    result = memory_of_files(files, labels, load_options(own=own, cache=not no_cache))
+    summaries = list(result.summaries)
     if html is not None and summaries:
         renamed("--html FILE", "--format html -o FILE")
         write_file(html, _rendered(summaries, Format.html, to_file=True))
@@ -84,9 +85,9 @@ def command(
         deliver(_scaled(scaling, summaries, form, to_file=to_file), file)
     elif summaries:
         deliver(_rendered(summaries, form, to_file=to_file), file)
-    if found.unread:
-        count = len(summaries) + found.unread
-        msg = f"{found.unread} of {count} files could not be read"
+    if result.unread:
+        count = len(summaries) + result.unread
+        msg = f"{result.unread} of {count} files could not be read"
         raise UsageError(msg)
 
 
@@ -114,8 +115,11 @@ def _scaled(
     for summary in summaries:
         value = _value(summary, label)
         place = str(summary.run.folder) if summary.run else summary.facts.path
-        known = by_run.get(place)
-        if known is None or known[1].peak["allocated"] < summary.peak["allocated"]:
+        fullest_yet = by_run.get(place)
+        if (
+            fullest_yet is None
+            or fullest_yet[1].peak["allocated"] < summary.peak["allocated"]
+        ):
             by_run[place] = (value, summary)
     pairs = sorted(by_run.values(), key=lambda pair: pair[0])
     values = [value for value, _ in pairs]
@@ -145,9 +149,9 @@ def _value(summary: MemorySummary, label: str) -> float:
     text = summary.labels.get(label)
     place = summary.run.folder if summary.run else summary.name
     if text is None:
-        known = ", ".join(summary.labels) or "none"
+        names = ", ".join(summary.labels) or "none"
         msg = (
-            f"{place} has no label {label} (it has {known}): record it with traceq"
+            f"{place} has no label {label} (it has {names}): record it with traceq"
             f" collect --label {label}=VALUE, or give --label FILE:{label}=VALUE"
         )
         raise UsageError(msg)

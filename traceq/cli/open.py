@@ -47,7 +47,7 @@ def command(
     """
     import tempfile
 
-    from traceq.api.settings import configuration, load_options
+    from traceq.api import settings
     from traceq.cli._annotate import Annotating, annotated
     from traceq.formats.kinds import kind_of
 
@@ -59,9 +59,11 @@ def command(
         return
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         file = Path(folder) / "annotated.json.gz"
-        wanted = configuration(None)
-        load = load_options(wanted, own=own, cache=not no_cache)
-        how = Annotating(config=wanted, load=load, steps=steps, step_ms=step_ms)
+        wanted = settings.configuration(None)
+        load = settings.load_options(wanted, own=own, cache=not no_cache)
+        step_ns = settings.nanoseconds(step_ms)
+        options = settings.LintOptions(config=wanted, load=load, step_ns=step_ns)
+        how = Annotating(lint=options, steps=steps)
         output.write(annotated([path], file, how))
         _serve(file, browser=not no_browser)
 

@@ -24,7 +24,7 @@ StepSource = Literal["profiler", "annotation", "optimizer", "repeats", "graph", 
 
 
 class TableFormat(str, Enum):
-    """How to write what is a table first of all."""
+    """Formats of a table."""
 
     text = "text"
     json = "json"

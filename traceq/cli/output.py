@@ -69,8 +69,8 @@ def say(text: str) -> None:
         streams.discard(sys.stderr)
 
 
-class _Shown:
-    """What is on the screen now, if anything."""
+class _Current:
+    """State of the screen: the command and its progress display."""
 
     command = ""
     quiet = False
@@ -83,13 +83,13 @@ def working(words: Sequence[str]) -> Iterator[None]:
 
     Nor if ``--quiet`` stands before the command.
     """
-    _Shown.command = next((one for one in words if not one.startswith("-")), "")
-    before = words[: words.index(_Shown.command)] if _Shown.command else words
-    _Shown.quiet = "--quiet" in before
+    _Current.command = next((one for one in words if not one.startswith("-")), "")
+    before = words[: words.index(_Current.command)] if _Current.command else words
+    _Current.quiet = "--quiet" in before
     try:
         with watched(_Screen()):
             if not {"-h", "--help"} & {*words}:
-                _start(_Shown.command)
+                _start(_Current.command)
             yield
     finally:
         _stop()
@@ -111,18 +111,18 @@ def _start(command: str | None = None) -> Display | None:
 
     Given a command, only if it is one that takes long.
     """
-    shown = sys.stderr.isatty() and not _dumb() and not _Shown.quiet
-    if shown and _Shown.display is None:
+    visible = sys.stderr.isatty() and not _dumb() and not _Current.quiet
+    if visible and _Current.display is None:
         # Only where it is shown: what draws it takes a tenth of a second to import.
         from traceq.cli.progress import COMMANDS, Display
 
         if command is None or command in COMMANDS:
-            _Shown.display = Display(_Shown.command)
-    return _Shown.display
+            _Current.display = Display(_Current.command)
+    return _Current.display
 
 
 def _stop() -> None:
-    display, _Shown.display = _Shown.display, None
+    display, _Current.display = _Current.display, None
     if display:
         display.stop()
 
@@ -140,9 +140,9 @@ def reading(name: str) -> Iterator[Progress]:
 @contextlib.contextmanager
 def counting(things: str) -> Iterator[Progress]:
     """Show how many of how many are done on a terminal; elsewhere nothing."""
-    with reading(things) as shown:
-        display = _Shown.display
-        if shown is None or display is None:
+    with reading(things) as progress:
+        display = _Current.display
+        if progress is None or display is None:
             yield None
             return
         yield lambda done, total: display.tell(things, done, total, "")
@@ -152,15 +152,15 @@ class _Screen(Watcher):
     """Shows on a terminal what is worked on, and says on any what is to be known."""
 
     def tell(self, phase: str, done: int, total: int, what: str) -> None:
-        if _Shown.display:
-            _Shown.display.tell(phase, done, total, what)
+        if _Current.display:
+            _Current.display.tell(phase, done, total, what)
 
     def say(self, sentence: str) -> None:
         say(sentence)
 
     def expect(self, loads: int, works: int) -> None:
-        if _Shown.display:
-            _Shown.display.expect(loads, works)
+        if _Current.display:
+            _Current.display.expect(loads, works)
 
     def reading(self, name: str) -> AbstractContextManager[Progress]:
         return reading(name)

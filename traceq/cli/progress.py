@@ -46,7 +46,7 @@ COMMANDS = (*_PHASES, "memory", "query", "regions", "roofline")
 """Those that take long."""
 RULES = "rules"
 WITHIN = "replay"
-"""What is part of whatever is under way, and takes its share."""
+"""Phase that runs inside of the one under way, and takes a part of its time."""
 # How many others each takes the time of; the first makes the account of the host.
 LONG_RULES = {"HST001": 30.0, "HST003": 8.0}
 _MANY_RULES = 30
@@ -54,7 +54,7 @@ _WIDEST_NAME = 40
 
 
 class Display:
-    """What is shown of a command's work."""
+    """Progress of a command, as it is displayed."""
 
     def __init__(self, command: str) -> None:
         """Show it from now on."""
@@ -117,7 +117,7 @@ class Track:
     def __init__(self, weights: Mapping[str, float]) -> None:
         """Start with one recording."""
         self.counts = {True: 1, False: 1}
-        """How many recordings are loaded, and worked on."""
+        """Number of recordings to load, and to process."""
         self.reached = 0.0
         self._weights = weights
         self._turn = {True: 0, False: 0}

@@ -66,24 +66,24 @@ def command(
     trace = load_shown(path, load_options(own=own, cache=not no_cache))
     try:
         with pl.SQLContext(_asked(trace), eager=True) as context:
-            found = context.execute(sql)
+            frame = context.execute(sql)
     except (pl.exceptions.PolarsError, pl.exceptions.SQLSyntaxError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         msg = f"the query cannot be run: {reason}; {_hint(reason)}"
         raise UsageError(msg) from None
-    deliver(_rendered(found, form, to_file=file is not None), file)
+    deliver(_rendered(frame, form, to_file=file is not None), file)
 
 
-def _rendered(found: pl.DataFrame, form: Format, *, to_file: bool) -> str:
+def _rendered(frame: pl.DataFrame, form: Format, *, to_file: bool) -> str:
     from traceq.report import query as frames
 
     if form is Format.csv:
-        return frames.render_csv(found)
+        return frames.render_csv(frame)
     if form is Format.json:
-        return frames.render_json(found)
+        return frames.render_json(frame)
     # A pipe wants whole values; a terminal wants lines that fit.
     width = None if to_file else output.width()
-    return frames.render_table(found, width=width, color=not to_file and output.color())
+    return frames.render_table(frame, width=width, color=not to_file and output.color())
 
 
 def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:
@@ -103,8 +103,8 @@ def _refuse_all_but_questions(sql: str) -> None:
     if not _QUESTION.match(sql):
         msg = "the query is not a question: begin it with SELECT or WITH"
         raise UsageError(msg)
-    if found := _FILE_FUNCTION.search(sql):
-        msg = f"a query reads only the trace: leave out {found[1]}"
+    if match := _FILE_FUNCTION.search(sql):
+        msg = f"a query reads only the trace: leave out {match[1]}"
         raise UsageError(msg)
 
 

@@ -32,7 +32,7 @@ _FOUND = 1
 
 
 class Format(str, Enum):
-    """How to write it."""
+    """Formats of the verdict."""
 
     text = "text"
     json = "json"
@@ -81,21 +81,16 @@ def command(
     Exits 0 if no finding reaches --fail-on, 1 if one does, 2 if traceq could not do
     its work.
     """
-    from traceq.api.job import job
+    from traceq.api import settings
+    from traceq.api.job import analysed_files
 
     refuse_to_lose(file, paths, overwrite=overwrite)
-    found = job(
-        paths,
-        fail_on=fail_on,
-        config=config,
-        own=own,
-        steps_by=steps_by,
-        findings=findings,
-        on=on,
-        cache=not no_cache,
-    )
-    deliver(_rendered(found, form, to_file=file is not None), file)
-    _exit(found.report)
+    wanted = settings.overridden(settings.configuration(config), fail_on=fail_on)
+    load = settings.load_options(wanted, own=own, steps_by=steps_by, cache=not no_cache)
+    options = settings.LintOptions(config=wanted, load=load)
+    result = analysed_files(paths, options, findings=findings, on=on)
+    deliver(_rendered(result, form, to_file=file is not None), file)
+    _exit(result.report)
 
 
 def _exit(report: Report) -> None:
@@ -106,10 +101,10 @@ def _exit(report: Report) -> None:
         sys.exit(_FOUND)
 
 
-def _rendered(found: JobResult, form: Format, *, to_file: bool) -> str:
+def _rendered(result: JobResult, form: Format, *, to_file: bool) -> str:
     if form is Format.json:
-        return found.json()
+        return result.json()
     if form is not Format.text:
-        return renderer(_RENDERERS[form])(found.analysis, found.report)
+        return renderer(_RENDERERS[form])(result.analysis, result.report)
     width, color = output.screen(to_file=to_file)
-    return found.text(width=width, color=color)
+    return result.text(width=width, color=color)

@@ -22,7 +22,7 @@ from traceq.cli.options import (
 
 
 class By(str, Enum):
-    """What a region is."""
+    """Kinds of regions."""
 
     region = "region"
     module = "module"
@@ -67,7 +67,7 @@ def command(
     from traceq.report import regions as report
 
     refuse_to_lose(file, paths, overwrite=overwrite)
-    found = regions(
+    result = regions(
         paths,
         by=by.value,
         compare=compare,
@@ -77,4 +77,4 @@ def command(
         steps_by=steps_by,
         cache=not no_cache,
     )
-    deliver_table(report, found.shown, form, file)
+    deliver_table(report, result.shown, form, file)

@@ -95,8 +95,9 @@ def command(
     A report that is there already is written again; any other file only with
     --overwrite.
     """
-    from traceq.api.job import job, lint_ranks
-    from traceq.api.lint import lint
+    from traceq.api import settings
+    from traceq.api.job import analysed_files, lint_ranks
+    from traceq.api.lint import lint_files
     from traceq.inputs.labels import labelled
     from traceq.ranks.load_job import is_job
     from traceq.report.page.build import report_page
@@ -104,43 +105,47 @@ def command(
     paths, labels = labelled(paths, label, runs)
     read = [*paths, *([log] if log else [])]
     refuse_to_lose(file, read, overwrite=overwrite or _is_report(file))
+    wanted = settings.overridden(
+        settings.configuration(config, packs=not no_packs), rules=packs
+    )
+    load = settings.load_options(
+        wanted,
+        own=own,
+        steps_by=steps_by,
+        captures=captures,
+        kernels=kernels,
+        cache=not no_cache,
+    )
+    options = settings.LintOptions(
+        config=wanted,
+        load=load,
+        log=log,
+        step_ns=settings.nanoseconds(step_ms),
+        labels=labels,
+        root=root,
+    )
     if len(paths) == 1 and is_job(paths[0]):
-        ranks = job(paths, config=config, own=own, cache=not no_cache)
-        if ranks.analysis.job.found.height:
+        ranks = analysed_files(paths, options)
+        if ranks.analysis.job.collectives.height:
             pages = _rank_files(file, ranks.analysis, rank_pages)
             for one in pages.values():
                 refuse_to_lose(one, read, overwrite=overwrite or _is_report(one))
-            linted = lint_ranks(
-                paths, ranks.analysis, pages, config=config, own=own, cache=not no_cache
-            )
+            linted = lint_ranks(paths, ranks.analysis, pages, options)
             _write_job(file, ranks, _write_ranks(file, pages, linted))
             return
-    found = lint(
-        paths,
-        log=log,
-        step_ms=step_ms,
-        labels=labels,
-        rules=packs,
-        packs=not no_packs,
-        config=config,
-        captures=captures,
-        kernels=kernels,
-        own=own,
-        steps_by=steps_by,
-        root=root,
-        cache=not no_cache,
-    )
-    _refuse_other_steps(step, found.recordings)
-    said = [
+    result = lint_files(paths, options)
+    recordings = result.recordings
+    _refuse_other_steps(step, recordings)
+    labels_of_each = [
         labels.of(Path(one.name), one.trace.run if one.trace else None)
-        for one in found.recordings
+        for one in recordings
     ]
-    page = report_page(found.recordings, found.report, step, said)
+    page = report_page(recordings, result.report, step, labels_of_each)
     write_file(file, page)
     output.say(f"written to {file}")
-    if found.unread:
-        count = found.unread + len(found.recordings)
-        msg = f"{found.unread} of {count} files could not be read"
+    if result.unread:
+        count = result.unread + len(recordings)
+        msg = f"{result.unread} of {count} files could not be read"
         raise UsageError(msg)
 
 
@@ -191,9 +196,9 @@ def _write_ranks(
 def _refuse_other_steps(step: int | None, recordings: Sequence[Recording]) -> None:
     """Raise if a step is asked for that is in none of the recordings."""
     traces = [one.trace for one in recordings if one.trace]
-    known = sorted({number for trace in traces for number in trace.steps["step"]})
-    if step is not None and step not in known:
-        there = f"there are {listed([str(one) for one in known], 8)}" if known else ""
+    steps = sorted({number for trace in traces for number in trace.steps["step"]})
+    if step is not None and step not in steps:
+        there = f"there are {listed([str(one) for one in steps], 8)}" if steps else ""
         msg = f"there is no step {step}; {there or 'the recording has none'}"
         raise UsageError(msg)
 

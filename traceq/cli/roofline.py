@@ -44,7 +44,7 @@ def command(
     from traceq.report import roofline as report
 
     refuse_to_lose(file, [path], overwrite=overwrite)
-    found = roofline(
+    result = roofline(
         path,
         top=top,
         step_ms=step_ms,
@@ -52,4 +52,4 @@ def command(
         steps_by=steps_by,
         cache=not no_cache,
     )
-    deliver_table(report, found.shown, form, file)
+    deliver_table(report, result.shown, form, file)

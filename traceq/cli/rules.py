@@ -154,7 +154,7 @@ def _with_row(folder: Path, code: str) -> dict[Path, bytes]:
     return {}
 
 
-def _packs(given: list[Path] | None) -> tuple[Path, ...]:
+def _packs(folders: list[Path] | None) -> tuple[Path, ...]:
     from traceq.api.settings import configuration
 
-    return (*configuration(None).packs, *(given or ()))
+    return (*configuration(None).packs, *(folders or ()))

@@ -28,10 +28,10 @@ def command(
     from traceq.report import query as frames
 
     refuse_to_lose(file, [], overwrite=overwrite)
-    known = (*TABLES, "facts")
+    names = (*TABLES, "facts")
     for name in tables or []:
-        if name not in known:
-            msg = f"there is no table {name!r}; there are " + ", ".join(known)
+        if name not in names:
+            msg = f"there is no table {name!r}; there are " + ", ".join(names)
             raise UsageError(msg)
     text = frames.render_schema(
         tuple(tables or ()),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """How to write it."""
+    """Formats of the summary."""
 
     text = "text"
     json = "json"
@@ -81,42 +81,45 @@ def command(
 
     One screen for one trace, one row each for several.
     """
-    from traceq.api.summary import summary
+    from traceq.api import settings
+    from traceq.api.summary import SummaryOptions, summarise_files
     from traceq.inputs.labels import labelled
 
-    read = labelled(paths, label, runs)[0]
-    refuse_to_lose(file, read, overwrite=overwrite)
-    refuse_to_lose(csv, read, overwrite=overwrite)
-    found = summary(
-        paths,
-        critical_path=critical_path,
-        host=host,
-        step_ms=step_ms,
-        label=label,
-        runs=runs,
-        captures=captures,
-        kernels=kernels,
+    files, labels = labelled(paths, label, runs)
+    refuse_to_lose(file, files, overwrite=overwrite)
+    refuse_to_lose(csv, files, overwrite=overwrite)
+    load = settings.load_options(
         own=own,
         steps_by=steps_by,
+        captures=captures,
+        kernels=kernels,
         cache=not no_cache,
     )
-    summaries = list(found.summaries)
+    options = SummaryOptions(
+        load=load,
+        labels=labels,
+        step_ns=settings.nanoseconds(step_ms),
+        critical=critical_path,
+        host=host,
+    )
+    result = summarise_files(files, options)
+    summaries = list(result.summaries)
     if csv is not None:
         renamed("--csv FILE", "--format csv -o FILE")
-        write_file(csv, _rendered(found, Format.csv, to_file=True))
+        write_file(csv, _rendered(result, Format.csv, to_file=True))
     if summaries:
-        deliver(_rendered(found, form, to_file=file is not None), file)
-    if found.unread:
-        count = found.unread + len(summaries)
-        msg = f"{found.unread} of {count} files could not be read"
+        deliver(_rendered(result, form, to_file=file is not None), file)
+    if result.unread:
+        count = result.unread + len(summaries)
+        msg = f"{result.unread} of {count} files could not be read"
         raise UsageError(msg)
 
 
-def _rendered(found: SummaryResult, form: Format, *, to_file: bool) -> str:
+def _rendered(result: SummaryResult, form: Format, *, to_file: bool) -> str:
     if form is Format.html:
-        return renderer("page.views:summary_page")(found.pairs)
+        return renderer("page.views:summary_page")(result.pairs)
     render = renderer(f"summary.{form.value}:render")
     if form is not Format.text:
-        return render(found.summaries)
+        return render(result.summaries)
     width, color = output.screen(to_file=to_file)
-    return render(found.summaries, width=width, color=color)
+    return render(result.summaries, width=width, color=color)

@@ -19,7 +19,7 @@ _FALSE = pl.Series([False])
 # What a pattern matches characters by that it does not name.
 _ANY_CHARACTER = re.compile(r"(?<!\\)\.|\[\^|\\[WDS]")
 END = pl.col("ts") + pl.col("dur")
-"""When an event ends."""
+"""End of an event, in ns."""
 
 
 def text(column: str) -> pl.Expr:

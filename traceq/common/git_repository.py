@@ -48,11 +48,11 @@ class Repository:
         parts = path.parts
         for count in range(len(parts), 0, -1):
             tail = "/".join(parts[-count:])
-            found = [one for one in ends if one == tail or one.endswith(f"/{tail}")]
-            if len(found) > 1:
-                found = [one for one in found if self.begins(one, function, line)]
-            if found:
-                return found[0] if len(found) == 1 else None
+            files = [one for one in ends if one == tail or one.endswith(f"/{tail}")]
+            if len(files) > 1:
+                files = [one for one in files if self.begins(one, function, line)]
+            if files:
+                return files[0] if len(files) == 1 else None
             if not path.is_absolute():
                 return None
         return None
@@ -84,8 +84,8 @@ class Repository:
         )
 
     def _spans(self, file: str, function: str | None) -> list[tuple[int, int]]:
-        found = _functions("\n".join(self.lines(file)))
-        return [(first, last) for name, first, last in found if name == function]
+        functions = _functions("\n".join(self.lines(file)))
+        return [(first, last) for name, first, last in functions if name == function]
 
 
 @lru_cache(maxsize=256)
@@ -95,14 +95,14 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
-    found = {(_MODULE_LEVEL, 1, source.count("\n") + 1)}
+    spans = {(_MODULE_LEVEL, 1, source.count("\n") + 1)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = [node.lineno, *(one.lineno for one in node.decorator_list)]
-            found.add((node.name, min(first), node.end_lineno or node.lineno))
+            spans.add((node.name, min(first), node.end_lineno or node.lineno))
         elif isinstance(node, ast.Lambda):
-            found.add(("<lambda>", node.lineno, node.end_lineno or node.lineno))
-    return frozenset(found)
+            spans.add(("<lambda>", node.lineno, node.end_lineno or node.lineno))
+    return frozenset(spans)
 
 
 def find_root(start: Path) -> Path | None:

@@ -33,8 +33,8 @@ def mount(folder: Path, name: str, *, edited: bool = False) -> None:
             sys.meta_path.insert(0, _EDITED)
         # Only then: Python lists every folder again that it imports from.
         importlib.invalidate_caches()
-    for known in [key for key in sys.modules if key.split(".")[0] == name]:
-        del sys.modules[known]
+    for module in [key for key in sys.modules if key.split(".")[0] == name]:
+        del sys.modules[module]
     spec = ModuleSpec(name, loader=None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     sys.modules[name] = module_from_spec(spec)
@@ -42,12 +42,12 @@ def mount(folder: Path, name: str, *, edited: bool = False) -> None:
 
 def walk(folder: Path, name: str) -> Iterator[tuple[Path, ModuleType]]:
     """Import every public module of a mounted folder, in the order of their paths."""
-    found: list[tuple[str, ...]] = []
+    files: list[tuple[str, ...]] = []
     for place, below, names in os.walk(folder):
         below[:] = [one for one in below if not one.startswith(_HIDDEN)]
         above = Path(place).relative_to(folder).parts
-        found += [(*above, one) for one in names if one.endswith(".py")]
-    for parts in sorted(found):
+        files += [(*above, one) for one in names if one.endswith(".py")]
+    for parts in sorted(files):
         if not parts[-1].startswith(_HIDDEN):
             module = ".".join((name, *parts)).removesuffix(".py")
             yield folder.joinpath(*parts), importlib.import_module(module)
@@ -67,11 +67,11 @@ class _EditedFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname.split(".", maxsplit=1)[0] not in self.packages:
             return None
-        found = PathFinder.find_spec(fullname, path, target)
-        if found is not None and isinstance(found.loader, SourceFileLoader):
-            found.loader = _EditedLoader(fullname, found.loader.path)
-            found.cached = None
-        return found
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _EditedLoader(fullname, spec.loader.path)
+            spec.cached = None
+        return spec
 
 
 class _EditedLoader(SourceFileLoader):

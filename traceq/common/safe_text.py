@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 def visible(text: str) -> str:
     """Return a text as ``printable`` does, however long it is."""
-    return _UNUSUAL.sub(lambda found: _made_visible(found[0], _python_escape), text)
+    return _UNUSUAL.sub(lambda match: _made_visible(match[0], _python_escape), text)
 
 
 def as_unicode(text: str) -> str:
@@ -72,7 +72,7 @@ def plain_json(text: str) -> str:
     """
     # Its line ends are its own: those of names are escaped already.
     return "\n".join(
-        _UNUSUAL.sub(lambda found: _made_visible(found[0], _json_escape), line)
+        _UNUSUAL.sub(lambda match: _made_visible(match[0], _json_escape), line)
         for line in text.split("\n")
     )
 

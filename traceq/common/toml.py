@@ -30,23 +30,23 @@ def read(file: Path, refused: type[TraceqError]) -> dict[str, Any]:
     raise refused(msg)
 
 
-def value(found: object) -> str:
+def value(entry: object) -> str:
     r"""Return a value as TOML.
 
     >>> print(value({"kernels": 4, "backends": ["aten"]}), value('a "b"'))
     { kernels = 4, backends = ["aten"] } "a \"b\""
     """
-    if isinstance(found, bool):
-        return "true" if found else "false"
-    if isinstance(found, (int, float)):
-        return repr(found)
-    if isinstance(found, dt.date):
-        return found.isoformat()
-    if isinstance(found, (list, tuple)):
-        return "[" + ", ".join(map(value, found)) + "]"
-    if isinstance(found, dict):
-        return "{ " + ", ".join(lines(found)) + " }"
-    return json.dumps(str(found), ensure_ascii=False).replace("\x7f", "\\u007F")
+    if isinstance(entry, bool):
+        return "true" if entry else "false"
+    if isinstance(entry, (int, float)):
+        return repr(entry)
+    if isinstance(entry, dt.date):
+        return entry.isoformat()
+    if isinstance(entry, (list, tuple)):
+        return "[" + ", ".join(map(value, entry)) + "]"
+    if isinstance(entry, dict):
+        return "{ " + ", ".join(lines(entry)) + " }"
+    return json.dumps(str(entry), ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 def lines(table: Mapping[str, object]) -> list[str]:

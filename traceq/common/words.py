@@ -29,7 +29,7 @@ __all__ = [
 
 # Rarer than this is not written as a number of steps.
 MODULE_LEVEL = "<module>"
-"""What Python calls the function that a file's own statements are in."""
+"""Python's name of the function that holds a file's top-level statements."""
 _MOST_STEPS = 1000
 # The number of an instance, in the syntax that Python and Polars share.
 _INSTANCE = r"_[0-9]+(/|$)"
@@ -113,9 +113,9 @@ def listed(texts: Sequence[str], most: int = 3) -> str:
     >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
     ('a, b', 'a, b, c and 2 more')
     """
-    shown = ", ".join(texts[:most])
+    first = ", ".join(texts[:most])
     rest = len(texts) - most
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return f"{first} and {rest} more" if rest > 0 else first
 
 
 def rule_name(of_class: str) -> str:

@@ -60,7 +60,7 @@ def aligned(before: Parts, after: Parts) -> tuple[pl.DataFrame, pl.DataFrame]:
             state.match(key, "same" if "shapes" in key else "reshaped")
     state.match_compiled()
     for key in _REPLACED:
-        state.match(key, "replaced", known=True)
+        state.match(key, "replaced", placed=True)
     return state.finished()
 
 
@@ -99,11 +99,11 @@ class _State:
         likeness: str,
         *,
         as_often: bool = False,
-        known: bool = False,
+        placed: bool = False,
     ) -> None:
         """Match all that is left and has the same key on both sides."""
         free = [side.filter(pl.col("match").is_null()) for side in self.sides]
-        if known:
+        if placed:
             # Two rows without a place are not alike, and a cast replaces nothing.
             free = [
                 side.drop_nulls(list(key)).filter(pl.col("role") != "cast")
@@ -122,7 +122,7 @@ class _State:
             common = common.filter(more <= _ABOUT * most)
         common = common.select(key)
         self._take(
-            common, key, likeness, pl.lit(value=not known) | (pl.col("role") != "cast")
+            common, key, likeness, pl.lit(value=not placed) | (pl.col("role") != "cast")
         )
 
     def match_compiled(self) -> None:

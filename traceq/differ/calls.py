@@ -34,7 +34,7 @@ def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops and the regions of a step: ``name`` and ``calls``."""
     outermost = trace.host_ops.filter(pl.col("parent").is_null(), ~pl.col("compiling"))
     regions = trace.annotations.filter(~pl.col("on_gpu"))
-    found = pl.concat(
+    calls = pl.concat(
         [
             in_steps(table, trace, steady)
             .group_by("name")
@@ -44,7 +44,7 @@ def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         ]
     ).filter(~pl.col("name").str.contains(f"{REGION}|{_COMPILER}"))
     return (
-        found.with_columns(name=plain_op(pl.col("name")))
+        calls.with_columns(name=plain_op(pl.col("name")))
         .group_by("name")
         .agg(calls=pl.col("calls").sum() / steady.count)
         .sort("calls", "name", descending=[True, False])

@@ -8,7 +8,10 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from traceq.analysis.base.assumptions import MOST_LAUNCH_NS, PROFILER_SLOWDOWN
+from traceq.analysis.base.assumptions import (
+    MAX_HOST_TIME_PER_LAUNCH_NS,
+    PROFILER_SLOWDOWN,
+)
 from traceq.analysis.time.host_activity import DISPATCH
 from traceq.differ.align import aligned
 from traceq.differ.host import APART, APART_IF_SAME
@@ -118,10 +121,10 @@ def causes_of(
     missing = tuple(_Share(ns=scale.missing_ns, sure=scale.sure) for scale in scales)
     groups[("missing",)] = _Sum("not in the trace", "idle")
     groups[("missing",)].add(missing)
-    found = [group.cause() for group in groups.values()]
+    causes = [group.cause() for group in groups.values()]
     return tuple(
         sorted(
-            (one for one in found if one.before.ns or one.after.ns),
+            (one for one in causes if one.before.ns or one.after.ns),
             key=lambda one: (-abs(one.sure_ns), -abs(one.ns), one.kind, repr(one)),
         )
     )
@@ -254,11 +257,12 @@ def _used(shares: Iterable[_Share]) -> Used:
 def _limit_launches(groups: dict[tuple[object, ...], _Sum]) -> None:
     """Move what launches cannot cost to what the host does for the same launches.
 
-    A launch more, with its op, takes at most MOST_LAUNCH_NS, and none is less.
+    A launch more, with its op, takes at most MAX_HOST_TIME_PER_LAUNCH_NS, and none is
+    less.
     """
     for group in [one for one in groups.values() if one.kind == "launches"]:
         more, change = group.counted("launches"), group.launch_ns
-        most = MOST_LAUNCH_NS * more
+        most = MAX_HOST_TIME_PER_LAUNCH_NS * more
         beyond = change - min(max(change, min(most, 0.0)), max(most, 0.0))
         if not beyond:
             continue
@@ -417,10 +421,10 @@ def _idle_share(
 
 
 def _numbered(side: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
+    by_number: dict[int, list[dict[str, Any]]] = {}
     for row in side.iter_rows(named=True):
-        found.setdefault(row["match"], []).append(row)
-    return found
+        by_number.setdefault(row["match"], []).append(row)
+    return by_number
 
 
 def _kernels(

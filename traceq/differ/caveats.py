@@ -42,21 +42,21 @@ def caveats_of(
 def _step_times(
     before: Recording, after: Recording, traces: tuple[Trace, Trace]
 ) -> Iterator[str]:
-    known = [bool(one.step_ns) for one in (before, after)]
+    measured = [bool(one.step_ns) for one in (before, after)]
     stacks = [trace.frames.height > 0 for trace in traces]
-    if any(known) and not all(known):
-        side = "before" if known[1] else "after"
+    if any(measured) and not all(measured):
+        side = "before" if measured[1] else "after"
         yield (
             f"the step of {side} was not measured without the profiler, so steps are"
             " compared as recorded: give both with --step-ms BEFORE,AFTER"
         )
-    elif not all(known) and any(stacks):
+    elif not all(measured) and any(stacks):
         yield (
             "steps are compared as recorded, and recording stacks makes the host up to"
             " three times slower: give step times measured without the profiler with"
             " --step-ms BEFORE,AFTER, or record with traceq collect"
         )
-    if not all(known) and stacks[0] != stacks[1]:
+    if not all(measured) and stacks[0] != stacks[1]:
         side = "before" if stacks[0] else "after"
         yield (
             f"stacks were recorded {side} only, which slows that one's host down: idle"
@@ -66,7 +66,7 @@ def _step_times(
     for side, count in zip(("before", "after"), steps, strict=True):
         if not count:
             yield f"{side} has no steps: its whole trace counts as one"
-        elif count == 1 and not all(known):
+        elif count == 1 and not all(measured):
             yield f"{side} has a single step, which may be an unusual one"
 
 

@@ -154,10 +154,10 @@ def _memory(before: Recording, after: Recording) -> MemoryDiff | None:
     ranks = sorted(before.snapshots.keys() & after.snapshots.keys())
     if not ranks:
         return None
-    found = memory_diff(
+    change = memory_diff(
         *(History(one.snapshots[ranks[0]], one.trace) for one in (before, after))
     )
-    return found if found.peaks.height else None
+    return change if change.peaks.height else None
 
 
 def examine(recording: Recording, outcome: Outcome) -> Half:

@@ -32,11 +32,11 @@ class FindingChange:
     @property
     def finding(self) -> Finding:
         """The finding as it is, or was last."""
-        found = self.after or self.before
-        if found is None:
+        latest = self.after or self.before
+        if latest is None:
             msg = "a change is of a finding"
             raise ValueError(msg)
-        return found
+        return latest
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,17 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
         [one for one in after.findings if one.code not in unseen],
         by_place=_has_stacks(before) == _has_stacks(after),
     )
-    found = [
+    changes = [
         FindingChange(
             _state(pair, before, after), *pair, (_stepped(before), _stepped(after))
         )
         for old, new in groups
         for pair in _pairs(old, new)
     ]
-    changed = [one for one in found if one.state != "same"]
+    changed = [one for one in changes if one.state != "same"]
     return FindingChanges(
         tuple(sorted(changed, key=_order)),
-        len(found) - len(changed),
+        len(changes) - len(changed),
         tuple(
             sorted(unseen & {one.code for one in (*before.findings, *after.findings)})
         ),

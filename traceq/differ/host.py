@@ -64,13 +64,13 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     length = pl.col("end") - pl.col("start")
     other = length * ~pl.col("told")
     weight = pl.when(other.sum().over("gap") > 0).then(other).otherwise(length)
-    found = (
+    rows = (
         pieces.with_columns(ns=pl.col("rest") * weight / weight.sum().over("gap"))
         .group_by("row", "entry")
         .agg(pl.col("ns").sum(), calls=pl.col("op").n_unique())
         .with_columns(pl.col("ns", "calls") / parts.steps)
     )
-    return found.select("row", *entries[found["entry"]], "ns", "calls").sort(
+    return rows.select("row", *entries[rows["entry"]], "ns", "calls").sort(
         "row", "ns", *_ENTRY, descending=[False, True, *(False for _ in _ENTRY)]
     )
 
@@ -103,11 +103,11 @@ def _pieces(gaps: pl.DataFrame, segments: pl.DataFrame, nothing: int) -> pl.Data
     cut = cut.with_columns(
         gap=_containing(gaps, cut["start"]), segment=_containing(segments, cut["start"])
     ).drop_nulls("gap")
-    found = segments.select(pl.col("entry", "op").gather(cut["segment"]))
+    pieces = segments.select(pl.col("entry", "op").gather(cut["segment"]))
     return cut.with_columns(
         gaps["row"].gather(cut["gap"]),
         gaps["rest"].gather(cut["gap"]),
-        *found.with_columns(pl.col("entry").fill_null(nothing)),
+        *pieces.with_columns(pl.col("entry").fill_null(nothing)),
     )
 
 

@@ -119,18 +119,18 @@ def _steps(before: Analysis, after: Analysis) -> tuple[Step | None, Step | None]
     return _recorded(before), _recorded(after)
 
 
-def _measured(found: Analysis) -> Step | None:
+def _measured(analysis: Analysis) -> Step | None:
     """Return the duration of a step without the profiler, the median of the ranks."""
-    ns = found.job.measured_step_ns
+    ns = analysis.job.measured_step_ns
     return Step(ns, ns, ns, 1, measured=True) if ns else None
 
 
-def _recorded(found: Analysis) -> Step | None:
+def _recorded(analysis: Analysis) -> Step | None:
     """Return the duration of a step in the traces, the median of the ranks."""
-    step = found.job.step_ns
+    step = analysis.job.step_ns
     if not step:
         return None
-    rows = pl.concat([digest.table("steps") for digest in found.job.digests])
+    rows = pl.concat([digest.table("steps") for digest in analysis.job.digests])
     lengths = (
         rows.group_by("step")
         .agg(length=(pl.col("end") - pl.col("start")).median())
@@ -148,40 +148,40 @@ def _verdict(before: Step | None, after: Step | None) -> Verdict:
 
 def _numbers(side: JobSide) -> dict[str, float | None]:
     """Return the numbers of a job by the names of metrics."""
-    found = side.analysis
-    each = found.job.ranks.height * found.steps
-    stepped = found.job.step_ns is not None
-    waiting, transfer = (total(found.by_rank[name]) for name in ("wait", "sending"))
+    analysis = side.analysis
+    each = analysis.job.ranks.height * analysis.steps
+    stepped = analysis.job.step_ns is not None
+    waiting, transfer = (total(analysis.by_rank[name]) for name in ("wait", "sending"))
     return {
         "step": side.step.ns if side.step else None,
         "waiting": waiting / each if stepped else None,
         "transfer": transfer / each if stepped else None,
-        "slowdown": found.whatifs.slowdown,
+        "slowdown": analysis.whatifs.slowdown,
     }
 
 
 def _kinds(before: Analysis, after: Analysis) -> Iterator[KindChange]:
     """Yield the collectives by kind, those that take longest first."""
     first, second = _meetings(before), _meetings(after)
-    found = [
+    kinds = [
         KindChange(kind, first.get(kind), second.get(kind))
         for kind in dict.fromkeys((*second, *first))
     ]
     yield from sorted(
-        found, key=lambda one: -max(side.ns for side in (one.before, one.after) if side)
+        kinds, key=lambda one: -max(side.ns for side in (one.before, one.after) if side)
     )
 
 
-def _meetings(found: Analysis) -> dict[str, Meetings]:
-    each = found.job.ranks.height * found.steps
+def _meetings(analysis: Analysis) -> dict[str, Meetings]:
+    each = analysis.job.ranks.height * analysis.steps
     return {
         row["kind"]: Meetings(
-            row["count"] / found.steps,
+            row["count"] / analysis.steps,
             row["length"] / each,
             row["wait"] / each,
             (row["length"] - row["exposed"]) / each,
         )
-        for row in by_kind(found.job).iter_rows(named=True)
+        for row in by_kind(analysis.job).iter_rows(named=True)
     }
 
 
@@ -195,11 +195,11 @@ def _stragglers(before: Analysis, after: Analysis) -> Iterator[StragglerChange]:
         yield from (StragglerChange("gone", numbers, one, None) for one in ones)
 
 
-def _by_numbers(found: Analysis) -> dict[tuple[int, ...], list[Straggler]]:
+def _by_numbers(analysis: Analysis) -> dict[tuple[int, ...], list[Straggler]]:
     """Return the stragglers by the numbers of their ranks, worst first."""
-    numbers = found.job.ranks["number"].to_list()
+    numbers = analysis.job.ranks["number"].to_list()
     by: dict[tuple[int, ...], list[Straggler]] = {}
-    for one in found.stragglers:
+    for one in analysis.stragglers:
         by.setdefault(tuple(sorted(numbers[row] for row in one.ranks)), []).append(one)
     return by
 
@@ -225,7 +225,7 @@ def _caveats(before: JobSide, after: JobSide) -> Iterator[str]:
     for title, side in sides:
         if side.step is None:
             yield f"{title} has no steps, so times are of its whole window"
-        yield from (f"{title}: {text}" for text in side.analysis.job.said)
+        yield from (f"{title}: {text}" for text in side.analysis.job.notices)
 
 
 def _devices(ranks: pl.DataFrame) -> list[str]:

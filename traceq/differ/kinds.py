@@ -122,10 +122,10 @@ def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:
 
 
 def _times(kernels: Iterable[Mapping[str, Any]], column: str) -> Counter[Any]:
-    found: Counter[Any] = Counter()
+    times: Counter[Any] = Counter()
     for kernel in kernels:
-        found[kernel[column]] += kernel["gpu_ns"]
-    return found
+        times[kernel[column]] += kernel["gpu_ns"]
+    return times
 
 
 def key_of(

@@ -64,13 +64,13 @@ def _limit(text: str) -> Limit:
         hint = f"; did you mean {near[0]}?" if near else f": {', '.join(NAMES)}"
         msg = f"--fail-on has no limit {name!r}{hint}"
         raise UsageError(msg)
-    found = _AMOUNT.fullmatch(amount)
+    match = _AMOUNT.fullmatch(amount)
     units = _UNITS.get(name, {})
-    if not found or (found[2] not in ("%", "") and found[2] not in units):
+    if not match or (match[2] not in ("%", "") and match[2] not in units):
         examples = "".join(f", 5{unit}" for unit in units) or f", {name}:+10"
         msg = f"--fail-on {text!r}: give an amount, as {name}:5%{examples}"
         raise UsageError(msg)
-    value, unit = float(found[1]), found[2]
+    value, unit = float(match[1]), match[2]
     if unit == "%":
         return Limit(name, value / 100, relative=True, text=text)
     if units and not unit:
@@ -94,7 +94,7 @@ def broken(
 ) -> tuple[Broken, ...]:
     """Return the limits that do not hold; raise UsageError if one cannot be checked."""
     by_name = {metric.name: metric for metric in diff.metrics}
-    found = []
+    exceeded = []
     for limit in limits:
         if limit.name == NEW_FINDINGS:
             if diff.findings.crashed:
@@ -109,7 +109,7 @@ def broken(
                 if change.state == "new" and change.finding.severity.rank > 0
             ]
             if new:
-                found.append(Broken(limit, None, len(new)))
+                exceeded.append(Broken(limit, None, len(new)))
             continue
         metric = by_name.get(_METRICS[limit.name])  # type: ignore[call-overload]
         if metric is None or metric.change is None or metric.share is None:
@@ -129,5 +129,5 @@ def broken(
             continue
         grown = metric.share if limit.relative else metric.change
         if grown > limit.growth:
-            found.append(Broken(limit, metric))
-    return tuple(found)
+            exceeded.append(Broken(limit, metric))
+    return tuple(exceeded)

@@ -63,11 +63,11 @@ def numbers_of(
 ) -> dict[str, float | None]:
     """Return the numbers of one side by the names of metrics."""
     rows = parts.rows
-    found: dict[str, float | None] = {"step": step.ns}
+    numbers: dict[str, float | None] = {"step": step.ns}
     if not parts.on_host:
         busy = float(rows["gpu_ns"].sum()) * scale.gpu
         moved = parts.kernels.filter(pl.col("kind") == "copy")
-        found |= {
+        numbers |= {
             "gpu busy": busy,
             "idle": max(0.0, step.ns - busy),
             "launches": launches_per_step(trace),
@@ -76,7 +76,7 @@ def numbers_of(
             "copies": float(moved["kernels"].sum()),
         }
     peak = peak_memory(trace)
-    return found | {"memory": float(peak.allocated) if peak else None}
+    return numbers | {"memory": float(peak.allocated) if peak else None}
 
 
 def metrics(

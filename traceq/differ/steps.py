@@ -44,9 +44,9 @@ def typical(trace: Trace) -> SteadySteps:
     length = pl.col("end") - pl.col("start")
     windows = steady.windows.sort(length, "step")
     count = windows.height
-    kept = max(1, count // 3)
-    kept += (count - kept) % 2
-    windows = windows.slice((count - kept) // 2, kept).sort("start")
+    middle = max(1, count // 3)
+    middle += (count - middle) % 2
+    windows = windows.slice((count - middle) // 2, middle).sort("start")
     kernels = steady.kernels.join(windows.select("step"), on="step", how="semi")
     busy = trace.steps.join(windows.select("step"), on="step", how="semi")["gpu_busy"]
     return SteadySteps(windows, kernels, int(busy.sum()))
@@ -63,9 +63,9 @@ def recorded_step(trace: Trace) -> Step:
 
 def steps_of(before: Recording, after: Recording) -> tuple[Step, Step]:
     """Return both step times: as measured if both are, else as recorded."""
-    found = [_measured(one) for one in (before, after)]
-    if found[0] is not None and found[1] is not None:
-        return found[0], found[1]
+    steps = [_measured(one) for one in (before, after)]
+    if steps[0] is not None and steps[1] is not None:
+        return steps[0], steps[1]
     traces = [one.trace for one in (before, after) if one.trace is not None]
     first, second = map(recorded_step, traces)
     return first, second

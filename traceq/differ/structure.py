@@ -85,12 +85,12 @@ def parts_of(trace: Trace, steady: SteadySteps, *, on_host: bool) -> Parts:
     steps = steady.count
     gaps = _NO_GAPS
     if on_host:
-        found, special = _host_parts(trace, steady)
+        parts, special = _host_parts(trace, steady)
     else:
         gaps = idle_time(trace, steady)
-        found, special = _gpu_parts(trace, steady, gaps)
-    found = found.group_by(*_RAW, *_KERNEL).agg(pl.col(NUMBERS).sum() / steps)
-    named_rows = _with_names(trace, found).with_columns(
+        parts, special = _gpu_parts(trace, steady, gaps)
+    parts = parts.group_by(*_RAW, *_KERNEL).agg(pl.col(NUMBERS).sum() / steps)
+    named_rows = _with_names(trace, parts).with_columns(
         pl.col("gpu_ns").cast(pl.Float64)
     )
     rows = (
@@ -120,7 +120,7 @@ def _with_rows(trace: Trace, gaps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataF
     distinct = owned.unique().with_row_index("number")
     nothing = dict.fromkeys(NUMBERS, pl.lit(0))
     keys = _with_names(trace, distinct.with_columns(**nothing), "number")
-    found = keys.join(rows.select("row", *KEY), on=KEY, nulls_equal=True)
+    joined = keys.join(rows.select("row", *KEY), on=KEY, nulls_equal=True)
     numbers = owned.join(
         distinct,
         on=[*_RAW, *_KERNEL],
@@ -128,7 +128,7 @@ def _with_rows(trace: Trace, gaps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataF
         nulls_equal=True,
         maintain_order="left",
     )["number"]
-    row = found.sort("number")["row"][numbers]
+    row = joined.sort("number")["row"][numbers]
     return ended.select("start", "end", "rest").with_columns(row)
 
 
@@ -316,12 +316,12 @@ def plain_op(name: pl.Expr) -> pl.Expr:
     )
 
 
-def _with_names(trace: Trace, found: pl.DataFrame, *more: str) -> pl.DataFrame:
+def _with_names(trace: Trace, parts: pl.DataFrame, *more: str) -> pl.DataFrame:
     """Write out what categories and numbers stand for, so that traces compare."""
     shapes = trace.inputs.select(inputs="id", shapes="dims_text")
     op, kernel = text("root"), text("name")
     compiled = op.str.starts_with(REGION)
-    return found.join(shapes, on="inputs", how="left").select(
+    return parts.join(shapes, on="inputs", how="left").select(
         text("phase"),
         layer_names(pl.col("module")),
         text("file"),

@@ -107,11 +107,11 @@ def _files(path: Path) -> Iterator[tuple[str, int, Peekable]]:
     """Yield the files in an archive: name, size, and a stream for that moment."""
     read = _zipped if kind_of(path, _TELLING) == "zip" else _tarred
     try:
-        for count, found in enumerate(read(path)):
+        for count, member in enumerate(read(path)):
             if count == MOST_MEMBERS:
                 msg = f"{path} has more than {MOST_MEMBERS:,} files in it: unpack it"
                 raise InputError(msg)
-            yield found
+            yield member
     except OSError as error:
         msg = f"{path} cannot be read: {error.strerror or error}"
         raise InputError(msg) from None

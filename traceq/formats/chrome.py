@@ -208,11 +208,13 @@ def _timed(raw: Frames) -> tuple[Frames, int]:
     has_time = {
         name: (rows["ts"] != 0) | (rows["dur"] != 0) for name, rows in timed.items()
     }
-    kept = {name: rows.filter(has_time[name]) for name, rows in timed.items()}
-    if _earliest(kept) < _APART_NS:
+    rows_with_time = {name: rows.filter(has_time[name]) for name, rows in timed.items()}
+    if _earliest(rows_with_time) < _APART_NS:
         return raw, 0
-    lost = sum(rows.height - kept[name].height for name, rows in timed.items())
-    return raw | kept, lost
+    lost = sum(
+        rows.height - rows_with_time[name].height for name, rows in timed.items()
+    )
+    return raw | rows_with_time, lost
 
 
 def _earliest(timed: Frames) -> int:

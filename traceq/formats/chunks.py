@@ -133,16 +133,18 @@ def _refuse_endless(path: Path, begun: list[bytes]) -> None:
 def layout_of(sample: bytes) -> Layout:
     """Return the layout of a file, from a part of it with many events."""
     usual = {
-        name: found.most_common(1)[0][0]
+        name: matches.most_common(1)[0][0]
         for name, (before, pattern) in _LAYOUT.items()
-        if (found := Counter(_found(sample, before, pattern)))
+        if (matches := Counter(_matches(sample, before, pattern)))
     }
     separator = usual.pop("separator", NO_SEPARATOR)
     texts = {name: text.decode() for name, text in usual.items()}
     return Layout(separator, **texts)
 
 
-def _found(sample: bytes, before: bytes, pattern: re.Pattern[bytes]) -> Iterator[bytes]:
+def _matches(
+    sample: bytes, before: bytes, pattern: re.Pattern[bytes]
+) -> Iterator[bytes]:
     """Yield the matches of a pattern, with the characters that may precede it."""
     for match in islice(pattern.finditer(sample), _ENOUGH):
         yield sample[_before(sample, match.start(), before) : match.end()]
@@ -193,18 +195,18 @@ def _ended(
     do, there is no footer.
     """
     opening = b'{"traceEvents":[' if head.lstrip()[:1] == b"{" else b"["
-    found: list[tuple[int, int, int]] = []
+    ends: list[tuple[int, int, int]] = []
     skipped = sum(one.end - one.start for one in pieces) - _FOOTER_LIMIT
     for number, (block, start, end) in enumerate(pieces):
         # With nothing but blanks between them, brace and bracket are in one piece.
-        found += [
+        ends += [
             (number, _before(block, match.start()), match.end() - 1)
             for match in _END.finditer(block, start + max(0, skipped), end)
         ]
         skipped -= end - start
     if nothing := _NO_EVENTS.match(*pieces[0]):
-        found = [(0, pieces[0].start, nothing.end() - 1)]
-    for number, events, bracket in _few(found, pieces):
+        ends = [(0, pieces[0].start, nothing.end() - 1)]
+    for number, events, bracket in _few(ends, pieces):
         block, start, end = pieces[number]
         rest = joined([Piece(block, bracket, end), *pieces[number + 1 :]], separator)
         try:
@@ -220,16 +222,16 @@ def _ended(
 
 
 def _few(
-    found: list[tuple[int, int, int]], pieces: list[Piece]
+    ends: list[tuple[int, int, int]], pieces: list[Piece]
 ) -> list[tuple[int, int, int]]:
     """Return the last places, no more than can be tried in a short time."""
     behind = [*accumulate(one.end - one.start for one in reversed(pieces))][::-1]
     left = _MOST_PARSED
-    for count, (number, _, bracket) in enumerate(reversed(found[-_MOST_ENDS:])):
+    for count, (number, _, bracket) in enumerate(reversed(ends[-_MOST_ENDS:])):
         left -= behind[number] - (bracket - pieces[number].start)
         if left < 0:
-            return found[len(found) - max(1, count) :]
-    return found[-_MOST_ENDS:]
+            return ends[len(ends) - max(1, count) :]
+    return ends[-_MOST_ENDS:]
 
 
 def _before(text: bytes, at: int, characters: bytes = _BLANKS) -> int:

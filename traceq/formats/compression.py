@@ -113,9 +113,9 @@ def blocks(
     """
     # A pipe cannot be read twice, only looked into.
     head = file.peek(_LONGEST_MAGIC)
-    known = next((one for one in _FORMATS if head.startswith(one.magics)), None)
-    if known:
-        yield from _unpacked(known, read or file.read, most)
+    codec = next((one for one in _FORMATS if head.startswith(one.magics)), None)
+    if codec:
+        yield from _unpacked(codec, read or file.read, most)
     else:
         yield from gunzip.blocks(file, most, read)
 

@@ -43,18 +43,18 @@ def parse(text: str) -> dict[str, Any]:
         quote = "" if text.startswith('"') else '"'
         text = "{" + quote + text.removesuffix("}") + "}"
     try:
-        found = orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 @lru_cache(maxsize=1 << 16)
 def parse_head(text: str) -> Head:
     """Parse the text before the times of an event."""
-    found = parse(text) or _parse_bare(text.strip(_AROUND))
+    head = parse(text) or _parse_bare(text.strip(_AROUND))
     # There are thousands of them, each once: nothing is made that is not needed.
-    phase, category, name, process, thread, caller = map(found.get, _KEYS)
+    phase, category, name, process, thread, caller = map(head.get, _KEYS)
     name = "" if name is None else str(name)
     return Head(
         "" if phase is None else str(phase),

@@ -23,16 +23,16 @@ _NEWEST = (99, 0)
 
 def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> Facts:
     """Collect the facts of a trace."""
-    said = raw.footer | raw.header
+    metadata = raw.footer | raw.header
     oldest, newest = _torch_versions(raw)
-    distributed = said.get("distributedInfo")
+    distributed = metadata.get("distributedInfo")
     job: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
     return Facts(
         path=str(path),
         unpacked_bytes=raw.unpacked_bytes,
         events=raw.tally.events,
         flows=raw.tally.flows,
-        start_ns=_start(raw, said),
+        start_ns=_start(raw, metadata),
         torch_from=_text(oldest),
         torch_to=_text(newest),
         shapes=raw.tables["ops"]["inputs"].is_not_null().any(),
@@ -45,9 +45,9 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> F
         rank=integer(job.get("rank")),
         world_size=integer(job.get("world_size")),
         backend=str(job.get("backend") or ""),
-        runtime_version=_runtime_version(said),
+        runtime_version=_runtime_version(metadata),
         damage=raw.damage,
-        machine=_machine(said.get("host_name")),
+        machine=_machine(metadata.get("host_name")),
         origin_ns=raw.start,
     )
 
@@ -61,8 +61,8 @@ def _machine(name: object) -> str:
 
 def read_devices(raw: RawTrace) -> pl.DataFrame:
     """Make the table of GPUs."""
-    said = (raw.footer | raw.header).get("deviceProperties")
-    entries = said if isinstance(said, list) else []
+    properties = (raw.footer | raw.header).get("deviceProperties")
+    entries = properties if isinstance(properties, list) else []
     listed = [entry for entry in entries if isinstance(entry, dict)]
     used = raw.tables["kernels"]["device"].drop_nulls().unique().to_list()
     rows = [
@@ -77,8 +77,10 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
         }
         for entry in listed
     ]
-    known = {row["device"] for row in rows}
-    rows += [{"device": device, "used": True} for device in used if device not in known]
+    numbers = {row["device"] for row in rows}
+    rows += [
+        {"device": device, "used": True} for device in used if device not in numbers
+    ]
     table = schema.TABLES["devices"]
     return pl.DataFrame(rows, schema=dict(table.dtypes)).sort("device")
 
@@ -142,18 +144,18 @@ def _text(version: tuple[int, int]) -> str:
     return "" if version in (_OLDEST, _NEWEST) else f"{version[0]}.{version[1]}"
 
 
-def _start(raw: RawTrace, said: dict[str, Any]) -> int | None:
-    base = integer(said.get("baseTimeNanoseconds"))
+def _start(raw: RawTrace, metadata: dict[str, Any]) -> int | None:
+    base = integer(metadata.get("baseTimeNanoseconds"))
     if base is not None:
         return base + raw.start
     return raw.start if raw.start >= _UNIX_TIME else None
 
 
-def _runtime_version(said: dict[str, Any]) -> str:
-    cuda = integer(said.get("cuda_runtime_version"))
+def _runtime_version(metadata: dict[str, Any]) -> str:
+    cuda = integer(metadata.get("cuda_runtime_version"))
     if cuda:
         return f"CUDA {cuda // 1000}.{cuda % 1000 // 10}"
-    hip = integer(said.get("hip_runtime_version"))
+    hip = integer(metadata.get("hip_runtime_version"))
     if hip:
         return f"HIP {hip // 10_000_000}.{hip // 100_000 % 100}"
     return ""

@@ -96,20 +96,20 @@ def read_compiled(file: Path) -> CompiledCode:
 
     Raises ``InputError`` for a file that cannot be read.
     """
-    found = _content(file)
-    version = found.get("format")
+    content = _content(file)
+    version = content.get("format")
     if version != _FORMAT:
         msg = f"{file} has another format than this traceq reads: update traceq"
         raise InputError(msg)
     left = _MOST_NODES
     graphs: dict[str, tuple[Node, ...]] = {}
-    for one in _entries(found.get("graphs"))[:_MOST_CODE]:
+    for one in _entries(content.get("graphs"))[:_MOST_CODE]:
         nodes = [*_nodes(_entries(one.get("nodes"))[:left])]
         left -= len(nodes)
         inner = _entries(one.get("inner"))[:left]
         left -= len(inner)
         graphs[str(one.get("id"))] = tuple(_with_inner(nodes, inner))
-    code = [_code(one) for one in _entries(found.get("code"))[:_MOST_CODE]]
+    code = [_code(one) for one in _entries(content.get("code"))[:_MOST_CODE]]
     return CompiledCode(graphs, tuple(code))
 
 
@@ -119,7 +119,7 @@ def read_generated(folder: Path, names: Collection[str] = ()) -> CompiledCode:
     Files of the program are named as in ``names``, where they are there. Raises
     ``InputError`` for a folder without any code.
     """
-    found: dict[tuple[KernelCall, ...], GeneratedCode] = {}
+    codes: dict[tuple[KernelCall, ...], GeneratedCode] = {}
     left = _LARGEST
     for file in islice(sorted(folder.rglob("*.py")), _MOST_FILES):
         text = _limited(file, left)
@@ -128,17 +128,17 @@ def read_generated(folder: Path, names: Collection[str] = ()) -> CompiledCode:
             continue
         graphs = (_limited(file.with_name(name), left) for name in _GRAPH_FILES)
         graph = next(filter(None, graphs), "")
-        code = _named(generated_code(text, graph, **_aot_id(text)), names)
+        code = _named(replace(generated_code(text, graph), **_aot_id(text)), names)
         # The same code lies in several places; with its graph it tells more.
-        if code.calls not in found or code.lowered:
-            found[code.calls] = code
-    if not found:
+        if code.calls not in codes or code.lowered:
+            codes[code.calls] = code
+    if not codes:
         msg = (
             f"{folder} has no code that inductor generated: give"
             " TORCHINDUCTOR_CACHE_DIR or torch_compile_debug of the run"
         )
         raise InputError(msg)
-    return CompiledCode({}, tuple(found.values()))
+    return CompiledCode({}, tuple(codes.values()))
 
 
 def _limited(file: Path, most: int) -> str:
@@ -151,10 +151,10 @@ def _limited(file: Path, most: int) -> str:
 
 
 def _aot_id(text: str) -> dict[str, Any]:
-    known = _AOT.search(text)
-    if not known:
+    match = _AOT.search(text)
+    if not match:
         return {}
-    return {"graph_id": known[1], "backward": known[2] == "backward"}
+    return {"graph": match[1], "backward": match[2] == "backward"}
 
 
 def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
@@ -164,8 +164,8 @@ def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
         by_base.setdefault(PurePath(name).name, []).append(name)
 
     def renamed(frame: Frame) -> Frame:
-        known = by_base.get(PurePath(frame.file).name, ())
-        same = [name for name in known if f"/{frame.file}".endswith(f"/{name}")]
+        paths = by_base.get(PurePath(frame.file).name, ())
+        same = [name for name in paths if f"/{frame.file}".endswith(f"/{name}")]
         return frame._replace(file=max(same, key=len)) if same else frame
 
     lowered = {
@@ -184,13 +184,13 @@ def _content(file: Path) -> dict[str, Any]:
                 if len(content) > _LARGEST:
                     msg = f"{file} is larger than {_LARGEST >> 20} MiB"
                     raise InputError(msg)
-        found = orjson.loads(bytes(content))
+        value = orjson.loads(bytes(content))
     except (OSError, ValueError, DamagedError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         msg = f"{file} is damaged: compiled kernels have no lines without it"
         raise InputError(msg)
-    return found
+    return value
 
 
 def _entries(value: object) -> list[dict[str, Any]]:
@@ -200,8 +200,8 @@ def _entries(value: object) -> list[dict[str, Any]]:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    found = value if isinstance(value, list) else []
-    return tuple(one for one in found if isinstance(one, str))
+    entries = value if isinstance(value, list) else []
+    return tuple(one for one in entries if isinstance(one, str))
 
 
 def _text(value: object) -> str:
@@ -260,10 +260,9 @@ def _code(entry: dict[str, Any]) -> GeneratedCode:
         _text(entry.get(part))[:_LONGEST_TEXT] for part in ("text", "post_grad")
     )
     reason = entry.get("cudagraphs_disabled")
-    return generated_code(
-        text,
-        graph,
-        graph_id=graph_id,
+    return replace(
+        generated_code(text, graph),
+        graph=graph_id,
         key=key,
         name=name,
         backward=entry.get("backward") is True,
@@ -271,29 +270,21 @@ def _code(entry: dict[str, Any]) -> GeneratedCode:
     )
 
 
-def generated_code(  # noqa: PLR0913 - what an entry has
-    text: str,
-    graph: str = "",
-    *,
-    graph_id: str = "",
-    key: str = "",
-    name: str = "",
-    backward: bool = False,
-    cudagraphs_disabled: str | None = None,
-) -> GeneratedCode:
+def generated_code(text: str, graph: str = "") -> GeneratedCode:
     """Return the calls of inductor's output code, in order, with their source ops.
 
-    ``graph`` is the text of the graph that it was generated from, if that is known.
+    ``graph`` is the text of the graph that it was generated from, if that is known. The
+    code's own id, key and name are empty.
     """
     lines = text.splitlines()
     bodies = _bodies(lines)
     hashes, made_of = _definitions(lines)
     return GeneratedCode(
-        graph=graph_id,
-        key=key,
-        name=name,
-        backward=backward,
-        cudagraphs_disabled=cudagraphs_disabled,
+        graph="",
+        key="",
+        name="",
+        backward=False,
+        cudagraphs_disabled=None,
         calls=tuple(_calls("call", bodies)),
         hashes=hashes,
         lowered=read_lowered(graph),
@@ -304,19 +295,19 @@ def generated_code(  # noqa: PLR0913 - what an entry has
 
 def _bodies(lines: list[str]) -> dict[str, list[str]]:
     """Return the lines of the functions that run kernels, by their names."""
-    found: dict[str, list[str]] = {}
+    bodies: dict[str, list[str]] = {}
     body: list[str] | None = None
     depth = 0
     for line in lines:
         if start := _BODY.match(line):
             depth = len(start[1])
-            body = found[start[2]] = []
+            body = bodies[start[2]] = []
         elif body is not None and line.strip():
             if len(line) - len(line.lstrip()) <= depth:
                 body = None
             else:
                 body.append(line)
-    return found
+    return bodies
 
 
 def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
@@ -324,8 +315,8 @@ def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
     nodes: tuple[str, ...] = ()
     aten: tuple[str, ...] = ()
     for line in bodies.get(name, []):
-        if known := _NODES.match(line):
-            nodes, aten = _names(known[1]), _names(known[2])
+        if comment := _NODES.match(line):
+            nodes, aten = _names(comment[1]), _names(comment[2])
         elif name == "call" and (part := _PARTITION.search(line)):
             yield from _calls(part[2] or f"partition_{part[1]}", bodies)
         elif called := _called(line):
@@ -340,14 +331,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _called(line: str) -> tuple[str, str] | None:
     """Return the kind of kernel or operator that a line runs, and its traced name."""
-    if found := _RUN.match(line):
-        return TRITON, found[1]
-    if found := _EXTERN.match(line):
-        return EXTERN, f"aten::{_EXTERN_NAMES.get(found[1], found[1])}"
-    if found := _OPERATOR.match(line):
-        return EXTERN, f"{found[1] or 'aten'}::{found[2]}"
-    if found := _CPP.match(line):
-        return CPP, found[1]
+    if match := _RUN.match(line):
+        return TRITON, match[1]
+    if match := _EXTERN.match(line):
+        return EXTERN, f"aten::{_EXTERN_NAMES.get(match[1], match[1])}"
+    if match := _OPERATOR.match(line):
+        return EXTERN, f"{match[1] or 'aten'}::{match[2]}"
+    if match := _CPP.match(line):
+        return CPP, match[1]
     return None
 
 
@@ -360,8 +351,8 @@ def _definitions(
     path, mapping = "", dict[str, tuple[str, ...]]()
     for line in lines:
         if line.startswith("#"):
-            if known := _PATH.match(line):
-                path, mapping = PurePath(known[1]).stem, {}
+            if file := _PATH.match(line):
+                path, mapping = PurePath(file[1]).stem, {}
             elif pair := _MAPPED.match(line):
                 mapping[pair[1]] = _names(pair[2])
         elif defined := _DEFINED.match(line):
@@ -374,7 +365,7 @@ def _definitions(
 
 def read_lowered(text: str) -> dict[str, LoweredNode]:
     """Return the nodes of a graph that was written as text, by name, in order."""
-    found: dict[str, LoweredNode] = {}
+    nodes: dict[str, LoweredNode] = {}
     frame: Frame | None = None
     for raw in text.splitlines():
         line = raw.strip()
@@ -386,17 +377,17 @@ def read_lowered(text: str) -> dict[str, LoweredNode]:
             for name, size in _PARAMETER.findall(line):
                 if size.startswith(_NUMBER):
                     continue
-                found[name] = LoweredNode(name, "placeholder", (), None, _size(size))
+                nodes[name] = LoweredNode(name, "placeholder", (), None, _size(size))
         elif node := _LOWERED.match(raw):
             name, size, target, rest = node.groups()
             # A name that is given twice could make a node depend on itself.
-            if name in found or (size and size.startswith(_NUMBER)):
+            if name in nodes or (size and size.startswith(_NUMBER)):
                 continue
             words = (target, *_WORD.findall(rest))
-            used = tuple(dict.fromkeys(word for word in words if word in found))
+            used = tuple(dict.fromkeys(word for word in words if word in nodes))
             short = target.rsplit(".", 1)[0] if "." in target else "getitem"
-            found[name] = LoweredNode(name, short, used, frame, _size(size or ""))
-    return found
+            nodes[name] = LoweredNode(name, short, used, frame, _size(size or ""))
+    return nodes
 
 
 def _outputs(text: str) -> tuple[str, ...]:
@@ -417,7 +408,7 @@ def _frame(line: str) -> Frame | None:
 
 
 def _size(text: str) -> Size | None:
-    found = _SIZE.match(text)
-    if not found:
+    match = _SIZE.match(text)
+    if not match:
         return None
-    return Size(_names(found[2]), _DTYPES.get(found[1], found[1]))
+    return Size(_names(match[2]), _DTYPES.get(match[1], match[1]))

@@ -23,16 +23,16 @@ _KEYS = {
 def decode_inputs(column: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
     """Replace the texts that hold inputs by rows of a table of distinct inputs."""
     distinct = column.unique().drop_nulls()
-    known = pl.DataFrame({"inputs": distinct, "text": distinct.cast(pl.String)})
-    known = known.sort("text")
+    texts = pl.DataFrame({"inputs": distinct, "text": distinct.cast(pl.String)})
+    texts = texts.sort("text")
     missing = pl.Series([None], dtype=distinct.dtype)
-    row = pl.int_range(known.height, dtype=pl.UInt32, eager=True).extend_constant(
+    row = pl.int_range(texts.height, dtype=pl.UInt32, eager=True).extend_constant(
         None, 1
     )
-    rows = row[place_among(column, pl.concat([known["inputs"], missing]))]
-    found = [event_heads.parse(text) for text in known["text"].to_list()]
+    rows = row[place_among(column, pl.concat([texts["inputs"], missing]))]
+    decoded = [event_heads.parse(text) for text in texts["text"].to_list()]
     lists = {
-        column: [entry.get(key) for entry in found] for column, key in _KEYS.items()
+        column: [entry.get(key) for entry in decoded] for column, key in _KEYS.items()
     }
     recorded = {column: list(map(_json, entries)) for column, entries in lists.items()}
     table = pl.DataFrame(
@@ -48,7 +48,7 @@ def _decoded(column: str, lists: list[Any], recorded: list[str | None]) -> pl.Se
     clean = _numbers if column in ("dims", "strides") else _texts
     # From JSON again: Polars builds nested lists from it far faster than from objects.
     cleaned = [
-        text if (kept := clean(entry)) is entry else _json(kept)
+        text if (cleaned_entry := clean(entry)) is entry else _json(cleaned_entry)
         for text, entry in distinct.items()
     ]
     values = pl.Series(cleaned, dtype=pl.String).str.json_decode(

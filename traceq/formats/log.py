@@ -52,6 +52,6 @@ def read_log(path: Path) -> Log:
 
 def log_lines(text: str) -> pl.DataFrame:
     """Return the lines of a text, with their numbers from 1, one more than is read."""
-    found = islice(_LINE.finditer(text), _MOST_LINES + 1)
-    lines = [match[0][:_LONGEST_LINE].rstrip("\n\r") for match in found]
+    matches = islice(_LINE.finditer(text), _MOST_LINES + 1)
+    lines = [match[0][:_LONGEST_LINE].rstrip("\n\r") for match in matches]
     return pl.DataFrame({"line": range(1, len(lines) + 1), "text": lines}, schema=LOG)

@@ -65,13 +65,13 @@ class Batch:
         """Return the columns by their keys."""
         keys = values[: len(self.columns)]
         others = iter(values[len(self.columns) :])
-        found = {
+        columns = {
             key: Column(column, None if count is None else [*islice(others, count)])
             for key, column, count in zip(keys, self.columns, self.counts, strict=True)
         }
-        if len(found) < len(keys):
+        if len(columns) < len(keys):
             raise ValueError(keys)
-        return found
+        return columns
 
     def last_keys(self, values: list[Any]) -> list[Any]:
         """Return the keys of the last event."""
@@ -88,7 +88,7 @@ class CompiledEvents:
         """The numbers of what makes values."""
         self._makers: list[bytes] = []
         """The maker of the value of each number; of a stack its name."""
-        self._kept = 0
+        self._size = 0
 
     def read(self, data: bytes, at: int, size: int) -> tuple[int, bytes, Batch] | None:
         """Return the end of the events that begin at a place, and their columns.
@@ -96,18 +96,18 @@ class CompiledEvents:
         Between them are commands to be run instead of the events. They leave a list,
         of which all but the first are the values that the columns need.
         """
-        if self._kept > _MOST_KEPT:
+        if self._size > _MOST_KEPT:
             return None
         places = min(size, _LAST_PLACE)
-        end, puts, found = _native.events(
+        end, puts, batch = _native.events(
             data, at, len(data), self._made, places, self._implicit
         )
-        if not found or len(found[0][2]) < _FEWEST * _INT:
+        if not batch or len(batch[0][2]) < _FEWEST * _INT:
             return None
         named = b"".join(self._name_new())
-        asked = [key for key, _, _ in found]
+        asked = [key for key, _, _ in batch]
         columns, counts = [], []
-        for _, coded, numbers in found:
+        for _, coded, numbers in batch:
             column = _column(numbers)
             count = None
             if coded:
@@ -129,7 +129,7 @@ class CompiledEvents:
                 maker = b"C\x05" + len(self._makers).to_bytes(5, "little")
                 commands.append(maker + b"]" + made + b"\x86Q0")
             self._makers.append(maker)
-            self._kept += len(made)
+            self._size += len(made)
         return commands
 
     def _commands(self, codes: list[int]) -> bytes:

@@ -89,7 +89,7 @@ class Events:
         self._shape = _Shape()
         self._shapes: set[_Shape] = set()
         self._names = {b"": b""}
-        self._kept = 0
+        self._stack_bytes = 0
         self._window = _SHORTEST
         self._compiled: CompiledEvents | None = None
         if available():
@@ -106,15 +106,15 @@ class Events:
 
     def next_after(self, data: bytes, at: int) -> int:
         """Return the possible start of the next event, or the end of the data."""
-        found = _begin(self._put).search(data, at + 1)
-        return found.start() if found else len(data)
+        match = _begin(self._put).search(data, at + 1)
+        return match.start() if match else len(data)
 
     def commands(self, data: bytes, at: int) -> tuple[int, bytes]:
         """Return the end of the events that begin at a place, and commands for them."""
         if not _begin(self._put).match(data, at):
             return at, b""
-        if self._compiled and (found := self._compiled.read(data, at, self._size)):
-            end, commands, batch = found
+        if self._compiled and (read_batch := self._compiled.read(data, at, self._size)):
+            end, commands, batch = read_batch
             self.batches.append(batch)
             return end, commands + b"Q"
         return self._rows(data, at)
@@ -127,16 +127,16 @@ class Events:
         maybe = _event(self._put, self._shape, _MAYBE_GETS).findall(data, at, end)
         new = {event[_STACK_AT] for event in maybe}.difference(self._names)
         if all(map(_STACK.fullmatch, new)):
-            found = maybe
+            matches = maybe
         else:
-            found = _event(self._put, self._shape, _GETS).findall(data, at, end)
-            new = {event[_STACK_AT] for event in found}.difference(self._names)
+            matches = _event(self._put, self._shape, _GETS).findall(data, at, end)
+            new = {event[_STACK_AT] for event in matches}.difference(self._names)
         # The last group holds the rest, up to the end, that is no event.
-        rest = len(found.pop()[-1]) if found[-1][-1] else 0
+        rest = len(matches.pop()[-1]) if matches[-1][-1] else 0
         # Where events that cannot be rows are frequent, short looks ahead are cheaper.
         go_on = 2 * rest < self._window
         self._window = min(2 * self._window, _LONGEST) if go_on else _SHORTEST
-        heads, puts, stacks, values, _ = zip(*found, strict=True)
+        heads, puts, stacks, values, _ = zip(*matches, strict=True)
         named = b"".join(self._named(new))
         names = map(self._name if self._full else self._names.__getitem__, stacks)
         rows = zip(heads, names, values, puts, repeat(b"tN"), strict=False)
@@ -145,9 +145,9 @@ class Events:
     def _first(self, data: bytes, at: int) -> int:
         """Return the end of the event at a place; the place itself if it is unknown."""
         for _ in range(2):
-            found = _event(self._put, self._shape, _GETS).match(data, at)
-            if found and found.lastindex != _REST:
-                return found.end()
+            match = _event(self._put, self._shape, _GETS).match(data, at)
+            if match and match.lastindex != _REST:
+                return match.end()
             shape = self._shape.of(data, at)
             if not shape or shape == self._shape:
                 break
@@ -163,12 +163,12 @@ class Events:
             if not self._full:
                 name = b"C\x04" + len(self._names).to_bytes(4, "little")
                 self._names[stack] = name
-                self._kept += len(stack)
+                self._stack_bytes += len(stack)
                 yield name + b"]" + stack + b"\x86Q0"
 
     @property
     def _full(self) -> bool:
-        return self._kept > _MOST_KEPT
+        return self._stack_bytes > _MOST_KEPT
 
     def _name(self, stack: bytes) -> bytes:
         return self._names.get(stack, b"]" + stack)
@@ -188,18 +188,18 @@ class _Shape:
         lengths = self.lengths
         keys: list[bytes] = []
         at = _past(_DICT, data, at)
-        while found := _PAIR.match(data, at):
-            keys.append(found["key"])
-            if found["list"]:
+        while pair := _PAIR.match(data, at):
+            keys.append(pair["key"])
+            if pair["list"]:
                 break
-            at = found.end()
-            if found["text"]:
-                length = found["text"][1]
+            at = pair.end()
+            if pair["text"]:
+                length = pair["text"][1]
                 at += length
                 if length not in lengths:
                     lengths = (*lengths, length)[-_MOST_LENGTHS:]
             at = _past(_PUT, data, at)
-        if len(keys) <= _HEAD_PAIRS or (not found and data[at : at + 1] != b"u"):
+        if len(keys) <= _HEAD_PAIRS or (not pair and data[at : at + 1] != b"u"):
             return None
         if self.keys[:-1] == (*keys,):
             return _Shape(self.keys, lengths)
@@ -207,8 +207,8 @@ class _Shape:
 
 
 def _past(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
-    found = pattern.match(data, at)
-    return found.end() if found else at
+    match = pattern.match(data, at)
+    return match.end() if match else at
 
 
 @cache

@@ -259,9 +259,9 @@ class _Checked:
         until = self._events.next_after(data, at) if self._as_rows else len(data)
         while at < until and not self._stopped:
             # Bytes that look like an event may be inside of a text or a number.
-            found = self._match(data, at, until) or self._match(data, at)
-            if found:
-                at = found.end()
+            match = self._match(data, at, until) or self._match(data, at)
+            if match:
+                at = match.end()
                 continue
             after = self._check_one(data, at)
             if after > len(data):
@@ -372,7 +372,7 @@ _KNOWN = frozenset(b"]}(aesuN\x88\x89KJM\x8ahjqr\x94GX\x8c\x86")
 
 def _unwanted(command: int) -> str:
     """Say which command it was that a snapshot does not have."""
-    names = {ord(known.code): known.name for known in pickletools.opcodes}
+    names = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
     name = names.get(command, f"the unknown command {command}")
     return (
         f"is not a memory snapshot: its pickle uses {name} in a way that none does,"

@@ -42,18 +42,18 @@ def is_run(folder: Path) -> bool:
 def read_run(folder: Path) -> Run:
     """Return the run of a run folder; files that its manifest names must be in it."""
     manifests = [_read(file) for file in _manifests(folder)]
-    launchers = [found for found in manifests if "command" in found]
+    launchers = [manifest for manifest in manifests if "command" in manifest]
     first = launchers[0] if launchers else {}
     by_name = {
         str(rank.get("name")): rank
         for rank in (
-            *(found for found in manifests if "rank" in found),
-            *(rank for found in launchers for rank in _list(found.get("ranks"))),
+            *(manifest for manifest in manifests if "rank" in manifest),
+            *(rank for manifest in launchers for rank in _list(manifest.get("ranks"))),
         )
         if isinstance(rank, dict)
     }
     ranks = [_rank(folder, rank) for rank in by_name.values()]
-    logs = [_file(folder, found.get("log")) for found in launchers]
+    logs = [_file(folder, manifest.get("log")) for manifest in launchers]
     return Run(
         folder=folder,
         command=tuple(map(str, _list(first.get("command")))),
@@ -73,76 +73,78 @@ def _manifests(folder: Path) -> list[Path]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = file.read_bytes() if file.stat().st_size < _LARGEST else b""
-        found = orjson.loads(content)
+        manifest = orjson.loads(content)
     except (OSError, orjson.JSONDecodeError):
         # A process that was killed leaves the file that it took its name with.
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(manifest, dict):
         return {}
-    version = found.get("format")
+    version = manifest.get("format")
     if isinstance(version, int) and version > _FORMAT:
         msg = f"{file} was written by a newer traceq (format {version}): update traceq"
         raise InputError(msg)
-    return found
+    return manifest
 
 
-def _rank(folder: Path, found: dict[str, Any]) -> Rank:
-    number = found.get("rank")
+def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
+    number = manifest.get("rank")
     return Rank(
-        name=str(found.get("name")),
+        name=str(manifest.get("name")),
         rank=number if isinstance(number, int) else 0,
-        state=str(found.get("state", "")),
-        trace=_file(folder, found.get("trace")),
-        memory=_file(folder, found.get("memory")),
-        step_time=_step_time(_dict(found, "step_time")),
-        missing=tuple(f"no {what}: {why}" for what, why in _reasons(found)),
-        reasons=dict(_reasons(found)),
-        device=_text(found.get("device")),
+        state=str(manifest.get("state", "")),
+        trace=_file(folder, manifest.get("trace")),
+        memory=_file(folder, manifest.get("memory")),
+        step_time=_step_time(_dict(manifest, "step_time")),
+        missing=tuple(f"no {what}: {why}" for what, why in _reasons(manifest)),
+        reasons=dict(_reasons(manifest)),
+        device=_text(manifest.get("device")),
         discarded=tuple(
             _text(attempt.get("why"))
-            for attempt in _list(_dict(found, "trace").get("attempts"))
+            for attempt in _list(_dict(manifest, "trace").get("attempts"))
             if isinstance(attempt, dict)
         ),
-        cores=_cores(found),
-        torch=_torch(_dict(found, "versions")),
-        first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
-        owners=_owners(_dict(found, "packages")),
-        sources=_sources(folder / "sources", _list(found.get("sources"))),
-        steps_by=_text(_dict(found, "steps").get("by")),
-        window=_window(_dict(found, "trace")),
-        first_step=_first_step(found),
-        warm=_warm(found),
-        compiled=_compiled(_dict(found, "compiled")) if "compiled" in found else None,
-        compiled_code=_file(folder, found.get("compiled_code")),
+        cores=_cores(manifest),
+        torch=_torch(_dict(manifest, "versions")),
+        first_lines=_first_lines(_list(_dict(manifest, "trace").get("open_functions"))),
+        owners=_owners(_dict(manifest, "packages")),
+        sources=_sources(folder / "sources", _list(manifest.get("sources"))),
+        steps_by=_text(_dict(manifest, "steps").get("by")),
+        window=_window(_dict(manifest, "trace")),
+        first_step=_first_step(manifest),
+        warm=_warm(manifest),
+        compiled=_compiled(_dict(manifest, "compiled"))
+        if "compiled" in manifest
+        else None,
+        compiled_code=_file(folder, manifest.get("compiled_code")),
         captures=tuple(
             file
-            for entry in _list(found.get("captures"))[:_MOST_CAPTURES]
+            for entry in _list(manifest.get("captures"))[:_MOST_CAPTURES]
             if (file := _file(folder, entry))
         ),
     )
 
 
-def _reasons(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _reasons(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the missing parts, each with the reason."""
     return [
         (str(entry.get("what")), str(entry.get("why")))
-        for entry in _list(found.get("missing"))
+        for entry in _list(manifest.get("missing"))
         if isinstance(entry, dict)
     ]
 
 
-def _compiled(found: dict[str, Any]) -> Compiled:
-    ops = found.get("ops")
+def _compiled(entry: dict[str, Any]) -> Compiled:
+    ops = entry.get("ops")
     return Compiled(
         ops if type(ops) is int and ops >= 0 else 0,
-        _compiled_places(_list(found.get("graph_breaks"))),
-        _compiled_places(_list(found.get("recompiles"))),
+        _compiled_places(_list(entry.get("graph_breaks"))),
+        _compiled_places(_list(entry.get("recompiles"))),
     )
 
 
 def _compiled_places(entries: list[Any]) -> tuple[CompiledPlace, ...]:
     def texts(entry: dict[str, Any], key: str) -> str | None:
-        return found if isinstance(found := entry.get(key), str) else None
+        return text if isinstance(text := entry.get(key), str) else None
 
     return tuple(
         CompiledPlace(
@@ -159,7 +161,7 @@ def _compiled_places(entries: list[Any]) -> tuple[CompiledPlace, ...]:
 
 def _sources(folder: Path, entries: list[Any]) -> dict[str, str]:
     """Return the copies of source files that are as they were copied."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     left = _LARGEST_SOURCES
     for entry in entries:
         file = _file(folder, entry)
@@ -169,11 +171,11 @@ def _sources(folder: Path, entries: list[Any]) -> dict[str, str]:
         try:
             content = file.read_bytes()
             if hashlib.sha256(content).hexdigest() == entry.get("sha256"):
-                found[name] = content.decode("utf-8")
+                sources[name] = content.decode("utf-8")
                 left -= len(content)
         except (OSError, ValueError):
             continue
-    return found
+    return sources
 
 
 def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
@@ -183,9 +185,11 @@ def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
     """
     lines: dict[tuple[str, str], set[int]] = {}
     for one in functions:
-        found = one if isinstance(one, dict) else {}
-        file, name, line = (found.get(key) for key in ("file", "function", "line"))
-        line = found.get("at") if name == MODULE_LEVEL else line
+        by_function = one if isinstance(one, dict) else {}
+        file, name, line = (
+            by_function.get(key) for key in ("file", "function", "line")
+        )
+        line = by_function.get("at") if name == MODULE_LEVEL else line
         if isinstance(file, str) and isinstance(name, str) and type(line) is int:
             lines.setdefault((file, name), set()).add(line)
     return {key: min(of) for key, of in lines.items() if len(of) == 1 and min(of) > 0}
@@ -202,67 +206,67 @@ def _owners(packages: dict[str, Any]) -> Owners:
 
 def _torch(versions: dict[str, Any]) -> str:
     """Return the version of torch as a trace's facts have it: 2.11."""
-    known = re.match(r"\d+\.\d+", str(versions.get("torch", "")))
-    return known[0] if known else ""
+    version = re.match(r"\d+\.\d+", str(versions.get("torch", "")))
+    return version[0] if version else ""
 
 
-def _first_step(found: dict[str, Any]) -> int | None:
+def _first_step(entry: dict[str, Any]) -> int | None:
     """Return the number of the first traced step, where ranks number them alike."""
-    first = _dict(found, "trace").get("first_step")
-    alike = _dict(found, "steps").get("by") != "forward"
+    first = _dict(entry, "trace").get("first_step")
+    alike = _dict(entry, "steps").get("by") != "forward"
     return first if type(first) is int and alike else None
 
 
-def _warm(found: dict[str, Any]) -> bool:
-    traced = _dict(found, "trace")
-    return bool(_dict(found, "warmup")) and traced.get("compiled_during_trace") is False
+def _warm(entry: dict[str, Any]) -> bool:
+    traced = _dict(entry, "trace")
+    return bool(_dict(entry, "warmup")) and traced.get("compiled_during_trace") is False
 
 
-def _cores(found: dict[str, Any]) -> int | None:
+def _cores(entry: dict[str, Any]) -> int | None:
     """Return the cores of a process; torch's threads are as many unless set."""
-    cores = found.get("cores")
-    if cores is None and "OMP_NUM_THREADS" not in _dict(found, "environment"):
-        cores = _dict(found, "switches").get("cpu_threads")
+    cores = entry.get("cores")
+    if cores is None and "OMP_NUM_THREADS" not in _dict(entry, "environment"):
+        cores = _dict(entry, "switches").get("cpu_threads")
     return cores if isinstance(cores, int) and cores > 0 else None
 
 
-def _step_time(found: dict[str, Any]) -> StepTime | None:
+def _step_time(entry: dict[str, Any]) -> StepTime | None:
     keys = ("ms", "median_ms", "min_ms", "max_ms")
-    times = [found.get(key) for key in keys]
-    steps = found.get("steps")
+    times = [entry.get(key) for key in keys]
+    steps = entry.get("steps")
     if not isinstance(steps, int) or not all(
         isinstance(value, (int, float)) and 0 < value < _LONGEST_MS for value in times
     ):
         return None
     mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
-    period = found.get("period")
+    period = entry.get("period")
     return StepTime(
         *(mean, median, least, most, steps),
-        long=_long_steps(_dict(found, "long_steps")),
+        long=_long_steps(_dict(entry, "long_steps")),
         period=period if type(period) is int and period > 1 else None,
-        usual_range_ns=_usual_range(found, most),
+        usual_range_ns=_usual_range(entry, most),
     )
 
 
-def _usual_range(found: dict[str, Any], most: int) -> int:
-    low, high = (found.get(key) for key in ("p10_ms", "p90_ms"))
+def _usual_range(entry: dict[str, Any], most: int) -> int:
+    low, high = (entry.get(key) for key in ("p10_ms", "p90_ms"))
     if not (isinstance(low, (int, float)) and isinstance(high, (int, float))):
         return 0
     return round(min(max(0.0, high - low) * NS_PER_MS, most))
 
 
-def _long_steps(found: dict[str, Any]) -> LongSteps | None:
-    share, ms, typical = (found.get(key) for key in ("share", "ms", "typical_ms"))
+def _long_steps(entry: dict[str, Any]) -> LongSteps | None:
+    share, ms, typical = (entry.get(key) for key in ("share", "ms", "typical_ms"))
     if not all(isinstance(one, (int, float)) for one in (share, ms, typical)):
         return None
-    known = LongSteps(float(share or 0), *(round(_ns(one)) for one in (ms, typical)))
-    usable = 0 < known.share < 1 and known.ns > known.typical_ns > 0
-    return known if usable else None
+    steps = LongSteps(float(share or 0), *(round(_ns(one)) for one in (ms, typical)))
+    usable = 0 < steps.share < 1 and steps.ns > steps.typical_ns > 0
+    return steps if usable else None
 
 
 def _ns(ms: object) -> float:
-    known = isinstance(ms, (int, float)) and 0 < ms < _LONGEST_MS
-    return float(ms) * NS_PER_MS if known else 0.0  # type: ignore[arg-type]  # just checked
+    plausible = isinstance(ms, (int, float)) and 0 < ms < _LONGEST_MS
+    return float(ms) * NS_PER_MS if plausible else 0.0  # type: ignore[arg-type]  # just checked
 
 
 def _window(trace: dict[str, Any]) -> Window:
@@ -270,8 +274,8 @@ def _window(trace: dict[str, Any]) -> Window:
     return window if window in ("period", "typical", "consecutive") else ""
 
 
-def _overhead(found: dict[str, Any]) -> RecorderOverhead | None:
-    return read_overhead(_dict(found, "recorder_overhead"))
+def _overhead(entry: dict[str, Any]) -> RecorderOverhead | None:
+    return read_overhead(_dict(entry, "recorder_overhead"))
 
 
 def read_overhead(measured: dict[str, Any]) -> RecorderOverhead | None:
@@ -285,8 +289,8 @@ def read_overhead(measured: dict[str, Any]) -> RecorderOverhead | None:
     return RecorderOverhead(frame, op, call, stacks)
 
 
-def _cost(found: dict[str, Any]) -> HostCost | None:
-    times = [found.get(key) for key in HostCost._fields]
+def _cost(entry: dict[str, Any]) -> HostCost | None:
+    times = [entry.get(key) for key in HostCost._fields]
     if all(type(ns) is int and 0 <= ns <= _LONGEST_EVENT_NS for ns in times):
         return HostCost(*times)  # type: ignore[arg-type]  # just checked
     return None
@@ -308,8 +312,8 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _dict(found: dict[str, Any], key: str) -> dict[str, Any]:
-    value = found.get(key)
+def _dict(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    value = entry.get(key)
     return value if isinstance(value, dict) else {}
 
 

@@ -216,11 +216,11 @@ class Scan:
 
     def _values(self, number: int, column: int) -> pl.Series:
         """Return the distinct values of a column of texts, by their numbers."""
-        asked, known = columns()[number], self._scanner.texts(number, column)
+        asked, texts = columns()[number], self._scanner.texts(number, column)
         name = asked.texts[column]
         if name == _INPUTS:
-            values = pl.Series(known, dtype=pl.Categorical)
+            values = pl.Series(texts, dtype=pl.Categorical)
         else:
-            values = tables.read_values(asked.table, name, known)
+            values = tables.read_values(asked.table, name, texts)
         # Texts count from 1: what has none gets the null in front.
         return pl.concat([constant(None, 1, values.dtype), values])

@@ -125,8 +125,8 @@ def _number_stacks(tables: dict[str, pl.DataFrame], stacks: _Stacks) -> None:
     """Add stacks and frames in the order in which the other tables name them."""
     pointing = ("segments", "blocks", "events")
     named = [tables[name]["stack"] for name in pointing]
-    known = pl.int_range(stacks.count, dtype=ID, eager=True).alias("stack")
-    order = pl.concat([*named, known]).drop_nulls().unique(maintain_order=True)
+    numbers = pl.int_range(stacks.count, dtype=ID, eager=True).alias("stack")
+    order = pl.concat([*named, numbers]).drop_nulls().unique(maintain_order=True)
     places = order.arg_sort().cast(ID)
     for name in pointing:
         moved = places.gather(tables[name]["stack"]).alias("stack")
@@ -256,8 +256,8 @@ def _by_keys(
         columns = [*zip(*rows, strict=True)]
         keys = _plain(rows[0][::2], str)
         if all(
-            found.count(key) == len(rows)
-            for key, found in zip(keys, columns[::2], strict=True)
+            column.count(key) == len(rows)
+            for key, column in zip(keys, columns[::2], strict=True)
         ):
             yield range(len(rows)), dict(zip(keys, columns[1::2], strict=True))
             return
@@ -272,8 +272,8 @@ def _by_keys(
 
 
 def _event_columns(events: _Rows | _Compiled, stacks: _Stacks) -> dict[str, pl.Series]:
-    def stack_numbers(found: Sequence[Any]) -> pl.Series:
-        return _numbers(stacks.numbers(found))
+    def stack_numbers(values: Sequence[Any]) -> pl.Series:
+        return _numbers(stacks.numbers(values))
 
     return {
         "action": _made(_actions, events["action"]),
@@ -391,7 +391,7 @@ def _settings(settings: dict[str, Any]) -> pl.DataFrame:
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat |= {f"{name}.{key}": found for key, found in value.items()}
+            flat |= {f"{name}.{key}": entry for key, entry in value.items()}
         else:
             flat[name] = value
     if not all(isinstance(value, str | int | float) for value in flat.values()):
@@ -469,8 +469,8 @@ class _Stacks:
         self._frames: dict[tuple[Any, Any, Any], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         # A snapshot names the same frame object again and again. Looking objects up
-        # by id is right only as long as they live, so they are kept.
-        self._kept: list[Any] = []
+        # by id is right only as long as they live, so they are kept alive.
+        self._alive: list[Any] = []
         self._frame_by_id: dict[int, int] = {}
         self._alike: dict[tuple[int, int, int], list[tuple[list[Any], int]]] = {}
         self._flat = True
@@ -484,7 +484,7 @@ class _Stacks:
         """Return each stack's number; none where there is no stack."""
         with suppress(LookupError, TypeError):
             return [*map(self._named.__getitem__, stacks)]
-        found: list[int | None] = []
+        numbers: list[int | None] = []
         before, number = None, None
         for stack in stacks:
             # The two events of a free have the same stack.
@@ -494,8 +494,8 @@ class _Stacks:
                     number = self._named[stack]
                 else:
                     number = self._number(stack) if stack else None
-            found.append(number)
-        return found
+            numbers.append(number)
+        return numbers
 
     def _number(self, stack: list[Any]) -> int:
         """Return a stack's number.
@@ -503,8 +503,8 @@ class _Stacks:
         Comparing with one that looks the same is much faster than looking up.
         """
         looks = (len(stack), id(stack[len(stack) // 2]), id(stack[-1]))
-        for known, number in self._alike.get(looks, ()):
-            if known == stack:
+        for other, number in self._alike.get(looks, ()):
+            if other == stack:
                 return number
         return self._new(stack, looks)
 
@@ -523,7 +523,7 @@ class _Stacks:
             key = (frame["filename"], frame["line"], frame["name"])
             number = self._frames.setdefault(key, len(self._frames))
             self._frame_by_id[id(frame)] = number
-            self._kept.append(frame)
+            self._alive.append(frame)
             # Lists of lists of lists can take forever to compare.
             self._flat &= all(isinstance(value, str | int) for value in frame.values())
         return number
@@ -664,8 +664,8 @@ def _texts(values: Sequence[Any]) -> pl.Series:
 
 def _one_of(names: Sequence[str], values: Sequence[Any]) -> pl.Series:
     """Return texts of a known few; others, of a torch to come, as ``other``."""
-    known = {name: at for at, name in enumerate(names)}
-    at = pl.Series(map(known.get, values), dtype=ID).fill_null(known["other"])
+    positions = {name: at for at, name in enumerate(names)}
+    at = pl.Series(map(positions.get, values), dtype=ID).fill_null(positions["other"])
     return pl.Series(names, dtype=pl.Enum(names)).gather(at)
 
 
@@ -675,12 +675,12 @@ def _pools(pools: Sequence[Any]) -> list[str | None]:
         return [None] * len(pools)
     # Pickles of other programs than torch may hold lists instead of tuples.
     keys = [tuple(pool) if isinstance(pool, list) else pool for pool in pools]
-    found: dict[Any, str | None] = dict.fromkeys(keys)
-    for pool in found:
+    texts: dict[Any, str | None] = dict.fromkeys(keys)
+    for pool in texts:
         if pool is not None:
             first, second = pool
-            found[pool] = f"{first:d}.{second:d}"
-    return list(map(found.__getitem__, keys))
+            texts[pool] = f"{first:d}.{second:d}"
+    return list(map(texts.__getitem__, keys))
 
 
 def _shaped(table: str, columns: Mapping[str, pl.Series]) -> pl.DataFrame:
@@ -688,8 +688,8 @@ def _shaped(table: str, columns: Mapping[str, pl.Series]) -> pl.DataFrame:
     dtypes = SNAPSHOT_TABLES[table].dtypes
     dtypes.pop("id", None)
     frame = pl.DataFrame(dict(columns))
-    given = {name: dtype for name, dtype in dtypes.items() if name in columns}
-    return frame.select(list(given)).cast(pl.Schema(given))
+    present = {name: dtype for name, dtype in dtypes.items() if name in columns}
+    return frame.select(list(present)).cast(pl.Schema(present))
 
 
 def _numbered(table: str, frame: pl.DataFrame) -> pl.DataFrame:

@@ -100,13 +100,13 @@ def _with_inputs(events: pl.LazyFrame) -> pl.LazyFrame:
     """Cut out the four lists of inputs as one text: they repeat together."""
     args = pl.col("args")
     # Step by step: each step's columns are computed once for all that need them.
-    found = events.with_columns(
+    decoded = events.with_columns(
         args.str.find(f'"{key}":', literal=True).alias(key) for key in INPUTS + IDS
     ).with_columns(first=pl.min_horizontal(INPUTS), last=pl.max_horizontal(INPUTS))
     ids = (pl.when(pl.col(key) > pl.col("last")).then(key) for key in IDS)
     end = pl.min_horizontal(ids).fill_null(args.str.len_bytes())
     text = args.cast(pl.Binary).bin.slice(pl.col("first"), end - pl.col("first"))
-    return found.with_columns(inputs=text.cast(pl.String).cast(pl.Categorical))
+    return decoded.with_columns(inputs=text.cast(pl.String).cast(pl.Categorical))
 
 
 def _names(table: str) -> list[str]:
@@ -169,8 +169,8 @@ def split(events: pl.DataFrame) -> Sorted:
         elif group == _BROKEN:
             result.broken += rows.height
         elif group == _METADATA:
-            kept = rows.select("name", "lane", _KEPT_ARGS)
-            result.tables.setdefault(_METADATA, []).append(kept)
+            metadata = rows.select("name", "lane", _KEPT_ARGS)
+            result.tables.setdefault(_METADATA, []).append(metadata)
         else:
             by_table = {str(group): rows}
             if group == _BEFORE_KINETO:
@@ -190,7 +190,7 @@ def dtypes(table: str) -> dict[str, Dtype]:
     """Return the types of a raw table's columns, in their order."""
     if table == _METADATA:
         return dict.fromkeys(("name", "lane", "args"), schema.TEXT)
-    known = schema.TABLES[table].columns
+    columns = schema.TABLES[table].columns
     behind = [*_names(table), *_from_category(table, "")]
     return {
         "name": schema.TEXT,
@@ -198,7 +198,7 @@ def dtypes(table: str) -> dict[str, Dtype]:
         "ts": schema.NS,
         "dur": schema.NS,
         **{
-            name: schema.TEXT if name in _TEXTS else known[name].dtype
+            name: schema.TEXT if name in _TEXTS else columns[name].dtype
             for name in behind
         },
     }
@@ -287,8 +287,8 @@ def _no_collective() -> dict[str, pl.Expr]:
 
 
 def _has_collectives(events: pl.DataFrame) -> bool:
-    told = events["args"].str.contains(f'"{COLLECTIVE}":', literal=True)
-    return known(told).any()
+    is_collective = events["args"].str.contains(f'"{COLLECTIVE}":', literal=True)
+    return known(is_collective).any()
 
 
 def keys_of(table: str) -> dict[str, str]:

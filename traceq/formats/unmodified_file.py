@@ -33,9 +33,9 @@ def unchanged(path: Path, file: IO[bytes] | None = None) -> Iterator[None]:
 
 def _identity(path: Path, file: IO[bytes] | None) -> tuple[int, ...] | None:
     try:
-        found = os.fstat(file.fileno()) if file else path.stat()
+        status = os.fstat(file.fileno()) if file else path.stat()
     except OSError:  # there is no file, which whoever reads it will say
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

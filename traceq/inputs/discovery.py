@@ -23,7 +23,7 @@ from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
 from traceq.formats.run import is_run
 from traceq.inputs import remote
-from traceq.inputs.display_path import Shown, Url
+from traceq.inputs.display_path import DisplayPath, Url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,13 +69,15 @@ class _Files(Struct, frozen=True):
         """Sort files by their kind."""
 
         def are(kind: Kind) -> tuple[Path, ...]:
-            return tuple(path for path, known in kinds.items() if known == kind)
+            return tuple(
+                path for path, kind_of_path in kinds.items() if kind_of_path == kind
+            )
 
         return cls(are("trace"), are("snapshot"), are("log"))
 
     @property
     def one_program(self) -> bool:
-        """Whether all of them belong to one program."""
+        """True if all of them belong to one program."""
         return len(self.traces) <= 1 and len(self.snapshots) <= 1
 
     def __str__(self) -> str:
@@ -84,8 +86,8 @@ class _Files(Struct, frozen=True):
             (self.snapshots, "memory snapshot"),
             (self.logs, "log"),
         )
-        found = [counted(len(files), word) for files, word in words if files]
-        return ", ".join(found)
+        counts = [counted(len(files), word) for files, word in words if files]
+        return ", ".join(counts)
 
 
 def found_in(
@@ -140,12 +142,12 @@ def one_program(
 ) -> Program:
     """Return the program at a path; raise if there are several."""
     notes: list[str] = []
-    found = found_in(path, say=notes.append, cache=cache, progress=progress)
-    if len(found) > 1:
-        names = _listed(str(one.trace or one.snapshot) for one in found)
-        msg = f"{path} has {len(found)} recordings in it: give one of {names}"
+    candidates = found_in(path, say=notes.append, cache=cache, progress=progress)
+    if len(candidates) > 1:
+        names = _listed(str(one.trace or one.snapshot) for one in candidates)
+        msg = f"{path} has {len(candidates)} recordings in it: give one of {names}"
         raise InputError(msg)
-    return found[0]
+    return candidates[0]
 
 
 def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
@@ -153,11 +155,11 @@ def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Pa
     here = local(path, cache=cache, progress=progress)
     if not _is_plain_folder(here) and not is_archive(here):
         return here
-    found = one_program(here, progress=progress)
-    if found.trace is None:
-        msg = f"{path} has no trace in it, only {found.name}"
+    program = one_program(here, progress=progress)
+    if program.trace is None:
+        msg = f"{path} has no trace in it, only {program.name}"
         raise InputError(msg)
-    return found.trace
+    return program.trace
 
 
 def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
@@ -223,11 +225,11 @@ def _spooled(stream: BinaryIO, name: str, progress: Progress) -> Path:
     except OSError as error:
         msg = f"{name} cannot be copied to {place.parent}: {error.strerror or error}"
         raise InputError(msg) from None
-    return Shown.of(place, name)
+    return DisplayPath.of(place, name)
 
 
 def _is_stdin(path: Path) -> bool:
-    return str(path) == STDIN and not isinstance(path, Shown)
+    return str(path) == STDIN and not isinstance(path, DisplayPath)
 
 
 def _is_plain_folder(path: Path) -> bool:
@@ -241,10 +243,10 @@ def _program(path: Path, progress: Progress = None) -> Program:
     if is_archive(path):
         return _in_archive(path, progress)
     if path.is_file():
-        known = kind_of(path)
-        if is_log(path.name) and known != "snapshot":
+        kind = kind_of(path)
+        if is_log(path.name) and kind != "snapshot":
             return Program(str(path), logs=(path,))
-        if known == "snapshot" or is_snapshot_name(path.name):
+        if kind == "snapshot" or is_snapshot_name(path.name):
             return Program(str(path), snapshot=path)
     # Left to the trace reader, which reports what the file is.
     return Program(str(path), trace=path)
@@ -276,10 +278,10 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
 
 def _kind_in_folder(path: Path) -> Kind:
     """Return the kind of a file; a text is a log only if its name says so."""
-    known = kind_of(path)
-    if known == "log" and is_note(path.name):
+    kind = kind_of(path)
+    if kind == "log" and is_note(path.name):
         return ""
-    return "" if known in ("zip", "tar") else known
+    return "" if kind in ("zip", "tar") else kind
 
 
 def is_note(name: str) -> bool:
@@ -342,31 +344,31 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
     }
     free = shutil.disk_usage(folder).free
     unpack(path, places, min(MOST_BYTES, free), progress)
-    shown = {
-        kind: Shown.of(places[names[0]], f"{path}: {names[0]}")
+    renamed = {
+        kind: DisplayPath.of(places[names[0]], f"{path}: {names[0]}")
         for kind, names in named.items()
         if names
     }
-    logs = (shown["log"],) if "log" in shown else ()
-    return Program(str(path), shown.get("trace"), shown.get("snapshot"), logs)
+    logs = (renamed["log"],) if "log" in renamed else ()
+    return Program(str(path), renamed.get("trace"), renamed.get("snapshot"), logs)
 
 
 def _not_one(path: Path, named: Mapping[str, list[str]], names: list[str]) -> str:
     if any(Path(name).name == "run.json" for name in names):
         return f"{path} has a run folder in it: unpack it and give the folder"
-    found = [name for of_kind in named.values() for name in of_kind]
-    if not found:
+    every = [name for of_kind in named.values() for name in of_kind]
+    if not every:
         return f"{path} has no trace in it, but {_listed(names) or 'nothing'}"
     return (
         f"{path} has more in it than one trace, memory snapshot and log: unpack it and"
-        f" give one of {_listed(found)}"
+        f" give one of {_listed(every)}"
     )
 
 
 def _listed(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return ", ".join(known[:_SHOWN]) + more
+    texts = list(names)
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
 
 
 def _together(name: str, files: _Files) -> Program:
@@ -376,29 +378,29 @@ def _together(name: str, files: _Files) -> Program:
     return Program(name, trace, snapshot, files.logs)
 
 
-def joined(found: list[Program], say: Callable[[str], None]) -> list[Program]:
+def joined(programs: list[Program], say: Callable[[str], None]) -> list[Program]:
     """Join files of one program that the user named one by one.
 
     A trace, a memory snapshot and logs are of one program if no other trace and no
     other snapshot is among them; ``say`` receives a notice if that is ambiguous.
     """
-    alone = [one for one in found if _is_single(one)]
+    alone = [one for one in programs if _is_single(one)]
     files = _Files(
         tuple(one.trace for one in alone if one.trace),
         tuple(one.snapshot for one in alone if one.snapshot),
         tuple(log for one in alone for log in one.logs),
     )
     kinds = sum(map(bool, (files.traces, files.snapshots, files.logs)))
-    if len(found) == 1 or kinds <= 1:
-        return found
-    if len(alone) == len(found) and files.one_program:
-        known = _together("", files)
-        return [structs.replace(known, name=str(known.trace or known.snapshot))]
+    if len(programs) == 1 or kinds <= 1:
+        return programs
+    if len(alone) == len(programs) and files.one_program:
+        program = _together("", files)
+        return [structs.replace(program, name=str(program.trace or program.snapshot))]
     say(
-        f"of {len(found)} recordings it is not known which belong together, so each"
+        f"of {len(programs)} recordings it is not known which belong together, so each"
         " stands alone; give TRACE, SNAPSHOT and LOG of one program"
     )
-    return found
+    return programs
 
 
 def _is_single(program: Program) -> bool:
@@ -413,13 +415,13 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
     A single unreadable path is an error; one of several is a notice.
     """
     refuse_two_stdins(paths)
-    found: list[Program] = []
+    read: list[Program] = []
     unread = 0
     for path in paths:
         here = _found_in(path, cache=cache, alone=len(paths) == 1)
-        found += here
+        read += here
         unread += not here
-    together = joined(found, say)
+    together = joined(read, say)
     expect(len(together))
     return together, unread
 
@@ -438,8 +440,8 @@ def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
 
 def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
     """Return the traces and run folders, and the number of unreadable paths."""
-    found, unread = programs(paths, cache=cache)
-    traced = [one.trace for one in found if one.trace]
+    recordings, unread = programs(paths, cache=cache)
+    traced = [one.trace for one in recordings if one.trace]
     # Without any trace, the trace reader refuses the others and reports their kind.
-    others = [one.snapshot or one.logs[0] for one in found if not one.trace]
+    others = [one.snapshot or one.logs[0] for one in recordings if not one.trace]
     return (traced, unread) if traced else (others, unread)

@@ -18,36 +18,36 @@ else:
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
-class Shown(_Base):
+class DisplayPath(_Base):
     """A local file with the name that the user knows it by.
 
     What was read from standard input, out of an archive or from another machine lies
     in a file of traceq's own; errors and reports speak of what was given.
     """
 
-    shown: str
+    display_name: str
 
     @classmethod
-    def of(cls, path: Path, name: str) -> Shown:
+    def of(cls, path: Path, name: str) -> DisplayPath:
         """Return a path that is shown by a name."""
-        found = cls(path)
-        found.shown = name
-        return found
+        copy = cls(path)
+        copy.display_name = name
+        return copy
 
     def __str__(self) -> str:
-        return getattr(self, "shown", "") or super().__str__()
+        return getattr(self, "display_name", "") or super().__str__()
 
     def __fspath__(self) -> str:
         return super().__str__()
 
     def __reduce__(self) -> tuple[Callable[..., Path], tuple[object, ...]]:
         # To another process it goes with its name.
-        shown = getattr(self, "shown", "")
-        return (Shown.of, (Path(os.fspath(self)), shown))
+        name = getattr(self, "display_name", "")
+        return (DisplayPath.of, (Path(os.fspath(self)), name))
 
 
-class Url(Shown):
-    """What a user typed that is on another machine; it is no file here."""
+class Url(DisplayPath):
+    """Path to a file on another machine, as the user typed it."""
 
     url: str
 
@@ -57,9 +57,9 @@ class Url(Shown):
         name = without_secrets(url)
         last = name.rstrip("/").rsplit("/", 1)[-1]
         # Nothing can be there, whatever the working directory.
-        found = cls(os.devnull, last)
-        found.shown, found.url = name, url
-        return found
+        path = cls(os.devnull, last)
+        path.display_name, path.url = name, url
+        return path
 
     def __reduce__(self) -> tuple[Callable[..., Path], tuple[object, ...]]:
         return (Url.at, (self.url,))

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 STEP_MS = "step_ms"
 """The key that is no label: the step time measured without the profiler."""
 # A file's name may have a colon in it, as a URL has.
-_SAID = re.compile(r"(?P<file>.+?):(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
+_LABEL = re.compile(r"(?P<file>.+?):(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Said:
+class LabelEntry:
     """Labels given for one path: a recording, or a folder of recordings."""
 
     path: Path
@@ -48,38 +48,38 @@ class Said:
         """Return whether it applies to a path; a bare name matches in any folder."""
         if str(path) == str(self.path):
             return True
-        here, said = _place(path), _place(self.path)
+        here, place = _place(path), _place(self.path)
         bare = len(self.path.parts) == 1 and not self.path.exists()
-        return said in (here, *here.parents) or (bare and path.name == self.path.name)
+        return place in (here, *here.parents) or (bare and path.name == self.path.name)
 
 
 @dataclass(frozen=True)
 class Labels:
     """All labels that the user gives for the recordings."""
 
-    said: tuple[Said, ...] = ()
+    entries: tuple[LabelEntry, ...] = ()
     runs: tuple[Path, ...] = field(default=())
     """The recordings that a file of runs names, in its order."""
 
     def of(self, path: Path, run: Run | None = None) -> dict[str, str]:
         """Return the labels of a recording; they override those of the run folder."""
-        found = dict(run.labels) if run else {}
-        for one in self.said:
+        labels = dict(run.labels) if run else {}
+        for one in self.entries:
             if one.fits(path):
-                found |= one.labels
-        return found
+                labels |= one.labels
+        return labels
 
     def step_ns(self, path: Path) -> int | None:
         """Return the measured step time that the user gives for a recording."""
-        known = [one.step_ns for one in self.said if one.step_ns and one.fits(path)]
-        return known[-1] if known else None
+        times = [one.step_ns for one in self.entries if one.step_ns and one.fits(path)]
+        return times[-1] if times else None
 
     def refuse_unused(self, paths: Iterable[Path]) -> None:
         """Raise ``UsageError`` for labels that apply to none of these recordings."""
-        given = list(paths)
-        for one in self.said:
-            if one.path not in self.runs and not any(map(one.fits, given)):
-                names = ", ".join(sorted({path.name for path in given})) or "none"
+        read = list(paths)
+        for one in self.entries:
+            if one.path not in self.runs and not any(map(one.fits, read)):
+                names = ", ".join(sorted({path.name for path in read})) or "none"
                 msg = f"{one.source}: {one.path} is not among the recordings: {names}"
                 raise UsageError(msg)
 
@@ -102,28 +102,28 @@ def labelled(
     Raises ``UsageError`` if there are none.
     """
     labels = read_labels(texts or (), runs)
-    found = list(paths or labels.runs)
-    if not found:
+    files = list(paths or labels.runs)
+    if not files:
         msg = "missing argument 'PATH': give one, or --runs FILE that lists some"
         raise UsageError(msg)
-    return found, labels
+    return files, labels
 
 
-def _read_text(text: str) -> Said:
-    found = _SAID.fullmatch(text)
-    if not found:
+def _read_text(text: str) -> LabelEntry:
+    match = _LABEL.fullmatch(text)
+    if not match:
         msg = f"--label {text!r} is not FILE:KEY=VALUE, as trace.json:seq_len=512"
         raise UsageError(msg)
-    labels = {found["key"]: found["value"]}
-    return _said(typed(found["file"]), labels, f"--label {text}")
+    labels = {match["key"]: match["value"]}
+    return _entry(typed(match["file"]), labels, f"--label {text}")
 
 
-def _read_runs(file: Path) -> tuple[Said, ...]:
+def _read_runs(file: Path) -> tuple[LabelEntry, ...]:
     content = toml.read(file, UsageError)
     if not content:
         msg = f'{file} names no run: write a table for each, as ["trace.json"]'
         raise UsageError(msg)
-    found = []
+    entries = []
     for name, labels in content.items():
         plain = isinstance(labels, dict) and not any(
             isinstance(value, (dict, list)) for value in labels.values()
@@ -133,15 +133,15 @@ def _read_runs(file: Path) -> tuple[Said, ...]:
             raise UsageError(msg)
         path = typed(name)
         here = path if isinstance(path, Url) else file.parent / path
-        found.append(_said(here, labels, str(file)))
-    return tuple(found)
+        entries.append(_entry(here, labels, str(file)))
+    return tuple(entries)
 
 
-def _said(path: Path, labels: Mapping[str, object], source: str) -> Said:
+def _entry(path: Path, labels: Mapping[str, object], source: str) -> LabelEntry:
     rest = dict(labels)
     measured = rest.pop(STEP_MS, None)
     step_ns = None if measured is None else _step_ns(measured, source)
-    return Said(path, {key: _text(rest[key]) for key in rest}, step_ns, source)
+    return LabelEntry(path, {key: _text(rest[key]) for key in rest}, step_ns, source)
 
 
 def _text(value: object) -> str:
@@ -150,13 +150,13 @@ def _text(value: object) -> str:
 
 def _step_ns(value: object, source: str) -> int:
     try:
-        found = float(str(value))
+        ms = float(str(value))
     except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
+        ms = math.nan
+    if not 0 < ms < math.inf:
         msg = f"{source}: {STEP_MS} must be a number above 0, not {value!r}"
         raise UsageError(msg)
-    return max(1, round(found * NS_PER_MS))
+    return max(1, round(ms * NS_PER_MS))
 
 
 def _place(path: Path) -> Path:

@@ -37,8 +37,8 @@ def ranks_of(path: Path) -> list[int | None]:
 
 def _with_kernels(trace: Trace, folder: Path, options: LoadOptions) -> Trace:
     """Add what generated code tells, and say what it does not."""
-    found, missing = with_kernels(trace, folder, options.own_code)
-    fused = found.fused
+    linked, missing = with_kernels(trace, folder, options.own_code)
+    fused = linked.fused
     named = fused["kernel"].n_unique()
     lines = fused.filter(pl.col("file").is_not_null())["kernel"].n_unique()
     unknown = f"; {counted(missing, 'compiled graph')} not there" if missing else ""
@@ -46,7 +46,7 @@ def _with_kernels(trace: Trace, folder: Path, options: LoadOptions) -> Trace:
         f"{folder} has the ops of {counted(named, 'generated kernel')}, and lines of"
         f" {lines}{unknown}; modules are only in run folders of traceq collect"
     )
-    return found
+    return linked
 
 
 def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> Trace:

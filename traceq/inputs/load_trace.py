@@ -73,7 +73,7 @@ def load(  # noqa: PLR0913 - what is known beside the file
         msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
         raise UsageError(msg)
     file = trace_in(typed(path), cache=cache, progress=progress)
-    given = [load(one, own=own, cache=cache) for one in captures]
+    captured = [load(one, own=own, cache=cache) for one in captures]
     if is_run(file):
         options = LoadOptions(
             own_code=frozenset(own), steps_by=steps_by, use_cache=cache
@@ -85,7 +85,7 @@ def load(  # noqa: PLR0913 - what is known beside the file
     else:
         msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
         raise UsageError(msg)
-    return _with_captured_ops(trace, given, own, cache=cache)
+    return _with_captured_ops(trace, captured, own, cache=cache)
 
 
 def _load_rank(
@@ -100,8 +100,8 @@ def _load_rank(
     if not recorded or recorded[0].trace is None:
         why = "; ".join(text for rank in wanted for text in rank.missing)
         if not wanted and number is not None:
-            known = ", ".join(str(rank.rank) for rank in run.ranks) or "none"
-            why = f"there is no rank {number}, the ranks are {known}"
+            numbers = ", ".join(str(rank.rank) for rank in run.ranks) or "none"
+            why = f"there is no rank {number}, the ranks are {numbers}"
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
     owners = structs.replace(recorded[0].owners, said=options.own_code)
@@ -116,12 +116,12 @@ def _load_rank(
 
 
 def _with_captured_ops(
-    trace: Trace, given: Sequence[Trace], own: Collection[str], *, cache: bool
+    trace: Trace, captured: Sequence[Trace], own: Collection[str], *, cache: bool
 ) -> Trace:
     """Give the kernels of replayed CUDA graphs the ops of their capture."""
     replays = (trace.runtime["call"] == "graph launch").any()
     if not replays and not (trace.runtime["call"] == "capture").any():
-        return replace(trace, captures=len(given))
+        return replace(trace, captures=len(captured))
     from traceq.graph.cuda_graphs.captures import mapped  # noqa: PLC0415 - few traces have any
 
     rank, recorded = trace.rank, []
@@ -130,12 +130,12 @@ def _with_captured_ops(
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
-                found = _load(file, owners, "", cache=cache, progress=None)
+                capture = _load(file, owners, "", cache=cache, progress=None)
                 # Without regions nothing tells which compiled code was captured.
-                bare = found.annotations.is_empty()
+                bare = capture.annotations.is_empty()
                 here = replace(rank, compiled_code=None) if bare else rank
-                recorded.append(_of_rank(found, here, owners))
-    captures = [*recorded, *given]
+                recorded.append(_of_rank(capture, here, owners))
+    captures = [*recorded, *captured]
     tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
     if "kernels" in tables and any(one.facts.shapes for one in captures):
         trace = replace(trace, facts=replace(trace.facts, shapes=True))
@@ -147,25 +147,29 @@ def _with_compiled_replays(trace: Trace, own: Collection[str]) -> Trace:
     """Give what compiled code runs in replays the user's lines."""
     from traceq.graph.cuda_graphs.captures import replayed_regions  # noqa: PLC0415 - as above
 
-    rank, known = trace.rank, trace.fused
+    rank, fused_before = trace.rank, trace.fused
     regions = replayed_regions(trace.frames_by_name())
     if rank is None or regions.is_empty():
         return trace
     owners = structs.replace(rank.owners, said=frozenset(own))
-    found = _with_compiled(replace(trace, annotations=regions), rank, owners)
-    fused = found.fused.join(known, on="op", how="anti", maintain_order="left")
+    compiled = _with_compiled(replace(trace, annotations=regions), rank, owners)
+    fused = compiled.fused.join(
+        fused_before, on="op", how="anti", maintain_order="left"
+    )
     fused = fused.with_columns(
-        id=known.height + pl.int_range(pl.len(), dtype=pl.UInt32)
+        id=fused_before.height + pl.int_range(pl.len(), dtype=pl.UInt32)
     )
     return replace(
-        found, annotations=trace.annotations, fused=pl.concat([known, fused])
+        compiled, annotations=trace.annotations, fused=pl.concat([fused_before, fused])
     )
 
 
-def _with_first_lines(trace: Trace, known: Mapping[tuple[str, str], int]) -> Trace:
+def _with_first_lines(
+    trace: Trace, first_lines: Mapping[tuple[str, str], int]
+) -> Trace:
     """Give functions that ran when the profiler started the lines where they begin."""
     without = trace.frames.filter(_NO_LINE).select(_BASE, text("function")).unique()
-    lines = {key: known[key] for key in without.rows() if key in known}
+    lines = {key: first_lines[key] for key in without.rows() if key in first_lines}
     if not lines:
         return trace
     placed = {
@@ -181,16 +185,16 @@ def _placed(table: pl.DataFrame, lines: Mapping[tuple[str, str], int]) -> pl.Dat
     line = pl.col("line")
     for (file, function), number in lines.items():
         named = (text("function") == function) & _BASE.eq(file)
-        found = pl.lit(number, table.schema["line"])
-        line = pl.when(_NO_LINE & named).then(found).otherwise(line)
+        number_of_line = pl.lit(number, table.schema["line"])
+        line = pl.when(_NO_LINE & named).then(number_of_line).otherwise(line)
     return table.with_columns(line=line)
 
 
 def _of_rank(trace: Trace, rank: Rank, owners: Owners) -> Trace:
     """Correct what a trace alone can only guess by what its rank knows."""
     if rank.torch:
-        known = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
-        trace = replace(trace, facts=known)
+        facts = replace(trace.facts, torch_from=rank.torch, torch_to=rank.torch)
+        trace = replace(trace, facts=facts)
     trace = _with_first_lines(trace, rank.first_lines)
     trace = with_sources(trace, rank.sources)
     trace = _with_compiled(trace, rank, owners)
@@ -219,8 +223,8 @@ def _with_compiled(trace: Trace, rank: Rank, owners: Owners) -> Trace:
     try:
         return with_compiled_code(trace, rank.compiled_code, owners)
     except InputError as error:
-        told = replace(rank, missing=(*rank.missing, str(error)))
-        return replace(trace, rank=told)
+        noted = replace(rank, missing=(*rank.missing, str(error)))
+        return replace(trace, rank=noted)
 
 
 def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
@@ -257,14 +261,14 @@ def with_kernels(
     tables["annotations"] = pl.concat(regions)
     files = trace.frames["file"].drop_nulls().unique().cast(pl.String)
     code, missing = keyed(tables, read_generated(folder, files.to_list()))
-    found = with_compiled(tables, code, Owners(frozenset(own)))
-    return replace(trace, **found), missing  # type: ignore[arg-type]  # tables are its fields
+    compiled = with_compiled(tables, code, Owners(frozenset(own)))
+    return replace(trace, **compiled), missing  # type: ignore[arg-type]  # tables are its fields
 
 
 def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
     """Return a trace with the lines that source files tell, given by their names."""
-    known = set(trace.frames.filter("own")["file"].unique().cast(pl.String))
-    used = {name: content for name, content in sources.items() if name in known}
+    own_files = set(trace.frames.filter("own")["file"].unique().cast(pl.String))
+    used = {name: content for name, content in sources.items() if name in own_files}
     if not used:
         return trace
     from traceq.graph.source.lines import with_source_lines  # noqa: PLC0415 - as above
@@ -284,8 +288,8 @@ def _load(
     if not cache or not file.is_file():
         return _read(file, owners, steps_by, progress)
     key = owners.key + steps_by
-    if (known := find(file, key)) is not None:
-        return known
+    if (cached := find(file, key)) is not None:
+        return cached
     status, heard = file.stat(), Heard()
     trace = _read(file, owners, steps_by, progress, heard.hear)
     heard.note(file, status)

@@ -22,7 +22,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     steps_by: str = ""
     """Source of the steps, one of ``graph.steps.SOURCES``; empty for the first."""
     use_cache: bool = True
-    """Whether tables are read from the cache, and written to it."""
+    """True if tables are read from the cache, and written to it."""
 
 
 UNCACHED = LoadOptions(use_cache=False)

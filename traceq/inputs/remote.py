@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceq.cache import store
 from traceq.errors import InputError, UsageError
-from traceq.inputs.display_path import Shown
+from traceq.inputs.display_path import DisplayPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traceq.inputs.display_path import Url
 
 MOST_BYTES = 64 << 30
-"""How much is fetched at most."""
+"""Largest file that is fetched, in bytes."""
 _BLOCK = 4 << 20
 _LONGEST_NAME = 100
 _SILENCE_S = 60
@@ -68,7 +68,7 @@ def fetched(
         raise InputError(msg) from None
     with suppress(OSError):
         os.utime(place.parent)
-    return Shown.of(place, str(path))
+    return DisplayPath.of(place, str(path))
 
 
 def _opened(path: Url) -> tuple[Any, str]:
@@ -122,8 +122,8 @@ def _place(path: Url, info: dict[str, Any]) -> Path | None:
     version = [str(info[key]) for key in (*_VERSIONS, *_TIMES) if info.get(key)]
     if not version or not isinstance(size, int) or size > store.size_limit():
         return None
-    known = hashlib.sha256("\0".join((path.url, str(size), *version)).encode())
-    return store.fetched_folder() / known.hexdigest() / _name(path)
+    digest = hashlib.sha256("\0".join((path.url, str(size), *version)).encode())
+    return store.fetched_folder() / digest.hexdigest() / _name(path)
 
 
 def _blocks(system: Any, name: str) -> Iterator[bytes]:  # noqa: ANN401 - fsspec's
@@ -169,12 +169,12 @@ def _copy(
 
 def _why(error: BaseException) -> str:
     """Say what went wrong, in words that hold nothing of the URL."""
-    known: BaseException | None = error
-    while known is not None:
-        status = getattr(known, "status", None)
+    cause: BaseException | None = error
+    while cause is not None:
+        status = getattr(cause, "status", None)
         if isinstance(status, int):
             return f"the server answers {status}"
-        known = known.__cause__
+        cause = cause.__cause__
     if isinstance(error, FileNotFoundError):
         return "it does not exist, or the server cannot be reached"
     if isinstance(error, PermissionError):

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from traceq.common.words import layer_name
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    import polars as pl
-
 _LINE = re.compile(r":\d+(?=\)$)")
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+# The decoder of cached findings reads types at run time: it needs no polars, and
+# resolves no alias that contains itself.
+if TYPE_CHECKING:
+    import polars as pl
+
+    Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+    Spans: TypeAlias = pl.DataFrame
+else:
+    Json = Spans = Any
 
 
 LineIs: TypeAlias = Literal["call", "function"]
@@ -109,11 +113,11 @@ class Evidence:
     """As ``kernel``, ``op``, ``shapes``."""
     name: str = ""
     """The name of a kernel or an op, shapes, a dtype, or a few words."""
-    value: float | None = None
+    value: int | float | None = None
     """A number, per step or each, as ``note`` says."""
     unit: Unit = ""
     """Unit of the number; without one it is a count."""
-    count: float | None = None
+    count: int | float | None = None
     """Occurrences per step, where that is not the value itself."""
     note: str = ""
     """Qualification of the number, as ``each`` or ``of the step``."""
@@ -139,7 +143,7 @@ class Fix:
     """Operators whose time on the host goes."""
     calls: Collection[int] = ()
     """Runtime calls outside of these operators whose time on the host goes."""
-    spans: pl.DataFrame | None = field(default=None, repr=False)
+    spans: Spans | None = field(default=None, repr=False)
     """Host time that is removed, ``start`` and ``end``; instead of ops and calls."""
     host_share: float = 1.0
     """The share of that time of the host that goes."""

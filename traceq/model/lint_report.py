@@ -5,23 +5,29 @@ So it can be serialized and read again, and reports of it import little.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
+
+from traceq.model.facts import Facts
+from traceq.model.finding import Finding, Place
+from traceq.model.run import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceq.model.facts import Facts
-    from traceq.model.finding import Finding, Place, Severity
-    from traceq.model.run import Window
+    from traceq.model.finding import Severity
 
 By = Literal["gpu", "host"]
 StepFrom = Literal["measured", "estimated", "recorded"]
+Number: TypeAlias = int | float
+"""A number that is the same from the cache: as a float, an int would come back as one.
+"""
 MOST_LINES = 20
 """Maximum number of lines of the host's account in a report."""
 
 
+@runtime_checkable
 class ByCause(Protocol):
     """The time of a step by cause."""
 
@@ -46,18 +52,19 @@ class Entry(Struct, frozen=True):
     """A kind of what the host does, and its largest line; times are per step."""
 
     kind: str
-    ns: float
+    ns: Number
     """Time that the GPU waits in all of this kind."""
-    calls: float
+    calls: Number
     name: str | None
     """Of the op, function, library or call that is the largest in it."""
     file: str | None
     line: int | None
     function: str | None
-    line_ns: float
+    line_ns: Number
     """Time that the GPU waits there."""
 
 
+@runtime_checkable
 class Waits(Protocol):
     """Host activity while the GPU waits for the host; times are per step."""
 
@@ -85,16 +92,16 @@ class Bound(Struct, frozen=True):
     sure: bool
     """True if it holds for the fastest and the slowest host that the recording allows,
     and as recorded too where no step was measured without the profiler."""
-    step_ns: float
+    step_ns: Number
     """Duration of a step."""
     step_from: StepFrom
     """Source of that: measured without the profiler, estimated without it, or as
     recorded."""
-    recorded_step_ns: float
+    recorded_step_ns: Number
     """Mean duration of a step as recorded."""
-    gpu_busy: float
+    gpu_busy: Number
     """Share of the step in which the GPU has work."""
-    gpu_idle: float
+    gpu_idle: Number
     """Share of the step in which the GPU waits for the host."""
     bottleneck: ByCause | None
     """The time of the step by cause; none without GPU work."""
@@ -126,13 +133,13 @@ class StepKinds(Struct, frozen=True):
     """Number of long steps among these."""
     measured: bool
     """True if the times are measured without the profiler, False if as recorded."""
-    long_ns: float
+    long_ns: Number
     """Mean duration of a long step."""
-    typical_ns: float
+    typical_ns: Number
     """Mean duration of the other steps."""
-    long_share: float | None
+    long_share: Number | None
     """Share of the program's steps that are long, where that was measured."""
-    long_time_share: float | None
+    long_time_share: Number | None
     """Share of the program's time that long steps take, where that was measured."""
 
 
@@ -179,11 +186,11 @@ class Together(Struct, frozen=True):
 class ExplainedIdle(Struct, frozen=True):
     """GPU idle time that findings explain; times are per step."""
 
-    idle_ns: float
+    idle_ns: Number
     """Idle time of the GPU while the host bounds the step."""
-    explained_ns: float
+    explained_ns: Number
     """The part of it that the fixes remove, without residual findings."""
-    with_residual_ns: float
+    with_residual_ns: Number
     """The part of it that the fixes remove, with residual findings."""
     residual: tuple[str, ...]
     """Codes of the residual findings."""

@@ -81,17 +81,17 @@ class Analysis:
     @property
     def doubtful(self) -> int | None:
         """The rank that was late most, if that may be chance."""
-        found = self.by_rank.filter(pl.col("saved") >= _least(self.whatifs))
-        worst = found.sort("saved", "rank", descending=[True, False])["rank"]
+        late = self.by_rank.filter(pl.col("saved") >= _least(self.whatifs))
+        worst = late.sort("saved", "rank", descending=[True, False])["rank"]
         return None if self.stragglers or not len(worst) else int(worst[0])
 
 
 def analyse(job: Job) -> Analysis:
     """Analyse a job."""
     job = with_stages(job)
-    compared = stretches(job.meetings, job.found)
+    compared = stretches(job.meetings, job.collectives)
     compared = compared.join(
-        surely_late(compared, job.found),
+        surely_late(compared, job.collectives),
         on=["rank", "stretch"],
         how="left",
         maintain_order="left",
@@ -105,7 +105,7 @@ def analyse(job: Job) -> Analysis:
         tuple(_stragglers(job, compared, whatifs, by_rank)),
         by_rank,
         tuple(_changes(job, whatifs)),
-        rates(job.found, _device(job), one_machine=_one_machine(job)),
+        rates(job.collectives, _device(job), one_machine=_one_machine(job)),
         pipeline(job, whatifs),
         experts(job),
     )
@@ -133,7 +133,7 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
     waited = job.inside.group_by("rank").agg(
         pl.col("wait", "sending", "exposed", "waited_exposed").sum()
     )
-    last = job.found.group_by(rank="late").agg(last=pl.len())
+    last = job.collectives.group_by(rank="late").agg(last=pl.len())
     rows = job.ranks.select("rank", "number")
     for part in (late, waited, last):
         rows = rows.join(part, on="rank", how="left", maintain_order="left")
@@ -174,19 +174,19 @@ def _stragglers(
     alone = tried.filter((pl.col("saved") >= least) | always).with_columns(
         always=always
     )
-    found = [
+    stragglers = [
         Straggler((row,), saved, cause_of(job, surely, row))
         for row, costs in alone.select("rank", "always").iter_rows()
         if (saved := whatifs.surely([row]).saved_ns) >= least or costs
     ]
-    if not found:
-        found = _late_together(job, compared, whatifs, by_rank, least)
+    if not stragglers:
+        stragglers = _late_together(job, compared, whatifs, by_rank, least)
     slow, rows = slow_links(job)
     lost, link = total(slow["lost"]), whatifs.link()
     if rows and (link.saved_ns >= least or lost >= ALWAYS_LATE * whatifs.took):
         cause = Cause(LINK, lost, {}, 1.0)
-        found.append(Straggler(rows, link.saved_ns, cause))
-    return sorted(found, key=lambda one: (-one.saved_ns, one.ranks))
+        stragglers.append(Straggler(rows, link.saved_ns, cause))
+    return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
 
 
 def _least(whatifs: WhatIfs) -> float:
@@ -218,14 +218,14 @@ def _late_together(
 
 def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
     """Return the costs of machines, stages and causes."""
-    found = whatifs.causes()
+    changes = whatifs.causes()
     for of in ("machine", "stage"):
         groups = job.ranks.group_by(of, maintain_order=True).agg("rank")
         if 1 < groups.height < job.ranks.height:
-            found += [
+            changes += [
                 whatifs.ranks(rows, of, str(name)) for name, rows in groups.iter_rows()
             ]
-    return found
+    return changes
 
 
 def by_kind(job: Job) -> pl.DataFrame:
@@ -236,7 +236,7 @@ def by_kind(job: Job) -> pl.DataFrame:
     """
     return (
         job.inside.drop("kind")
-        .join(job.found.select("instance", "kind"), on="instance")
+        .join(job.collectives.select("instance", "kind"), on="instance")
         .group_by("kind")
         .agg(
             count=pl.col("instance").n_unique(),
@@ -255,7 +255,7 @@ def heat(job: Job, columns: int, rows: Sequence[int] | None = None) -> pl.DataFr
     The result has ``rank`` and ``waiting``, a list of shares; the ranks in the order of
     their numbers.
     """
-    ends = job.found["end"]
+    ends = job.collectives["end"]
     if not ends.len():
         return pl.DataFrame(schema={"rank": pl.Int64, "waiting": pl.List(pl.Float64)})
     begin, width = lowest(ends), max(1, -(-job.window_ns // columns))

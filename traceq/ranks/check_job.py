@@ -45,7 +45,7 @@ def check_job(
 
 
 def check_job_against(
-    folder: Path, known: Analysis, new: Analysis, rules: Rules, config: Config
+    folder: Path, before: Analysis, new: Analysis, rules: Rules, config: Config
 ) -> FixtureResult:
     """Compare a new job with one that is known: only what is worse fails the check.
 
@@ -53,10 +53,10 @@ def check_job_against(
     """
     findings = known_findings(folder)
     if findings is None:
-        findings = expected(_linted(folder, known, rules, config).findings)
-    budgets = known_budgets(folder) or budgets_for(numbers(known))
-    incomparable = dict(_incomparable(known, new))
-    found = no_worse(
+        findings = expected(_linted(folder, before, rules, config).findings)
+    budgets = known_budgets(folder) or budgets_for(numbers(before))
+    incomparable = dict(_incomparable(before, new))
+    differences = no_worse(
         folder,
         (findings, budgets),
         NewRun(_linted(folder, new, rules, config), numbers(new), incomparable),
@@ -66,7 +66,7 @@ def check_job_against(
         Difference("budget", f"{name} is not compared: {why}", fails=False)
         for name, why in incomparable.items()
     ]
-    return replace(found, differences=(*found.differences, *notes))
+    return replace(differences, differences=(*differences.differences, *notes))
 
 
 def numbers(job: Analysis) -> Numbers:
@@ -83,9 +83,9 @@ def _linted(folder: Path, job: Analysis, rules: Rules, config: Config) -> Outcom
     return lint_job(str(folder), job, rules, everything).outcomes[0]
 
 
-def _incomparable(known: Analysis, new: Analysis) -> Iterator[tuple[str, str]]:
+def _incomparable(before: Analysis, new: Analysis) -> Iterator[tuple[str, str]]:
     """Yield the budgets that a new job cannot be held to, and why."""
-    sides = [one.job for one in (known, new)]
+    sides = [one.job for one in (before, new)]
     ranks, devices, measured = (
         [one.ranks.height for one in sides],
         [one.ranks["device"].unique().sort().to_list() for one in sides],

@@ -43,13 +43,13 @@ def clocks(cells: pl.DataFrame) -> pl.DataFrame:
             ends=pl.lit(0, pl.UInt32),
         )
     fits = _lines(ends, _offsets(ends))
-    found = ranks.join(fits, on="rank", how="left").with_columns(
+    fitted = ranks.join(fits, on="rank", how="left").with_columns(
         pl.col("offset").fill_null(0),
         pl.col("drift").fill_null(0.0),
         pl.col("since").fill_null(0),
         pl.col("ends").fill_null(0),
     )
-    return _from_first(found).sort("rank")
+    return _from_first(fitted).sort("rank")
 
 
 def _shared_ends(cells: pl.DataFrame) -> pl.DataFrame:
@@ -64,25 +64,25 @@ def _shared_ends(cells: pl.DataFrame) -> pl.DataFrame:
     return at_once if enough else shared
 
 
-def _from_first(found: pl.DataFrame) -> pl.DataFrame:
+def _from_first(fitted: pl.DataFrame) -> pl.DataFrame:
     """Count offsets and drifts from the first rank that shares a collective."""
-    first = found.filter(pl.col("ends") > 0).row(0, named=True)
+    first = fitted.filter(pl.col("ends") > 0).row(0, named=True)
     # The same moment on the clock of the first rank.
     there = pl.col("since") - pl.col("offset") + first["offset"]
     before = there - first["since"]
     theirs = first["offset"] + (first["drift"] * before).round().cast(pl.Int64)
     shared = pl.col("ends") > 0
-    return found.with_columns(
+    return fitted.with_columns(
         offset=pl.when(shared).then(pl.col("offset") - theirs).otherwise(0),
         drift=pl.when(shared).then(pl.col("drift") - first["drift"]).otherwise(0.0),
     )
 
 
-def on_one_clock(cells: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def on_one_clock(cells: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """Return cells, or other rows with ``rank``, with times as the first rank's."""
     times = [name for name in (*_TIMES, "at") if name in cells.columns]
-    known = cells.join(
-        found.select("rank", "offset", "drift", "since"),
+    shifts = cells.join(
+        ranks.select("rank", "offset", "drift", "since"),
         on="rank",
         how="left",
         maintain_order="left",
@@ -93,74 +93,76 @@ def on_one_clock(cells: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         - (pl.col("drift") * (pl.col(time) - pl.col("since"))).round().cast(pl.Int64)
         for time in times
     ]
-    return known.with_columns(moved).drop("offset", "drift", "since")
+    return shifts.with_columns(moved).drop("offset", "drift", "since")
 
 
 def _offsets(ends: pl.DataFrame) -> pl.DataFrame:
     """Return ``rank`` and ``offset``: chained over shared collectives, then refined."""
-    known = _chained(ends)
+    offsets = _chained(ends)
     for _ in range(_REFINED):
-        known = _measured(ends, known)
-    return known
+        offsets = _measured(ends, offsets)
+    return offsets
 
 
 def _chained(ends: pl.DataFrame) -> pl.DataFrame:
     """Give every rank an offset from those that it shares collectives with."""
     schema = {"rank": ends.schema["rank"], "offset": pl.Int64()}
-    known = pl.DataFrame(schema=schema)
+    offsets = pl.DataFrame(schema=schema)
     waiting = ends["rank"].unique().sort()
     while len(waiting):
-        found = _measured(ends, known) if known.height else known
-        if found.height == known.height:
+        measured = _measured(ends, offsets) if offsets.height else offsets
+        if measured.height == offsets.height:
             # Nobody left shares a collective with those: another set begins.
             seed = pl.DataFrame({"rank": waiting[:1], "offset": [0]}, schema=schema)
-            found = pl.concat([known, seed])
-        known = found
-        waiting = waiting.filter(~waiting.is_in(known["rank"].implode()))
-    return known
+            measured = pl.concat([offsets, seed])
+        offsets = measured
+        waiting = waiting.filter(~waiting.is_in(offsets["rank"].implode()))
+    return offsets
 
 
-def _measured(ends: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def _measured(ends: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
     """Return the offsets that follow from those that are known, and these."""
-    joined = ends.join(known, on="rank", how="left")
+    joined = ends.join(offsets, on="rank", how="left")
     true = (
         joined.drop_nulls("offset")
         .group_by("instance")
         .agg(true=(pl.col("end") - pl.col("offset")).median())
     )
-    found = (
+    medians = (
         ends.join(true, on="instance")
         .group_by("rank")
         .agg(offset=(pl.col("end") - pl.col("true")).median().round().cast(pl.Int64))
     )
-    return pl.concat([found, known.join(found, on="rank", how="anti")]).sort("rank")
+    return pl.concat([medians, offsets.join(medians, on="rank", how="anti")]).sort(
+        "rank"
+    )
 
 
-def _lines(ends: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def _lines(ends: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
     """Add the drift of each rank, where it can be seen."""
-    found = known.with_columns(drift=pl.lit(0.0), since=pl.lit(0, pl.Int64))
+    lines = offsets.with_columns(drift=pl.lit(0.0), since=pl.lit(0, pl.Int64))
     for _ in range(_REFINED):
-        found = _refitted(ends, found)
-    scatter = _residuals(ends, found)
+        lines = _refitted(ends, lines)
+    scatter = _residuals(ends, lines)
     error = _MAD * _OF_MEDIAN * pl.col("off").abs().median() / pl.len().sqrt()
     errors = scatter.group_by("rank").agg(error=error, ends=pl.len())
-    return found.join(errors, on="rank", how="left")
+    return lines.join(errors, on="rank", how="left")
 
 
-def _residuals(ends: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def _residuals(ends: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     """Return the residual of each end on the common clock: ``off``."""
-    moved = on_one_clock(ends.with_columns(seen="end"), found)
+    moved = on_one_clock(ends.with_columns(seen="end"), lines)
     return moved.with_columns(
         off=pl.col("end") - pl.col("end").median().over("instance")
     )
 
 
-def _refitted(ends: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def _refitted(ends: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     """Fit offset and drift of each rank again, against the median of the others.
 
     The drift is the difference of the medians of the last and the first third.
     """
-    off = _residuals(ends, found).with_columns(
+    off = _residuals(ends, lines).with_columns(
         third=(3 * pl.col("seen").rank("ordinal").over("rank") - 3)
         // pl.len().over("rank")
     )
@@ -184,7 +186,7 @@ def _refitted(ends: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         & (slope.abs() < 2 * CLOCK_DRIFT)
     )
     fits = fits.with_columns(more=pl.when(believed).then(slope).otherwise(0.0))
-    joined = found.join(fits, on="rank", how="left")
+    joined = lines.join(fits, on="rank", how="left")
     # The line is kept at the middle of the rank's window.
     middle = pl.col("middle").round().cast(pl.Int64)
     moved = pl.col("offset") + pl.col("drift") * (middle - pl.col("since"))

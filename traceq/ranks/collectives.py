@@ -83,18 +83,18 @@ def collectives(trace: Trace) -> pl.DataFrame:
     if not mine.height:
         return _through_host(trace)
     compute = work.filter(~_COMM)
-    found = _named(described(trace, mine))
-    found = found.with_columns(
+    rows = _named(described(trace, mine))
+    rows = rows.with_columns(
         start="ts",
         end=END,
         launched=trace.runtime["ts"].gather(mine["launch"]),
     ).sort("start", "end", maintain_order=True)
     launches = _launches(trace, compute)
-    found = _with_ready(found, launches)
-    found = _with_held(trace, found, launches)
-    own = disjoint(found.select("start", "end").with_row_index("row")).sort("row")
+    rows = _with_ready(rows, launches)
+    rows = _with_held(trace, rows, launches)
+    own = disjoint(rows.select("start", "end").with_row_index("row")).sort("row")
     alone = own["end"] - own["start"] - overlap(own, spans(compute))
-    return _shaped(found.with_columns(exposed=alone))
+    return _shaped(rows.with_columns(exposed=alone))
 
 
 def _named(rows: pl.DataFrame) -> pl.DataFrame:
@@ -144,11 +144,9 @@ def _launches(trace: Trace, compute: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_ready(found: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+def _with_ready(rows: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Add when the collective could begin: launched, and what was before it done."""
-    at = found.with_row_index("row").with_columns(
-        asked=pl.coalesce("launched", "start")
-    )
+    at = rows.with_row_index("row").with_columns(asked=pl.coalesce("launched", "start"))
     before = asof(
         at.select("row", "asked"),
         launches.select("done", before="launched"),
@@ -159,18 +157,18 @@ def _with_ready(found: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
         pl.col("launched"), pl.lit(before["done"]).fill_null(pl.col("launched"))
     )
     # Without its launch only its start is known.
-    return found.with_columns(
+    return rows.with_columns(
         ready=pl.min_horizontal(ready.fill_null(pl.col("start")), "start")
     )
 
 
 def _with_held(
-    trace: Trace, found: pl.DataFrame, launches: pl.DataFrame
+    trace: Trace, collectives_of_rank: pl.DataFrame, launches: pl.DataFrame
 ) -> pl.DataFrame:
     """Add since when the rank was held by each collective."""
     if not launches.height:
-        return found.with_columns(held=pl.lit(None, pl.Int64))
-    rows = found.select("ready", "start", "end").with_row_index("row")
+        return collectives_of_rank.with_columns(held=pl.lit(None, pl.Int64))
+    rows = collectives_of_rank.select("ready", "start", "end").with_row_index("row")
     begun = launches.sort("start").with_columns(reach=pl.col("end").cum_max())
     # Work that begins at the moment a collective ends comes after it.
     rows = asof(rows, begun.select("reach", begun=pl.col("start") + 1), "end", "begun")
@@ -203,7 +201,7 @@ def _with_held(
     held = rows.select(
         pl.when(since < pl.col("end")).then(since).alias("held")
     ).to_series()
-    return found.with_columns(held)
+    return collectives_of_rank.with_columns(held)
 
 
 def host_compute(trace: Trace) -> pl.DataFrame:
@@ -218,12 +216,12 @@ def _through_host(trace: Trace) -> pl.DataFrame:
     The program waits for each of them when it computes nothing any more: backward goes
     on while its first gradients are reduced.
     """
-    found = host_collectives(trace)
+    rows = host_collectives(trace)
     kinds = [
         pl.when(pl.col("collective").str.contains(pattern)).then(pl.lit(kind))
         for pattern, kind in _KINDS
     ]
-    named = found.with_columns(kind=pl.coalesce(*kinds, pl.col("collective")))
+    named = rows.with_columns(kind=pl.coalesce(*kinds, pl.col("collective")))
     return _shaped(
         _with_peers(trace, named)
         .sort("start", "end")
@@ -263,19 +261,19 @@ def _with_peers(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         op=text("name").replace_strict(_PEER_OPS),
         peer=values.list.get(_PEER, null_on_oob=True).cast(pl.Int64, strict=False),
     )
-    found = asof(rows, calls, "start", "ts", by="thread")
+    joined = asof(rows, calls, "start", "ts", by="thread")
     inside = (pl.col("start") < pl.col("until")) & (pl.col("kind") == pl.col("op"))
     peer = pl.when(known(inside)).then("peer")
-    return found.with_columns(
+    return joined.with_columns(
         source=pl.when(pl.col("kind") == "recv").then(peer),
         destination=pl.when(pl.col("kind") == "send").then(peer),
     )
 
 
-def _shaped(found: pl.DataFrame) -> pl.DataFrame:
+def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
     missing = [
         pl.lit(None, dtype).alias(name)
         for name, dtype in COLLECTIVES.items()
-        if name not in found.columns
+        if name not in rows.columns
     ]
-    return found.with_columns(missing).select(list(COLLECTIVES)).cast(COLLECTIVES)
+    return rows.with_columns(missing).select(list(COLLECTIVES)).cast(COLLECTIVES)

@@ -38,13 +38,13 @@ class WhatIfs:
     def __init__(self, job: Job, compared: pl.DataFrame) -> None:
         """Put the job in order, and run it as it was, and with all at the median."""
         self.job, self.compared = job, compared
-        self.replay: JobReplay = job_replay(job.meetings, job.found)
+        self.replay: JobReplay = job_replay(job.meetings, job.collectives)
         self.own, self.issue = (
             job.meetings[column].cast(pl.Float64).to_list()
             for column in ("own", "issue")
         )
-        self.transfers = job.found["transfer"].cast(pl.Float64).to_list()
-        self.usual = job.found["usual"].cast(pl.Float64).to_list()
+        self.transfers = job.collectives["transfer"].cast(pl.Float64).to_list()
+        self.usual = job.collectives["usual"].cast(pl.Float64).to_list()
         self.took = self.replay.run(self.own, self.issue, self.transfers)
         every = compared.with_columns(target=IDEAL)
         ideal = self._took(every, self.usual)

@@ -21,6 +21,7 @@ from traceq.common.expressions import text
 from traceq.errors import InputError
 from traceq.graph.devices import busiest_device
 from traceq.inputs.load_trace import load
+from traceq.inputs.options import LoadOptions
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
@@ -29,10 +30,11 @@ from traceq.ranks.collectives import COLLECTIVES, collectives
 from traceq.ranks.timeline import MEETINGS, meetings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from traceq.model.trace import Trace
 
+_DEFAULT = LoadOptions()
 VERSION = 1
 LARGEST = 256_000
 """Bytes that no digest exceeds."""
@@ -98,69 +100,72 @@ class Digest:
     @cached_property
     def rank(self) -> dict[str, Any]:
         """Facts about the rank: path, rank, world_size, device, start_ns, …."""
-        known: dict[str, Any] = orjson.loads(self._rows[_RANK])
-        if known["version"] != VERSION:
+        facts: dict[str, Any] = orjson.loads(self._rows[_RANK])
+        if facts["version"] != VERSION:
             msg = (
-                f"the digest of {known['path']} has version {known['version']}, and"
+                f"the digest of {facts['path']} has version {facts['version']}, and"
                 f" this traceq reads {VERSION}: make it again"
             )
             raise InputError(msg)
-        return known
+        return facts
 
     def table(self, name: str) -> pl.DataFrame:
         """Return one of TABLES."""
         return pl.read_ipc_stream(self._rows[name])
 
 
-def digest_of(  # noqa: PLR0913, PLR0917 - a task's arguments have no names
+def digest_of(
     path: str,
     rank: int | None = None,
-    own: Collection[str] = (),
-    findings: bool = True,  # noqa: FBT001, FBT002
-    cache: bool = True,  # noqa: FBT001, FBT002
+    options: LoadOptions = _DEFAULT,
+    findings: bool = True,  # noqa: FBT001, FBT002 - a task's arguments have no names
     name: str = "",
-    steps_by: str = "",
 ) -> bytes:
     """Read one trace and return its digest, an Arrow file.
 
-    Of a run folder it is the trace of one ``rank``. ``name`` is what the user calls it,
-    wherever it is read; ``steps_by`` is as of ``load``. Raises ``InputError`` for a
-    file that is no trace.
+    Of a run folder it is the trace of one ``rank``. ``name`` is the path as the user
+    typed it, wherever it is read. Raises ``InputError`` for a file that is no trace.
     """
-    trace = load(path, rank=rank, own=own, steps_by=steps_by, cache=cache)
+    trace = load(
+        path,
+        rank=rank,
+        own=options.own_code,
+        steps_by=options.steps_by,
+        cache=options.use_cache,
+    )
     return make_digest(trace, findings=findings, name=name)
 
 
 def make_digest(trace: Trace, *, findings: bool = True, name: str = "") -> bytes:
     """Return the digest of a trace."""
-    found = collectives(trace)
-    kept = found.head(_MOST_COLLECTIVES)
+    every = collectives(trace)
+    first = every.head(_MOST_COLLECTIVES)
     tables = {
         "steps": trace.steps.filter(~pl.col("warmup")).select(list(_STEPS)),
-        "collectives": kept,
-        "meetings": meetings(trace, kept),
+        "collectives": first,
+        "meetings": meetings(trace, first),
         "kernels": _kernels(trace),
         "findings": _findings(trace)
         if findings
         else pl.DataFrame(schema=TABLES["findings"]),
     }
-    known = _known(trace, found, kept) | ({"path": name} if name else {})
+    facts = _facts(trace, every, first) | ({"path": name} if name else {})
     limit = min(LARGEST, max(SMALLEST, int(SHARE * trace.facts.unpacked_bytes)))
     for most in _MOST_KERNELS:
-        content = encoded(known, tables | {"kernels": tables["kernels"].head(most)})
+        content = encoded(facts, tables | {"kernels": tables["kernels"].head(most)})
         if len(content) <= limit:
             return content
     # The first of many collectives; a run of them is as good as all.
     while len(content) > limit and tables["collectives"].height > 1:
         tables = _halved(tables)
-        known["collectives_kept"] = tables["collectives"].height
-        content = encoded(known, tables | {"kernels": tables["kernels"].head(0)})
+        facts["collectives_kept"] = tables["collectives"].height
+        content = encoded(facts, tables | {"kernels": tables["kernels"].head(0)})
     return content
 
 
-def encoded(known: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
+def encoded(facts: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> bytes:
     """Return a digest's bytes."""
-    rows = {_RANK: orjson.dumps(dict(known))} | {
+    rows = {_RANK: orjson.dumps(dict(facts))} | {
         name: _arrow(tables[name]) for name in TABLES
     }
     return _arrow(
@@ -176,15 +181,15 @@ def _arrow(frame: pl.DataFrame, *, plain: bool = False) -> bytes:
 
 
 def _halved(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    kept = tables["collectives"].height // 2
+    half = tables["collectives"].height // 2
     return {
         **tables,
-        "collectives": tables["collectives"].head(kept),
-        "meetings": tables["meetings"].filter(pl.col("collective") < kept),
+        "collectives": tables["collectives"].head(half),
+        "meetings": tables["meetings"].filter(pl.col("collective") < half),
     }
 
 
-def _known(trace: Trace, found: pl.DataFrame, kept: pl.DataFrame) -> dict[str, Any]:
+def _facts(trace: Trace, every: pl.DataFrame, first: pl.DataFrame) -> dict[str, Any]:
     facts = trace.facts
     used = trace.devices.filter("used")
     return {
@@ -201,8 +206,8 @@ def _known(trace: Trace, found: pl.DataFrame, kept: pl.DataFrame) -> dict[str, A
         "device": used["name"][0] if used.height else "",
         "step_ns": trace.step_ns,
         "damage": list(facts.damage),
-        "collectives": found.height,
-        "collectives_kept": kept.height,
+        "collectives": every.height,
+        "collectives_kept": first.height,
     }
 
 

@@ -37,7 +37,7 @@ def experts(job: Job) -> Experts | None:
             balancedness=pl.col("tokens").mean() / pl.col("tokens").max(),
             rank=pl.col("rank").sort_by("tokens").last(),
         )
-        .join(job.found.select("instance", "place", "last"), on="instance")
+        .join(job.collectives.select("instance", "place", "last"), on="instance")
     )
     layers = (
         by_instance.sort("last")

@@ -31,10 +31,10 @@ def lint_job(name: str, job: Analysis, rules: Rules, config: Config) -> Report:
     recording = Recording(name)
     ran = run(ready, Views(recording, job=job))
     allows = allows_by_code(config.allow, rules)
-    kept, allowed = suppress(ran.findings, allows, recording)
+    findings, allowed = suppress(ran.findings, allows, recording)
     step = job.whatifs.took / job.steps
-    shown = [_weighed(one, step) for one in kept]
-    dear = [one for one in shown if one.saves_ns >= config.min_cost_us * 1000]
+    weighed = [_weighed(one, step) for one in findings]
+    dear = [one for one in weighed if one.saves_ns >= config.min_cost_us * 1000]
     outcome = Outcome(
         name=name,
         facts=None,
@@ -43,7 +43,7 @@ def lint_job(name: str, job: Analysis, rules: Rules, config: Config) -> Report:
         step_ns=round(step),
         findings=tuple(sorted(dear, key=worst_first)),
         together=(),
-        below_min_cost=len(shown) - len(dear),
+        below_min_cost=len(weighed) - len(dear),
         skipped=ran.skipped,
         crashed=ran.crashed,
         allowed=tuple(allowed),

@@ -13,8 +13,10 @@ from traceq.ranks.executors.tasks import Failed, Task, run_all
 from traceq.ranks.job import Unread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from traceq.inputs.options import LoadOptions
 
 # Below this many unpacked bytes of traces, processes take longer to start than to read.
 _SMALL = 100_000_000
@@ -35,21 +37,18 @@ class InProcess(Executor):
 
 def digest_tasks(
     traces: Sequence[tuple[Path, int | None]],
-    own: Collection[str] = (),
-    steps_by: str = "",
+    options: LoadOptions,
     *,
     findings: bool = True,
-    cache: bool = True,
 ) -> list[Task]:
     """Return a task for each trace, or rank of a run folder.
 
     A process elsewhere has another working directory, and fetches URLs itself.
     """
-    whose = tuple(sorted(own))
     return [
         Task(
             str(path) if rank is None else f"{path}, rank {rank}",
-            (_anywhere(path), rank, whose, findings, cache, str(path), steps_by),
+            (_anywhere(path), rank, options, findings, str(path)),
             unpacked_size(path),
         )
         for path, rank in traces
@@ -75,7 +74,7 @@ def gather(
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[Digest], list[Unread]]:
     """Return the digests, in the order of the tasks, and what could not be read."""
-    found = run_all(executor, digest_of, tasks, progress)
-    digests = [Digest(one) for one in found if isinstance(one, bytes)]
-    unread = [Unread(one.name, one.why) for one in found if isinstance(one, Failed)]
+    results = run_all(executor, digest_of, tasks, progress)
+    digests = [Digest(one) for one in results if isinstance(one, bytes)]
+    unread = [Unread(one.name, one.why) for one in results if isinstance(one, Failed)]
     return digests, unread

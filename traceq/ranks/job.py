@@ -51,14 +51,14 @@ class Job:
     cells: pl.DataFrame
     """The ranks' parts of collectives: COLLECTIVES, ``rank``, ``instance``, ``wait``,
     ``sending`` and ``waited_exposed``; only of collectives that others took part in."""
-    found: pl.DataFrame
+    collectives: pl.DataFrame
     """The collectives, as ``waiting.instances`` returns them, with their slots."""
     meetings: pl.DataFrame
     """The meetings of all ranks, with their own time and stretch."""
     matched_by: Mapping[str, int]
     unmatched: int
     """Number of parts of collectives without any other known participant."""
-    said: tuple[str, ...]
+    notices: tuple[str, ...]
     """Sentences on what is missing, differs or could not be done."""
     digests: tuple[Digest, ...] = field(repr=False, default=())
     """By row of the rank."""
@@ -77,15 +77,15 @@ class Job:
     @property
     def measured_step_ns(self) -> int | None:
         """The median of what a step takes without the profiler, if all ranks know."""
-        known = [digest.rank["step_ns"] for digest in self.digests]
-        return round(middle(known)) if known and all(known) else None
+        times = [digest.rank["step_ns"] for digest in self.digests]
+        return round(middle(times)) if times and all(times) else None
 
     @property
     def window_ns(self) -> int:
         """From the end of the first collective to the end of the last one."""
-        if not self.found.height:
+        if not self.collectives.height:
             return 0
-        ends = self.found["end"]
+        ends = self.collectives["end"]
         return highest(ends) - lowest(ends)
 
     @property
@@ -96,7 +96,7 @@ class Job:
         """
         if not self.window_ns:
             return self.cells
-        first = self.found.filter(pl.col("end") == pl.col("end").min())
+        first = self.collectives.filter(pl.col("end") == pl.col("end").min())
         return self.cells.join(first, on="instance", how="anti")
 
 
@@ -111,12 +111,12 @@ def jobs_of(digests: Iterable[Digest]) -> list[list[Digest]]:
     )
     unnumbered = 0
     for digest in digests:
-        known = digest.rank
-        number = known["rank"]
+        facts = digest.rank
+        number = facts["rank"]
         if number is None:
             unnumbered += 1
             number = _UNNUMBERED + unnumbered
-        by_world[known["world_size"]][number].append(digest)
+        by_world[facts["world_size"]][number].append(digest)
     jobs: list[list[Digest]] = []
     for ranks in by_world.values():
         times = max(map(len, ranks.values()))
@@ -148,13 +148,13 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         raise UsageError(msg)
     ranks = _ranks(mine)
     cells = _cells(mine, ranks)
-    found = matched(cells)
-    clock = clocks(found.cells)
+    matches = matched(cells)
+    clock = clocks(matches.cells)
     if _shares_clock(ranks):
         clock = clock.with_columns(
             offset=pl.lit(0, pl.Int64), drift=pl.lit(0.0), error=pl.lit(0.0)
         )
-    aligned = on_one_clock(found.cells, clock)
+    aligned = on_one_clock(matches.cells, clock)
     together = instances(aligned)
     misfits = impossible(together, _TOLERATED)
     if len(misfits):
@@ -171,11 +171,11 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         waited,
         slotted,
         meetings,
-        found.by,
+        matches.by,
         aligned["instance"].null_count(),
         (
-            *_said(mine, others, unread, ranks),
-            *_said_of_matches(found, len(misfits), together.height, ranks),
+            *_notices(mine, others, unread, ranks),
+            *_notices_on_matches(matches, len(misfits), together.height, ranks),
             *_said_of_others(meetings, ranks),
         ),
         tuple(mine),
@@ -198,18 +198,18 @@ def _renumbered(cells: pl.DataFrame) -> pl.DataFrame:
 def _ranks(mine: Sequence[Digest]) -> pl.DataFrame:
     rows = []
     for at, digest in enumerate(mine):
-        known, steps = digest.rank, digest.table("steps")
+        facts, steps = digest.rank, digest.table("steps")
         length = (steps["end"] - steps["start"]).median() if steps.height else None
         rows.append(
             {
                 "rank": at,
-                "number": known["rank"] if known["rank"] is not None else at,
-                "path": known["path"],
-                "machine": known["machine"],
-                "device": known["device"],
-                "start_ns": known["start_ns"],
-                "collectives": known["collectives"],
-                "kept": known["collectives_kept"],
+                "number": facts["rank"] if facts["rank"] is not None else at,
+                "path": facts["path"],
+                "machine": facts["machine"],
+                "device": facts["device"],
+                "start_ns": facts["start_ns"],
+                "collectives": facts["collectives"],
+                "kept": facts["collectives_kept"],
                 "steps": steps.height,
                 "step_ns": length,
             }
@@ -242,8 +242,8 @@ def _shares_clock(ranks: pl.DataFrame) -> bool:
 
 def starts(ranks: pl.DataFrame) -> list[int]:
     """Return the start of each rank's times, from the first of all ranks."""
-    known = ranks["start_ns"].drop_nulls()
-    first = lowest(known)
+    recorded = ranks["start_ns"].drop_nulls()
+    first = lowest(recorded)
     return [(start or first) - first for start in ranks["start_ns"]]
 
 
@@ -332,7 +332,7 @@ def _meetings(
     )
 
 
-def _said(
+def _notices(
     mine: Sequence[Digest],
     others: Sequence[Sequence[Digest]],
     unread: Sequence[Unread],
@@ -371,11 +371,11 @@ def _said(
         yield f"the traces of rank {_listed(damaged)} are incomplete"
 
 
-def _said_of_matches(
-    found: Matched, misfits: int, instances: int, ranks: pl.DataFrame
+def _notices_on_matches(
+    matches: Matched, misfits: int, instances: int, ranks: pl.DataFrame
 ) -> Iterable[str]:
     """Yield sentences on collectives that could not be matched."""
-    for lane, rows in found.apart:
+    for lane, rows in matches.apart:
         missing = sorted(ranks["number"].gather(list(rows)).to_list())
         yield (
             f"rank {_listed(missing)} could not be aligned with others in {lane}: the"
@@ -414,6 +414,6 @@ def _said_of_others(meetings: pl.DataFrame, ranks: pl.DataFrame) -> Iterable[str
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_LISTED]))
+    first = ", ".join(map(str, numbers[:_LISTED]))
     more = len(numbers) - _LISTED
-    return f"{shown} and {more} more" if more > 0 else shown
+    return f"{first} and {more} more" if more > 0 else first

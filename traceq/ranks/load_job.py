@@ -30,11 +30,11 @@ def is_job(path: Path) -> bool:
     try:
         if is_run(path):
             return len(ranks_of(path)) > 1
-        found = found_in(path, say=lambda _: None)
+        inside = found_in(path, say=lambda _: None)
     except TraceqError:
         return False
     # Several run folders are several runs, not the ranks of one.
-    return sum(one.trace is not None and one.trace.is_file() for one in found) > 1
+    return sum(one.trace is not None and one.trace.is_file() for one in inside) > 1
 
 
 def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:
@@ -46,8 +46,8 @@ def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | No
         if runs := several_runs(path):
             msg = f"{path} has {len(runs)} runs in it: give one, as {runs[-1]}"
             raise UsageError(msg)
-    found = traces(here, cache=cache)[0] if here else []
-    ranks = [(path, rank) for path in found for rank in ranks_of(path)]
+    local = traces(here, cache=cache)[0] if here else []
+    ranks = [(path, rank) for path in local for rank in ranks_of(path)]
     return ranks + [(path, None) for path in remote]
 
 
@@ -60,13 +60,7 @@ def analysed(
 ) -> Analysis:
     """Read the ranks that paths have, here or on a cluster, and analyse their job."""
     ranks = ranks_in(paths, cache=options.use_cache)
-    tasks = digest_tasks(
-        ranks,
-        options.own_code,
-        options.steps_by,
-        findings=findings,
-        cache=options.use_cache,
-    )
+    tasks = digest_tasks(ranks, options, findings=findings)
     engine = connect(on) if on else local_executor(tasks)
     with engine as executor, counting("ranks") as progress:
         digests, unread = gather(tasks, executor, progress)
@@ -75,11 +69,11 @@ def analysed(
 
 def analysed_job(path: Path, options: LoadOptions) -> Analysis:
     """Return the one job of a folder; refuse traces that have nothing in common."""
-    found = analysed([path], options)
-    if not found.job.found.height:
+    analysis = analysed([path], options)
+    if not analysis.job.collectives.height:
         msg = (
-            f"{path} has {found.job.ranks.height} traces without a collective that two"
-            " of them recorded: give one of them, or the ranks of one job"
+            f"{path} has {analysis.job.ranks.height} traces without a collective that"
+            " two of them recorded: give one of them, or the ranks of one job"
         )
         raise InputError(msg)
-    return found
+    return analysis

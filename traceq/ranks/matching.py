@@ -93,12 +93,12 @@ def matched(cells: pl.DataFrame) -> Matched:
             numbered.select("cell"), on="cell", how="anti"
         )
     )
-    known = pl.concat([identified, numbered, stepped], how="vertical")
-    rest = rows.join(known.select("cell"), on="cell", how="anti")
+    with_key = pl.concat([identified, numbered, stepped], how="vertical")
+    rest = rows.join(with_key.select("cell"), on="cell", how="anti")
     ordered, apart = _by_order(rest)
     keyed = pl.concat(
         [
-            known.select("cell", _KEY),
+            with_key.select("cell", _KEY),
             ordered,
         ]
     )
@@ -145,9 +145,9 @@ def _repeated(prefix: str, *columns: str) -> pl.Expr:
 
 def _with_instances(cells: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
     """Give the collectives of several ranks numbers, by their first start."""
-    found = cells.join(keyed, on="cell", how="left", maintain_order="left")
+    joined = cells.join(keyed, on="cell", how="left", maintain_order="left")
     instances = (
-        found.drop_nulls(_KEY)
+        joined.drop_nulls(_KEY)
         .group_by(_KEY)
         .agg(ranks=pl.col("rank").n_unique(), first=pl.col("start").min())
         .filter(pl.col("ranks") > 1)
@@ -155,7 +155,7 @@ def _with_instances(cells: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
         .select(_KEY)
         .with_row_index("instance")
     )
-    return found.join(instances, on=_KEY, how="left", maintain_order="left").drop(_KEY)
+    return joined.join(instances, on=_KEY, how="left", maintain_order="left").drop(_KEY)
 
 
 def _by_order(
@@ -165,7 +165,7 @@ def _by_order(
     nothing = pl.DataFrame(
         schema={"cell": rows.schema["cell"], _KEY: pl.String(), "rank": pl.Int64()}
     ).select("cell", _KEY)
-    found, apart = [nothing], []
+    parts, apart = [nothing], []
     for (lane,), part in rows.partition_by("lane", as_dict=True).items():
         ranked = part.sort("rank", "start", "end").with_columns(
             place=pl.int_range(pl.len()).over("rank")
@@ -175,11 +175,11 @@ def _by_order(
                 apart.append((str(lane), cluster))
                 continue
             key = pl.format("{} {} {}", pl.lit(lane), pl.lit(number), "place")
-            found.append(cluster.select("cell", key=key))
+            parts.append(cluster.select("cell", key=key))
     lanes: dict[str, list[int]] = {}
     for lane_name, rank in apart:
         lanes.setdefault(lane_name, []).append(rank)
-    return pl.concat(found), tuple((name, tuple(all_)) for name, all_ in lanes.items())
+    return pl.concat(parts), tuple((name, tuple(all_)) for name, all_ in lanes.items())
 
 
 def _clusters(rows: pl.DataFrame) -> Iterator[pl.DataFrame | int]:
@@ -209,7 +209,7 @@ def _grown(rows: pl.DataFrame, first: int) -> pl.DataFrame:
         if not shifts.height:
             break
         offsets += shifts["offset"].abs().to_list()
-        found = (
+        sizes = (
             waiting.join(shifts, on="rank", maintain_order="left")
             .with_columns(place=pl.col("place") + pl.col("shift"))
             .with_columns(pl.col("start", "end") - pl.col("offset"))
@@ -224,7 +224,7 @@ def _grown(rows: pl.DataFrame, first: int) -> pl.DataFrame:
         )
         waiting = waiting.join(shifts, on="rank", how="anti")
         # Places that the first rank did not record: others may share them.
-        more = found.select("place", "token", "step", "start", "end").unique(
+        more = sizes.select("place", "token", "step", "start", "end").unique(
             "place", keep="first", maintain_order=True
         )
         master = pl.concat([master, more.join(master, on="place", how="anti")]).sort(

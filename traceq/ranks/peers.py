@@ -17,7 +17,7 @@ IDEAL = "ideal"
 """Prefix of the columns with the peers' median."""
 
 
-def slots(found: pl.DataFrame) -> pl.DataFrame:
+def slots(cells: pl.DataFrame) -> pl.DataFrame:
     """Return instances with their ``slot``, and ``place``, the slot in any step.
 
     ``usual`` is the median transfer of the slot, or of the place if it has only one.
@@ -29,7 +29,7 @@ def slots(found: pl.DataFrame) -> pl.DataFrame:
     step = pl.col("step").cast(pl.String).fill_null("-")
     usual = pl.when(pl.len().over("slot") >= _TWO)
     return (
-        found.with_columns(likeness=likeness)
+        cells.with_columns(likeness=likeness)
         .with_columns(place=pl.concat_str("likeness", "ordinal", separator=" #"))
         .with_columns(slot=pl.concat_str("place", step, separator=" @"))
         .with_columns(
@@ -89,11 +89,11 @@ def stretches(meetings: pl.DataFrame, slotted: pl.DataFrame) -> pl.DataFrame:
         [median.over(key, "stage") for median in medians] for key in ("slot", "place")
     )
     alone = pl.len().over("slot", "stage") < _TWO
-    found = whole.with_columns(
+    rows = whole.with_columns(
         pl.when(alone).then(rough).otherwise(fine).alias(_ideal(column))
         for column, fine, rough in zip(columns, step, any_step, strict=True)
     )
-    return found.with_columns(pl.col(IDEAL) + pl.col("elsewhere")).with_columns(
+    return rows.with_columns(pl.col(IDEAL) + pl.col("elsewhere")).with_columns(
         spread=(pl.col("own") - pl.col(IDEAL)).abs().median().over("slot", "stage")
     )
 

@@ -49,12 +49,12 @@ def _pairs(job: Job) -> pl.DataFrame:
         pl.col("kind").is_in(_POINT_TO_POINT) | pl.col("destination").is_not_null()
     )
     row = dict(job.ranks.select("number", "rank").iter_rows())
-    known = sent.filter(pl.col("destination").is_not_null()).with_columns(
+    addressed = sent.filter(pl.col("destination").is_not_null()).with_columns(
         to=pl.col("destination").replace_strict(
             row, default=None, return_dtype=pl.Int64
         )
     )
-    return known.drop_nulls("to").group_by("rank", "to").agg(sends=pl.len())
+    return addressed.drop_nulls("to").group_by("rank", "to").agg(sends=pl.len())
 
 
 def _stages(job: Job) -> dict[int, int]:

@@ -69,22 +69,22 @@ class JobReplay:
         return max((moments[end] for end in self.ends), default=self.begin) - self.begin
 
 
-def job_replay(meetings: pl.DataFrame, found: pl.DataFrame) -> JobReplay:
+def job_replay(meetings: pl.DataFrame, instances: pl.DataFrame) -> JobReplay:
     """Put a job's meetings in order.
 
     The meetings are in the order of each rank, with ``rank``, ``instance`` (null if
     nobody else is known to take part), ``meeting``, ``at`` and ``launched`` on one
-    clock and ``before``, the instance before it on its stream; ``found`` are all
+    clock and ``before``, the instance before it on its stream; ``instances`` are all
     instances.
     """
-    return _Order(meetings, found).ordered()
+    return _Order(meetings, instances).ordered()
 
 
 class _Order:
     """Walks along all ranks, each until it has to wait for the others."""
 
-    def __init__(self, meetings: pl.DataFrame, found: pl.DataFrame) -> None:
-        self.count = found.height
+    def __init__(self, meetings: pl.DataFrame, instances: pl.DataFrame) -> None:
+        self.count = instances.height
         self.rows = list(
             meetings.select(
                 "instance",
@@ -100,7 +100,7 @@ class _Order:
             .group_by("rank", maintain_order=True)
         )
         self.of_rank = ranks.agg("row")["row"].to_list()
-        self.end_at: list[float] = found["end"].cast(pl.Float64).to_list()
+        self.end_at: list[float] = instances["end"].cast(pl.Float64).to_list()
         self.missing = _arrivals(meetings, self.count)
         self.fixed = [False] * self.count
         self.joins: list[tuple[int, float]] = []
@@ -148,8 +148,8 @@ class _Order:
         """
         firsts = {}
         for rank, rows in enumerate(self.of_rank):
-            known = (at for at, row in enumerate(rows) if self._is_arrival(row))
-            self.next[rank] = next(known, len(rows))
+            arrivals = (at for at, row in enumerate(rows) if self._is_arrival(row))
+            self.next[rank] = next(arrivals, len(rows))
             if self.next[rank] < len(rows):
                 firsts[rank] = self.rows[rows[self.next[rank]]][0]
         beginners = Counter(firsts.values())
@@ -231,12 +231,12 @@ class _Order:
 def _arrivals(meetings: pl.DataFrame, count: int) -> list[int]:
     """Return the number of ranks that are to arrive at each instance."""
     counts = [0] * count
-    found = (
+    arrivals = (
         meetings.filter(pl.col("meeting") == READY)
         .drop_nulls("instance")
         .group_by("instance")
         .len()
     )
-    for instance, ranks in found.iter_rows():
+    for instance, ranks in arrivals.iter_rows():
         counts[instance] = ranks
     return counts

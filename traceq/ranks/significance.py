@@ -44,19 +44,21 @@ _BLOCKS = 8
 _MOST_PLACES = 20
 
 
-def surely_late(compared: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches with ``sure`` and ``seen``, in how many steps it was tried.
 
     All of a rank are sure if what they add up to in a step is more than chance; else
     those before the same collective of each step, for which that can be said.
     """
-    known = compared.join(found.select("instance", step=_steps(found)), on="instance")
-    whole = _tested(known.with_columns(place=pl.lit("")), _RARE)
-    places = known["place"].n_unique()
-    parts = _tested(known, _RARER) if 1 < places <= _MOST_PLACES else whole
+    by_step = compared.join(
+        instances.select("instance", step=_steps(instances)), on="instance"
+    )
+    whole = _tested(by_step.with_columns(place=pl.lit("")), _RARE)
+    places = by_step["place"].n_unique()
+    parts = _tested(by_step, _RARER) if 1 < places <= _MOST_PLACES else whole
     sure = pl.any_horizontal(pl.col("sure", "sure_here").fill_null(value=False))
     return (
-        known.join(whole.select("rank", "sure"), on="rank", how="left")
+        by_step.join(whole.select("rank", "sure"), on="rank", how="left")
         .join(
             parts.select("rank", "place", sure_here="sure"),
             on=["rank", "place"],
@@ -66,21 +68,21 @@ def surely_late(compared: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
             "rank",
             "stretch",
             sure=sure,
-            seen=pl.lit(known["step"].n_unique(), pl.Int64),
+            seen=pl.lit(by_step["step"].n_unique(), pl.Int64),
         )
     )
 
 
-def _steps(found: pl.DataFrame) -> pl.Series:
+def _steps(instances: pl.DataFrame) -> pl.Series:
     """Return the step of each collective, or a piece of the window."""
-    if found["step"].null_count() < found.height:
-        return found["step"]
-    return (found["end"].rank("ordinal") - 1) * _BLOCKS // max(1, found.height)
+    if instances["step"].null_count() < instances.height:
+        return instances["step"]
+    return (instances["end"].rank("ordinal") - 1) * _BLOCKS // max(1, instances.height)
 
 
-def _tested(known: pl.DataFrame, rare: int) -> pl.DataFrame:
+def _tested(samples: pl.DataFrame, rare: int) -> pl.DataFrame:
     """Return for each ``rank`` and ``place`` whether it is surely late: ``sure``."""
-    late = known.group_by("rank", "place", "step").agg(
+    late = samples.group_by("rank", "place", "step").agg(
         late=(pl.col("own") - pl.col(IDEAL)).sum().cast(pl.Float64)
     )
     others = pl.len().over("place", "step") - 1
@@ -95,7 +97,7 @@ def _tested(known: pl.DataFrame, rare: int) -> pl.DataFrame:
             ),
         ]
     )
-    ranks = known["rank"].n_unique()
+    ranks = samples["rank"].n_unique()
     needed = {one: _needed(one, ranks, rare) for one in scored["freedom"].unique()}
     return scored.select(
         "rank",
@@ -151,9 +153,9 @@ def _errors(mean: pl.Expr, error: pl.Expr) -> pl.Expr:
 
 
 def _needed(freedom: int, ranks: int, rare: int) -> float:
-    known = list(_STUDENT)
-    if freedom < known[0]:
+    sizes = list(_STUDENT)
+    if freedom < sizes[0]:
         return float("nan")
-    enough = _STUDENT[known[bisect_right(known, freedom) - 1]][rare]
+    enough = _STUDENT[sizes[bisect_right(sizes, freedom) - 1]][rare]
     # The worst of many ranks is further off by chance.
     return max(enough, SURE_OF_MANY) if ranks >= _MANY else enough

@@ -153,7 +153,7 @@ def compare_work(job: Job, rank: int) -> Work | None:
         pl.col("time_right") / pl.col("count_right"),
     )
     both = (pl.col("count") > 0) & (pl.col("count_right") > 0)
-    found = joined.with_columns(
+    rows = joined.with_columns(
         slower=pl.when(both)
         .then((each - usually) * pl.min_horizontal("count", "count_right"))
         .otherwise(0.0),
@@ -161,23 +161,23 @@ def compare_work(job: Job, rank: int) -> Work | None:
     ).with_columns(
         more=pl.col("time") - pl.col("time_right") - pl.col("slower"),
     )
-    slower, more = found["slower"].sum(), found["more"].sum()
+    slower, more = rows["slower"].sum(), rows["more"].sum()
     by = "slower" if slower >= more else "more"
-    worst = found.sort(by, *_KEY, descending=[True, *[False] * 4]).row(0, named=True)
+    worst = rows.sort(by, *_KEY, descending=[True, *[False] * 4]).row(0, named=True)
     return Work(
         round(slower),
         round(more),
-        _weighted_median(found.drop_nulls("ratio")),
+        _weighted_median(rows.drop_nulls("ratio")),
         worst["op"],
         worst["shape"],
         worst["name"],
     )
 
 
-def _weighted_median(found: pl.DataFrame) -> float:
-    if not found.height:
+def _weighted_median(rows: pl.DataFrame) -> float:
+    if not rows.height:
         return 1.0
-    ordered = found.sort("ratio").with_columns(reached=pl.col("time").cum_sum())
+    ordered = rows.sort("ratio").with_columns(reached=pl.col("time").cum_sum())
     half = ordered["time"].sum() / 2
     return float(ordered.filter(pl.col("reached") >= half)["ratio"][0])
 
@@ -196,9 +196,9 @@ def slow_links(job: Job) -> tuple[pl.DataFrame, tuple[int, ...]]:
     The ranks are those that nearly all of the lost time has in common; none if it is
     spread over all, or other transfers of these ranks are as fast as elsewhere.
     """
-    slow = job.found.with_columns(lost=pl.col("transfer") - pl.col("usual")).filter(
-        pl.col("lost") > pl.col("usual") / 4
-    )
+    slow = job.collectives.with_columns(
+        lost=pl.col("transfer") - pl.col("usual")
+    ).filter(pl.col("lost") > pl.col("usual") / 4)
     lost = int(slow["lost"].sum())
     if not lost:
         return slow, ()
@@ -224,7 +224,7 @@ def _always(job: Job, slow: pl.DataFrame, common: pl.Series) -> bool:
         .filter(pl.col("rank") == len(common))
     )
     mine = slow.join(theirs, on="instance", how="semi")
-    alike = job.found.join(theirs, on="instance", how="semi").join(
+    alike = job.collectives.join(theirs, on="instance", how="semi").join(
         mine, on="place", how="semi"
     )
     return mine.height >= EXPLAINED * alike.height

@@ -67,7 +67,7 @@ _MOST_PLACES = 500
 def meetings(trace: Trace, collectives: pl.DataFrame) -> pl.DataFrame:
     """Return the meetings of a rank in order, with its own time before each."""
     rows = collectives.with_row_index("collective")
-    found = pl.concat(
+    every = pl.concat(
         [
             rows.select("collective", pl.lit(READY).alias("meeting"), at="ready"),
             rows.filter(pl.col("held").is_not_null()).select(
@@ -76,16 +76,16 @@ def meetings(trace: Trace, collectives: pl.DataFrame) -> pl.DataFrame:
         ]
     ).sort("at", "meeting", "collective", maintain_order=True)
     held = collectives.drop_nulls("held").select(start="held", end="end")
-    parts = _parts(trace, held, found["at"])
-    places = _places(trace, held, found["at"])
-    issue = found.join(
+    parts = _parts(trace, held, every["at"])
+    places = _places(trace, held, every["at"])
+    issue = every.join(
         _issue(trace, rows).with_columns(meeting=pl.lit(READY)),
         on=["collective", "meeting"],
         how="left",
         maintain_order="left",
     ).select(pl.col("issue").fill_null(0))
     return (
-        pl.concat([found, parts, places, issue], how="horizontal")
+        pl.concat([every, parts, places, issue], how="horizontal")
         .select(list(MEETINGS))
         .cast(MEETINGS)
     )
@@ -213,7 +213,7 @@ def _threads(trace: Trace, moments: pl.Series) -> pl.Series:
     launches = trace.kernels.select(
         begins="ts", thread=trace.runtime["thread"].gather(trace.kernels["launch"])
     ).drop_nulls()
-    found = asof(
+    joined = asof(
         moments.to_frame("at").with_row_index("gap"),
         launches,
         "at",
@@ -223,4 +223,4 @@ def _threads(trace: Trace, moments: pl.Series) -> pl.Series:
     usual = launches["thread"].mode().sort()
     if not len(usual):
         usual = trace.host_ops["thread"].mode().sort()
-    return found.fill_null(usual.first() if len(usual) else 0)
+    return joined.fill_null(usual.first() if len(usual) else 0)

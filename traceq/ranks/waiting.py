@@ -45,7 +45,7 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
     received = pl.col("kind") == "recv"
     passed = received.any() & (pl.col("kind") == "send").any()
     ends, arrived = pl.col("end"), pl.col("end").filter(received)
-    found = matched.group_by("instance").agg(
+    rows = matched.group_by("instance").agg(
         pl.col("kind").mode().sort().first(),
         pl.col("lane", "token").first(),
         # A window that begins in the middle of a step counts fewer.
@@ -76,7 +76,7 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
     end = pl.max_horizontal("end", "last")
     transfer = end - pl.col("last")
     return (
-        found.with_columns(
+        rows.with_columns(
             end=end,
             transfer=transfer,
             imbalance=pl.col("bytes") / pl.col("mean_bytes"),
@@ -90,13 +90,13 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def waits(cells: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def waits(cells: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
     """Return cells of collectives with ``wait``, ``sending`` and ``waited_exposed``.
 
     The last is the part of the wait in which the GPU computed nothing, at most.
     """
     joined = cells.drop_nulls("instance").join(
-        found.select("instance", "last", "transfer"), on="instance"
+        instances.select("instance", "last", "transfer"), on="instance"
     )
     length = pl.col("end") - pl.col("start")
     wait = (pl.col("last") - pl.col("start")).clip(0, length)
@@ -107,15 +107,15 @@ def waits(cells: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def impossible(found: pl.DataFrame, tolerance: int) -> pl.Series:
+def impossible(instances: pl.DataFrame, tolerance: int) -> pl.Series:
     """Return the instances in which a rank was done before another one came."""
-    late = found.filter(pl.col("last") > pl.col("soonest") + tolerance)
+    late = instances.filter(pl.col("last") > pl.col("soonest") + tolerance)
     return late["instance"]
 
 
-def rates(found: pl.DataFrame, device: str, *, one_machine: bool) -> pl.DataFrame:
+def rates(instances: pl.DataFrame, device: str, *, one_machine: bool) -> pl.DataFrame:
     """Return the bus bandwidth by kind and size, with the link's peak in GB/s."""
-    rated = found.drop_nulls("bus_rate")
+    rated = instances.drop_nulls("bus_rate")
     peak = link_peak(device, one_machine=one_machine)
     return (
         rated.group_by("kind", "group_size", "bytes")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from traceq.common.safe_text import printable
 from traceq.common.units import share, time
 from traceq.common.words import counted
+from traceq.model.host_work import OPERATORS, UNKNOWN, host_work_name
 from traceq.report.base.text import of_function, styled
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ FILL = {
     "copying to or from the host": "░",
     "between kernels": "╌",
 }
-OPERATORS = "operators"
-UNKNOWN = "unknown"
 # A letter for each thing that the host does, so that a bar reads without colour.
 LETTERS = {
     OPERATORS: "o",
@@ -61,27 +60,6 @@ LETTERS = {
     "running operators": "o",
     "running Python": "p",
 }
-# Phrases for what the GPU waits for, where the kind itself does not fit.
-_WAITED_FOR = {
-    OPERATORS: "operator dispatch",
-    "loading kernels": "kernel loading",
-    "launches": "kernel launches",
-    "Python": "Python code",
-    "Python with its libraries": "Python code and the libraries it calls",
-    "Python of libraries": "Python code of libraries",
-    "module calls": "nn.Module call overhead",
-    "Python of the optimizer": "Python code of the optimizer",
-    "autograd engine": "the autograd engine",
-    "loading data": "data loading",
-    "compiling": "compilation",
-    "capturing CUDA graphs": "CUDA graph capture",
-    "waiting for the GPU": "synchronization",
-    "copies that block": "blocking copies",
-    "waiting for locks and I/O": "locks and I/O",
-    "allocating memory": "memory allocation",
-    "communicating through the host": "communication through the host",
-    UNKNOWN: "unknown host work",
-}
 _IDLE = "·"
 _OTHERS = "x"
 _GLYPHS = FILL | LETTERS
@@ -103,8 +81,8 @@ def sentence(bound: Bound) -> str:
 
     It is "likely" where the recording allows the other answer too.
     """
-    found = bound.bottleneck
-    if found is None:
+    cause = bound.bottleneck
+    if cause is None:
         return NO_GPU
     likely = "" if bound.sure else "likely "
     whole = "the step" if bound.stepped else "the trace"
@@ -133,7 +111,7 @@ def entry(largest: Entry, part: str = "") -> str:
         note = counted(round(largest.calls), "op")
     figures = ", ".join(filter(None, (note, part)))
     details = "; ".join(filter(None, (figures, _largest_line(largest))))
-    phrase = _WAITED_FOR.get(kind, kind)
+    phrase = host_work_name(kind)
     return f"{phrase} ({details})" if details else phrase
 
 
@@ -150,37 +128,39 @@ def _largest_line(largest: Entry) -> str:
 
 def by_step(bound: Bound) -> str:
     """Return the GPU's wait for the host in each of several steps."""
-    found = bound.bottleneck
-    if found is None or len(found.step_rows) < 2 or not found.idle_ns:  # noqa: PLR2004 - one is the whole
+    causes = bound.bottleneck
+    if causes is None or len(causes.step_rows) < 2 or not causes.idle_ns:  # noqa: PLR2004 - one is the whole
         return ""
     parts = [
         f"{share(idle, busy + idle)} of #{step}"
-        for step, busy, idle in found.step_rows[:_MOST_STEPS]
+        for step, busy, idle in causes.step_rows[:_MOST_STEPS]
     ]
-    more = ", …" if len(found.step_rows) > _MOST_STEPS else ""
+    more = ", …" if len(causes.step_rows) > _MOST_STEPS else ""
     return f"the GPU idles {', '.join(parts)}{more}, {source(bound)}"
 
 
 def bar(bound: Bound) -> str:
     """Draw the time of a step by cause, the GPU's work first, and name the parts."""
-    found = bound.bottleneck
-    if found is None or not found.step_ns:
+    causes = bound.bottleneck
+    if causes is None or not causes.step_ns:
         return ""
     rows = parts(bound)
-    least = _WORTH_NAMING * found.step_ns
-    shown = [
-        (_GLYPHS.get(cause, _IDLE), cause_name(cause), ns)
+    least = _WORTH_NAMING * causes.step_ns
+    drawn_parts = [
+        (_GLYPHS.get(cause, _IDLE), printable(host_work_name(cause)), ns)
         for cause, ns in rows
         if ns >= least
     ]
     others = sum(ns for _, ns in rows if ns < least)
     if others >= least:
-        shown.append((_OTHERS, "others", others))
+        drawn_parts.append((_OTHERS, "others", others))
     drawn, reached = "", 0.0
-    for glyph, _, ns in shown:
-        reached = min(1.0, reached + ns / found.step_ns)
+    for glyph, _, ns in drawn_parts:
+        reached = min(1.0, reached + ns / causes.step_ns)
         drawn += glyph * (round(reached * _BAR) - len(drawn))
-    named = [f"{glyph} {name} {share(ns, found.step_ns)}" for glyph, name, ns in shown]
+    named = [
+        f"{glyph} {name} {share(ns, causes.step_ns)}" for glyph, name, ns in drawn_parts
+    ]
     return f"{drawn.ljust(_BAR)}  {', '.join(named)}, {source(bound)}"
 
 
@@ -200,10 +180,10 @@ def parts(bound: Bound) -> list[tuple[str, float]]:
 
     What the host does while the GPU waits is by kind, if the host bounds the step.
     """
-    found = bound.bottleneck
-    if found is None:
+    causes = bound.bottleneck
+    if causes is None:
         return []
-    rows = list(found.rows)
+    rows = list(causes.rows)
     if bound.waits is not None:
         rows = [row for row in rows if row[0] in FILL]
         rows += bound.waits.kind_rows
@@ -213,25 +193,25 @@ def parts(bound: Bound) -> list[tuple[str, float]]:
 
 def bound_data(bound: Bound) -> dict[str, Any]:
     """Return the bound of a step as plain data."""
-    found = bound.bottleneck
+    causes = bound.bottleneck
     return {
         "text": sentence(bound),
-        "by": bound.by if found else None,
+        "by": bound.by if causes else None,
         "sure": bound.sure,
         "step_ns": round(bound.step_ns),
         "step_from": bound.step_from,
         "recorded_step_ns": round(bound.recorded_step_ns),
         "gpu_busy": bound.gpu_busy,
         "gpu_idle": bound.gpu_idle,
-        "causes": [{"cause": cause, "ns": round(ns)} for cause, ns in found.rows]
-        if found
+        "causes": [{"cause": cause, "ns": round(ns)} for cause, ns in causes.rows]
+        if causes
         else [],
         "waits": waits_data(bound.waits) if bound.waits else None,
         "steps": [
             {"step": step, "busy_ns": round(busy), "idle_ns": round(idle)}
-            for step, busy, idle in found.step_rows
+            for step, busy, idle in causes.step_rows
         ]
-        if found
+        if causes
         else [],
     }
 

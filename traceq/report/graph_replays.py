@@ -10,27 +10,27 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import Replayed
 
 
-def sentence(found: Replayed) -> str:
+def sentence(ran: Replayed) -> str:
     """Return the share of replayed kernels with their captured op, or how to get it.
 
     >>> from traceq.model.lint_report import Replayed
     >>> print(sentence(Replayed(kernels=9, mapped=8, certain=7, captures=True)))
     8 of 9 replayed kernels are mapped to the ops of their capture, 7 for certain
     """
-    if not found.mapped:
+    if not ran.mapped:
         why = (
             "no capture at hand fits the graphs"
-            if found.captures
+            if ran.captures
             else "the capture is not at hand"
         )
         return (
-            f"{counted(found.kernels, 'kernel')} replayed in CUDA graphs without known"
+            f"{counted(ran.kernels, 'kernel')} replayed in CUDA graphs without known"
             f" ops: {why}; give a trace of it with --capture FILE, or record with"
             " traceq collect"
         )
     text = (
-        f"{found.mapped:,} of {found.kernels:,} replayed kernels are mapped to the ops"
+        f"{ran.mapped:,} of {ran.kernels:,} replayed kernels are mapped to the ops"
         " of their capture"
     )
-    sure = found.certain == found.mapped
-    return text if sure else f"{text}, {found.certain:,} for certain"
+    sure = ran.certain == ran.mapped
+    return text if sure else f"{text}, {ran.certain:,} for certain"

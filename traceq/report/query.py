@@ -69,8 +69,8 @@ def _csv_cell(value: object) -> str | None:
 
 def render_json(frame: pl.DataFrame) -> str:
     """Return a frame as a list of objects."""
-    found = _json(frame.to_dicts(), orjson.OPT_INDENT_2)
-    return plain_json(found) + "\n"
+    content = _json(frame.to_dicts(), orjson.OPT_INDENT_2)
+    return plain_json(content) + "\n"
 
 
 def _json(value: object, option: int | None = None) -> str:

@@ -95,7 +95,7 @@ def csv(shown: Shown) -> str:
 
 def json(shown: Shown) -> str:
     """Return one object; ``version`` is that of its fields, times are nanoseconds."""
-    found = {
+    content = {
         "version": VERSION,
         "traceq": __version__,
         "by": shown.by,
@@ -111,11 +111,11 @@ def json(shown: Shown) -> str:
         ],
         "compared": [_compared_data(one) for one in shown.compared],
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
-def _rows(found: Regions, shown: Shown) -> pl.DataFrame:
-    table = by_path(found, instances=shown.instances)
+def _rows(regions: Regions, shown: Shown) -> pl.DataFrame:
+    table = by_path(regions, instances=shown.instances)
     return table.select(
         "path",
         "calls",
@@ -137,13 +137,13 @@ def _compared_data(one: Compared) -> dict[str, Any]:
         "names": one.names,
         **{
             figure: {
-                "median_ns": [found.before, found.after],
-                "calls": found.calls,
-                "ratio": found.ratio,
-                "chance": found.chance,
-                "verdict": found.verdict,
+                "median_ns": [difference.before, difference.after],
+                "calls": difference.calls,
+                "ratio": difference.ratio,
+                "chance": difference.chance,
+                "verdict": difference.verdict,
             }
-            for figure, found in (("gpu", one.gpu), ("host", one.host))
+            for figure, difference in (("gpu", one.gpu), ("host", one.host))
         },
         "ops": _ops(one).to_dicts(),
     }
@@ -158,15 +158,15 @@ def contents(shown: Shown) -> list[Content]:
     return [*tables, *_comparison(shown)]
 
 
-def _table(name: str, found: Regions, shown: Shown) -> Content:
-    table = by_path(found, instances=shown.instances)
+def _table(name: str, regions: Regions, shown: Shown) -> Content:
+    table = by_path(regions, instances=shown.instances)
     what = "module" if shown.by == BY_MODULE else "region"
     rest = table.height - shown.top
     facts = [
         (
             "GPU",
-            f"{units.time(found.gpu_ns / found.steps)} a step, of it"
-            f" {units.share(found.placed_ns, found.gpu_ns)} launched in"
+            f"{units.time(regions.gpu_ns / regions.steps)} a step, of it"
+            f" {units.share(regions.placed_ns, regions.gpu_ns)} launched in"
             f" {'modules' if shown.by == BY_MODULE else 'regions'}",
         ),
         (
@@ -177,7 +177,7 @@ def _table(name: str, found: Regions, shown: Shown) -> Content:
     ]
     if rest > 0:
         facts.append(("left out", f"{counted(rest, what)}; --top shows more"))
-    rows = tuple(_row(row, found) for row in table.head(shown.top).to_dicts())
+    rows = tuple(_row(row, regions) for row in table.head(shown.top).to_dicts())
     return Content(
         printable(name), (), tuple(facts), (TextTable(_columns(what), rows),)
     )
@@ -201,7 +201,7 @@ def _columns(what: str) -> tuple[Column, ...]:
     )
 
 
-def _row(row: dict[str, Any], found: Regions) -> tuple[str, ...]:
+def _row(row: dict[str, Any], regions: Regions) -> tuple[str, ...]:
     calls = row["calls"]
     low, high = units.time(row["gpu_all_low"]), units.time(row["gpu_all_high"])
     return (
@@ -212,7 +212,7 @@ def _row(row: dict[str, Any], found: Regions) -> tuple[str, ...]:
         units.time(row["backward"] / calls),
         units.time(row["idle"] / calls),
         units.number(row["kernels"] / calls),
-        units.share(row["gpu_all"], found.gpu_ns),
+        units.share(row["gpu_all"], regions.gpu_ns),
         low if low == high else f"{low} to {high}",
         units.size(row["memory"] / calls),
     )
@@ -247,16 +247,16 @@ def _difference_row(one: Compared) -> tuple[str, ...]:
     )
 
 
-def _times(found: Difference) -> str:
-    return "" if found.ratio is None else f"{found.ratio:.2f}"
+def _times(difference: Difference) -> str:
+    return "" if difference.ratio is None else f"{difference.ratio:.2f}"
 
 
 def _two(one: Compared) -> Content:
     """Say in sentences how two regions differ, and list the ops that make it."""
     first, second = map(printable, one.names)
     facts = [
-        (label, f"{second} takes {_sentence(found)}")
-        for label, found in (("GPU", one.gpu), ("host", one.host))
+        (label, f"{second} takes {_sentence(difference)}")
+        for label, difference in (("GPU", one.gpu), ("host", one.host))
     ]
     columns = (
         Column("op", cut=cut_middle),
@@ -280,27 +280,27 @@ def _two(one: Compared) -> Content:
     return Content(title, (), tuple(facts), (TextTable(columns, rows),))
 
 
-def _sentence(found: Difference) -> str:
-    times = f"{_times(found)} times as long: " if found.ratio is not None else ""
-    calls = f"{found.calls[1]} and {found.calls[0]} calls"
+def _sentence(change: Difference) -> str:
+    times = f"{_times(change)} times as long: " if change.ratio is not None else ""
+    calls = f"{change.calls[1]} and {change.calls[0]} calls"
     return (
-        f"{times}{units.time(found.after)} against {units.time(found.before)} (medians"
-        f" of {calls}): {_VERDICTS[found.verdict]}"
+        f"{times}{units.time(change.after)} against {units.time(change.before)}"
+        f" (medians of {calls}): {_VERDICTS[change.verdict]}"
     )
 
 
 def _ops(one: Compared) -> pl.DataFrame:
     """Return the ops of two regions side by side, the largest difference first."""
     first, second = (
-        ops_of(found, calls) for found, calls in zip(one.of, one.calls, strict=True)
+        ops_of(regions, calls) for regions, calls in zip(one.of, one.calls, strict=True)
     )
     both = first.join(second, on="op", how="full", coalesce=True, suffix="_second")
     change = (pl.col("ns_second") - pl.col("ns")).abs()
     return both.fill_null(0).sort(change, "op", descending=[True, False])
 
 
-def compared_names(found: Sequence[Regions]) -> list[str]:
+def compared_names(regions: Sequence[Regions]) -> list[str]:
     """Return the paths that two traces have in common, the most GPU time first."""
-    first, second = (by_path(one)["path"].to_list() for one in found)
-    known = set(second)
-    return [path for path in first if path in known]
+    first, second = (by_path(one)["path"].to_list() for one in regions)
+    names = set(second)
+    return [path for path in first if path in names]

@@ -78,21 +78,21 @@ def csv(shown: Shown) -> str:
 
 def json(shown: Shown) -> str:
     """Return one object; ``version`` is that of its fields, times are ns of a step."""
-    found, peak = shown.found, shown.found.gpu.peak
+    roofline, peak = shown.found, shown.found.gpu.peak
     document: dict[str, Any] = {
         "version": VERSION,
         "traceq": __version__,
         "path": as_unicode(shown.path),
         "gpu": {
-            "name": found.gpu.name,
+            "name": roofline.gpu.name,
             "bytes_per_second": peak.bandwidth if peak else None,
             "flop_per_second": dict(peak.flops) if peak else {},
         },
-        "steps": found.steps,
+        "steps": roofline.steps,
         "step_ns": shown.step_ns,
-        "judged_ns": found.judged_ns / found.steps,
-        "not_judged_ns": found.other_ns / found.steps,
-        "transfers_and_collectives_ns": found.apart_ns / found.steps,
+        "judged_ns": roofline.judged_ns / roofline.steps,
+        "not_judged_ns": roofline.other_ns / roofline.steps,
+        "transfers_and_collectives_ns": roofline.apart_ns / roofline.steps,
         "ops": shown.ops.select(**_FIELDS).to_dicts(),
     }
     written = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
@@ -101,14 +101,14 @@ def json(shown: Shown) -> str:
 
 def content(shown: Shown) -> Content:
     """Return the words for a trace."""
-    found = shown.found
-    steps = found.steps
+    roofline = shown.found
+    steps = roofline.steps
     least = float(shown.ops["least"].sum() or 0)
     judged, other, apart = (
-        ns / steps for ns in (found.judged_ns, found.other_ns, found.apart_ns)
+        ns / steps for ns in (roofline.judged_ns, roofline.other_ns, roofline.apart_ns)
     )
     facts = [
-        ("GPU", _gpu(found)),
+        ("GPU", _gpu(roofline)),
         (
             "step",
             f"{units.time(shown.step_ns)}, kernels {_whole(judged + other, apart)}",
@@ -141,15 +141,15 @@ def _whole(kernels: float, apart: float) -> str:
     )
 
 
-def _gpu(found: Roofline) -> str:
-    peak = found.gpu.peak
+def _gpu(roofline: Roofline) -> str:
+    peak = roofline.gpu.peak
     if peak is None:
-        return f"{printable(found.gpu.name or 'not named')}: its peaks are not known"
+        return f"{printable(roofline.gpu.name or 'not named')}: its peaks are not known"
     rates = ", ".join(
         f"{dtype} {rate / TERA:,.0f}" for dtype, rate in peak.flops.items()
     )
     return (
-        f"{printable(found.gpu.name)}: {peak.bandwidth / GIGA:,.0f} GB/s, TFLOP/s:"
+        f"{printable(roofline.gpu.name)}: {peak.bandwidth / GIGA:,.0f} GB/s, TFLOP/s:"
         f" {rates} (dense)"
     )
 

@@ -31,11 +31,11 @@ def shown_command(command: Sequence[str], root: Path) -> str:
     )
 
 
-def collect_command(shown: str, options: Mapping[str, object]) -> str:
+def collect_command(command: str, options: Mapping[str, object]) -> str:
     """Return the command that recorded a run, to record it again."""
     by = options.get("steps_by")
     chosen = f" --steps-by {by}" if by in _STEPS_BY else ""
-    return f"traceq collect{chosen} -- {shown}"
+    return f"traceq collect{chosen} -- {command}"
 
 
 def _word(word: str, after: str, root: Path) -> str:

@@ -42,10 +42,10 @@ def _library_frames(trace: Written) -> pl.Series:
     """Find calls in torch and Python: they show how torch works, not the program."""
     events = trace.events
     called = events.filter(_FRAME)["name"].unique()
-    known = names.describe_frames(called)
+    frames = names.describe_frames(called)
     named = pl.any_horizontal(pl.col("module", "library").is_not_null())
-    kept = known.filter(pl.col("own") | named)["name"]
-    library = _FRAME & ~pl.col("name").is_in(kept.implode())
+    needed = frames.filter(pl.col("own") | named)["name"]
+    library = _FRAME & ~pl.col("name").is_in(needed.implode())
     return events.select(library & ~_CALLED).to_series()
 
 
@@ -83,8 +83,8 @@ def _memory_between_peaks(trace: Written) -> pl.Series:
     most = pl.col("allocated") == pl.col("allocated").max().over(groups)
     first_most = most & (most.cast(pl.Int32).cum_sum().over(groups) == 1)
     last = place == pl.len().over(groups) - 1
-    kept = window.filter((place == 0) | last | first_most)["at"]
-    return events.select(_MEMORY & ~pl.col("at").is_in(kept.implode())).to_series()
+    peaks = window.filter((place == 0) | last | first_most)["at"]
+    return events.select(_MEMORY & ~pl.col("at").is_in(peaks.implode())).to_series()
 
 
 def _idle_calls(trace: Written) -> pl.Series:
@@ -162,7 +162,7 @@ def keeping_steps(trace: Written, start: int, end: int) -> Written:
     launched_later = pl.col("correlation").is_in(later.implode()).fill_null(value=False)
     on_gpu = pl.col("category").is_in(_ON_GPU)
     around = (pl.col("phase") == "M") | pl.col("category").is_in(["Trace", ""])
-    kept = (
+    condition = (
         pl.when(around)
         .then(pl.lit(value=True))
         .when(on_gpu)
@@ -171,4 +171,4 @@ def keeping_steps(trace: Written, start: int, end: int) -> Written:
         .then(lasting)
         .otherwise(begun)
     )
-    return trace.keeping(kept.fill_null(value=True))
+    return trace.keeping(condition.fill_null(value=True))

@@ -19,19 +19,19 @@ _KEY = ("name", "ts")
 _PLACE = ("file", "line", "function", "module")
 
 
-def with_lines(written: Written, bare: pl.DataFrame, told: pl.DataFrame) -> Written:
+def with_lines(written: Written, bare: pl.DataFrame, lines: pl.DataFrame) -> Written:
     """Return a trace whose ops have a caller where only the source told their line.
 
-    ``bare`` are its ops without the lines of the source, ``told`` the same with them.
+    ``bare`` are its ops without the lines of the source, ``lines`` the same with them.
     """
     # A backward op has the line of its forward, unless compiled code runs all of it.
-    forward = told["call_line"].gather(told["forward"])
-    alone = told["forward"].is_not_null() & told["call_line"].ne_missing(forward)
+    forward = lines["call_line"].gather(lines["forward"])
+    alone = lines["forward"].is_not_null() & lines["call_line"].ne_missing(forward)
     alone &= bare["call_line"].is_null()
     moved = pl.any_horizontal(
-        alone, *(bare[key].ne_missing(told[key]) for key in _PLACE)
+        alone, *(bare[key].ne_missing(lines[key]) for key in _PLACE)
     )
-    mine = told.with_columns(moved=moved).filter(
+    mine = lines.with_columns(moved=moved).filter(
         pl.col("call_line").is_not_null(),
         pl.col("moved") | (bare["call_line"].is_null() & pl.col("forward").is_null()),
     )
@@ -39,19 +39,19 @@ def with_lines(written: Written, bare: pl.DataFrame, told: pl.DataFrame) -> Writ
         return written
     events = written.events
     is_op = pl.col("category").is_in(_OPERATORS)
-    start = events.filter(is_op)["ts"].min() - told["ts"].min()  # type: ignore[operator]
+    start = events.filter(is_op)["ts"].min() - lines["ts"].min()  # type: ignore[operator]
     callers = mine.select(
         text("name"),
         pl.col("ts") + start,
         _caller(mine, written.paths).alias("caller"),
     ).unique(_KEY, keep="none")
-    known = events.join(callers, on=_KEY, how="left", maintain_order="left")
+    joined = events.join(callers, on=_KEY, how="left", maintain_order="left")
     key = pl.concat_str(pl.lit('"caller": '), "caller", pl.lit(', "pid"'))
     changed = pl.col("text").str.replace('"pid"', key, literal=True)
     rewritten = pl.when(is_op & pl.col("caller").is_not_null()).then(changed)
     return replace(
         written,
-        events=known.with_columns(text=pl.coalesce(rewritten, "text")).drop("caller"),
+        events=joined.with_columns(text=pl.coalesce(rewritten, "text")).drop("caller"),
     )
 
 

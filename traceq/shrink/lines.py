@@ -24,37 +24,37 @@ def needed_lines(lines: Sequence[str], rules: Rules, config: Config) -> list[str
     A log may hold anything, so that only what a rule has read is known to be needed.
     """
 
-    def found(texts: Sequence[str]) -> tuple[Expected, ...]:
+    def expectation(texts: Sequence[str]) -> tuple[Expected, ...]:
         recording = Recording("log", log=log_lines("\n".join(texts)))
         (outcome,) = lint([recording], rules, config, brief=True).outcomes
         return expected(map(without_quotes, outcome.findings))
 
-    wanted = found(lines)
-    kept = _fewest(lines, lambda fewer: found(fewer) == wanted)
-    for at, line in enumerate(kept):
-        before, after = kept[:at], kept[at + 1 :]
+    wanted = expectation(lines)
+    needed = _fewest(lines, lambda fewer: expectation(fewer) == wanted)
+    for at, line in enumerate(needed):
+        before, after = needed[:at], needed[at + 1 :]
 
         def same(words: Sequence[str]) -> bool:
-            return found([*before, " ".join(words), *after]) == wanted  # noqa: B023 - called before the next
+            return expectation([*before, " ".join(words), *after]) == wanted  # noqa: B023 - called before the next
 
-        kept[at] = " ".join(_fewest(line.split(), same))
-    return kept
+        needed[at] = " ".join(_fewest(line.split(), same))
+    return needed
 
 
 def _fewest(entries: Sequence[str], same: Callable[[Sequence[str]], bool]) -> list[str]:
     """Return the fewest entries with which all is the same: halves first, then less."""
-    kept = list(entries)
+    fewest = list(entries)
     before = -1
-    while before != len(kept):
-        before = len(kept)
-        size = len(kept)
+    while before != len(fewest):
+        before = len(fewest)
+        size = len(fewest)
         while size:
             at = 0
-            while at < len(kept):
-                fewer = kept[:at] + kept[at + size :]
+            while at < len(fewest):
+                fewer = fewest[:at] + fewest[at + size :]
                 if same(fewer):
-                    kept = fewer
+                    fewest = fewer
                 else:
                     at += size
             size //= 2
-    return kept
+    return fewest

@@ -147,8 +147,8 @@ class Probe:
 
 def without_quotes(finding: Finding) -> Finding:
     """Return a finding without the lines of a log that it quotes: words may go."""
-    kept = tuple(one for one in finding.evidence if one.label != _QUOTE)
-    return replace(finding, evidence=kept)
+    evidence = tuple(one for one in finding.evidence if one.label != _QUOTE)
+    return replace(finding, evidence=evidence)
 
 
 def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:

@@ -46,7 +46,7 @@ _SINGLE = "TRC002"
 
 
 @dataclass(frozen=True)
-class Given:
+class ShrinkInput:
     """The recording to shrink: a trace, a snapshot, or both."""
 
     trace: Path | None
@@ -62,7 +62,7 @@ class Given:
     recording: Recording | None = None
     """The same as check reads it, with what else is known of the run."""
     keep_regions: bool = False
-    """Whether regions keep their texts."""
+    """True if regions keep their texts."""
 
     @property
     def name(self) -> Path | None:
@@ -101,7 +101,7 @@ class Shrunk:
 
 @dataclass(frozen=True)
 class _Clean:
-    """What is read, and the same without what may be private."""
+    """The trace as read, and without what may be private."""
 
     loaded: Trace | None
     memory: dict[int, Snapshot]
@@ -112,7 +112,7 @@ class _Clean:
 
 
 def shrink(
-    given: Given,
+    source: ShrinkInput,
     rules: Rules,
     config: Config,
     *,
@@ -125,22 +125,22 @@ def shrink(
     trace is larger than ``limit`` bytes. What is small already stays as it is. Raises
     ``UsageError`` if a finding would be lost with private data.
     """
-    clean = _read(given, config, progress)
-    lines = _log(given, clean.paths, rules, config)
-    whole = Probe(rules, config, given.step_ns)
+    clean = _read(source, config, progress)
+    lines = _log(source, clean.paths, rules, config)
+    whole = Probe(rules, config, source.step_ns)
     probe = replace(
         whole, log=None if lines is None else log_lines(lines), snapshot=clean.snapshot
     )
-    before = _before(given, clean, whole)
-    start = _without_private(given, clean, probe, before)
+    before = _before(source, clean, whole)
+    start = _without_private(source, clean, probe, before)
     if clean.written is None or clean.loaded is None:
         run = beyond(Whole(before.numbers), start.numbers, start.findings)
         return Shrunk(None, clean.snapshot, lines, start, clean.loaded, run)
     work = _Shrinking(clean.written, start, probe, limit)
     work.run()
     checked = (
-        whole.of_recording(given.recording, clean.paths, clean.regions)
-        if given.recording
+        whole.of_recording(source.recording, clean.paths, clean.regions)
+        if source.recording
         else before
     )
     small = Shrunk(
@@ -156,73 +156,77 @@ def shrink(
 
 
 def _read(
-    given: Given, config: Config, progress: Callable[[int, int], None] | None
+    source: ShrinkInput, config: Config, progress: Callable[[int, int], None] | None
 ) -> _Clean:
     """Read the files, and write them again without what may be private."""
     # Both are read twice, and must be the same both times.
     with ExitStack() as same:
-        for path in filter(None, (given.trace, given.snapshot)):
+        for path in filter(None, (source.trace, source.snapshot)):
             same.enter_context(unchanged(path))
         bare = (
-            load(given.trace, own=config.own_code, cache=False) if given.trace else None
+            load(source.trace, own=config.own_code, cache=False)
+            if source.trace
+            else None
         )
-        loaded = _with_program(bare, given, config) if bare else None
-        memory = {0: read_snapshot(given.snapshot)} if given.snapshot else {}
+        loaded = _with_program(bare, source, config) if bare else None
+        memory = {0: read_snapshot(source.snapshot)} if source.snapshot else {}
         files = {
             name for one in memory.values() for name in one.frames["file"].unique()
         }
-        keep = given.keep_regions
+        keep = source.keep_regions
         written = None
-        if given.trace:
-            written = read_written(given.trace, progress, files, keep_regions=keep)
+        if source.trace:
+            written = read_written(source.trace, progress, files, keep_regions=keep)
         if written and bare and loaded:
             written = with_lines(written, bare.ops, loaded.ops)
         paths = written.paths if written else Paths(sorted(files))
         regions = written.regions if written else Regions(paths, keep=keep)
         snapshot = None
-        if given.snapshot:
-            snapshot = clean_snapshot(given.snapshot, paths, regions)
+        if source.snapshot:
+            snapshot = clean_snapshot(source.snapshot, paths, regions)
     return _Clean(loaded, memory, written, snapshot, paths, regions)
 
 
-def _with_program(bare: Trace, given: Given, config: Config) -> Trace:
+def _with_program(bare: Trace, source: ShrinkInput, config: Config) -> Trace:
     """Return the trace with the program's source, and with what was compiled of it."""
-    loaded = with_sources(bare, given.sources)
-    if not given.compiled:
+    loaded = with_sources(bare, source.sources)
+    if not source.compiled:
         return loaded
-    owners = structs.replace(given.owners, said=frozenset(config.own_code))
-    return with_compiled_code(loaded, given.compiled, owners)
+    owners = structs.replace(source.owners, said=frozenset(config.own_code))
+    return with_compiled_code(loaded, source.compiled, owners)
 
 
-def _log(given: Given, paths: Paths, rules: Rules, config: Config) -> str | None:
+def _log(source: ShrinkInput, paths: Paths, rules: Rules, config: Config) -> str | None:
     """Return the lines of the log that rules read."""
-    if given.log is None:
+    if source.log is None:
         return None
-    texts = needed_lines(given.log["text"].to_list(), rules, config)
+    texts = needed_lines(source.log["text"].to_list(), rules, config)
     return "".join(paths.text(line) + "\n" for line in texts)
 
 
-def _before(given: Given, clean: _Clean, whole: Probe) -> Seen:
+def _before(source: ShrinkInput, clean: _Clean, whole: Probe) -> Seen:
     """Return what is found in the whole; refuse it if a rule crashes on it."""
     recording = Recording(
-        "fixture", clean.loaded, given.log, given.step_ns, clean.memory
+        "fixture", clean.loaded, source.log, source.step_ns, clean.memory
     )
     before = whole.of_recording(recording, clean.paths, clean.regions)
     if before.crashed:
         crashed = ", ".join(before.crashed)
-        msg = f"{given.name} cannot be shrunk: {crashed} crashed on it;"
+        msg = f"{source.name} cannot be shrunk: {crashed} crashed on it;"
         msg += f" {_without(before.crashed)}"
         raise UsageError(msg)
     return before
 
 
-def _without_private(given: Given, clean: _Clean, probe: Probe, before: Seen) -> Seen:
+def _without_private(
+    source: ShrinkInput, clean: _Clean, probe: Probe, before: Seen
+) -> Seen:
     """Return what is found without private data; refuse to lose a finding."""
     start = probe.of_content(clean.written.json() if clean.written else None)
     if not before.same_kinds(start):
         lost = "; ".join(before.changes(start))
-        msg = f"{given.name} cannot be shrunk: without what may be private, {lost}; "
-        msg += _advice(before, start, keep_regions=given.keep_regions)
+        msg = f"{source.name} cannot be shrunk: without what may be private, {lost}; "
+        msg += _advice(before, start, keep_regions=source.keep_regions)
         raise UsageError(msg)
     return start
 
@@ -331,8 +335,8 @@ class _Shrinking:
         for count in counts:
             if count >= windows.height:
                 return False
-            kept = windows.tail(count)
-            first, last = kept["start"][0], kept["end"][-1]
+            last_windows = windows.tail(count)
+            first, last = last_windows["start"][0], last_windows["end"][-1]
             smaller = keeping_steps(self.trace, first, last)
             seen = self.probe.of_content(smaller.json())
             if seen.same_kinds(self.seen, ignoring=_SINGLE):

@@ -13,8 +13,8 @@ from traceq.check.budgets import (
     Budget,
     Budgets,
     breaches,
+    budget_text,
     budgets_in,
-    shown,
     written,
 )
 from traceq.check.cpu import cpu_part
@@ -281,7 +281,7 @@ def _over(
         value = known[name]
         if value > limit.limits[1]:
             is_now = f"{name} {written(name, value)}"
-            text = f"{is_now}, the budget is {shown(name, limit)}"
+            text = f"{is_now}, the budget is {budget_text(name, limit)}"
             found.append((name, text))
     return found
 

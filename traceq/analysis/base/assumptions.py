@@ -26,13 +26,13 @@ from traceq.model.run import HostCost
 # true speed. `benchmarks/fit_host_costs.py` fits the costs again.
 
 # A call of a Python function, recorded with stacks.
-FRAME_COST = HostCost(400, 700)
+PYTHON_CALL_COST_NS = HostCost(400, 700)
 # A PyTorch operator. Without stacks the time inside of operators and calls is slowed
 # down as much as with them, 2.5 times, and Python between them not at all. Measured on
 # 112 recordings of 14 programs (benchmarks/options, H200, torch 2.11, 2026-11-16).
-OP_COST = HostCost(3_300, 4_800)
-# A call of the CUDA runtime or driver.
-CALL_COST = HostCost(3_000, 3_500)
+OP_DISPATCH_COST_NS = HostCost(3_300, 4_800)
+# A call of the CUDA runtime or driver, as a kernel launch.
+LAUNCH_CALL_COST_NS = HostCost(3_000, 3_500)
 
 # The same costs while the host launches nothing, such as during data loading: operators
 # are then views and other cheap ones, and the host's time beyond its events is work.
@@ -40,8 +40,8 @@ CALL_COST = HostCost(3_000, 3_500)
 # (benchmarks/options/loading.json, H200, torch 2.11, 2026-11-17). Median error of the
 # loading time: 55% without, 8% with; 31% and 22% on six held-out programs. Only the
 # measurement of `traceq collect` reveals a slower machine here.
-QUIET_FRAME_COST = HostCost(400, 850)
-QUIET_OP_COST = HostCost(350, 1_700)
+QUIET_PYTHON_CALL_COST_NS = HostCost(400, 850)
+QUIET_OP_DISPATCH_COST_NS = HostCost(350, 1_700)
 # Time that recording shapes adds per operator; from the same programs, recorded with
 # stacks alone.
 SHAPES_NS = 1_300
@@ -224,7 +224,7 @@ HOST_CHANGE = 0.01
 # Upper bound of a launch's cost, with the operators and the Python around it. Operators
 # take 26 to 46 µs for each launch as recorded with stacks in host-bound pairs of
 # benchmarks/, 9 to 15 µs without the profiler (H200, torch 2.11, 2026-11); rounded up.
-MOST_LAUNCH_NS = 50_000
+MAX_HOST_TIME_PER_LAUNCH_NS = 50_000
 
 # -- Attention, norms, matmuls: rooflines and efficiencies -----------------------------
 #

@@ -16,15 +16,15 @@ import polars as pl
 from msgspec import Struct, structs
 
 from traceq.analysis.base.assumptions import (
-    CALL_COST,
-    FRAME_COST,
+    LAUNCH_CALL_COST_NS,
     LAUNCH_LATENCY_NS,
     LEAST_BETWEEN_OPS,
     LONGEST_LAUNCH_LATENCY_NS,
-    OP_COST,
+    OP_DISPATCH_COST_NS,
     OUTSIDE_OP_NS,
-    QUIET_FRAME_COST,
-    QUIET_OP_COST,
+    PYTHON_CALL_COST_NS,
+    QUIET_OP_DISPATCH_COST_NS,
+    QUIET_PYTHON_CALL_COST_NS,
     SHAPES_NS,
     SMOOTHING_NS,
     STREAM_WAIT_NS,
@@ -51,14 +51,14 @@ _SIDES = ("start", "end")
 class HostCosts(Struct, frozen=True):
     """Costs of host events without the profiler, and the overhead of recording."""
 
-    frame: HostCost = FRAME_COST
-    op: HostCost = OP_COST
-    call: HostCost = CALL_COST
+    frame: HostCost = PYTHON_CALL_COST_NS
+    op: HostCost = OP_DISPATCH_COST_NS
+    call: HostCost = LAUNCH_CALL_COST_NS
     tolerated: float = TOLERATED_OVERHEAD
     """Time beyond this many times what its events take is the host's own work."""
-    quiet_frame: HostCost = QUIET_FRAME_COST
+    quiet_frame: HostCost = QUIET_PYTHON_CALL_COST_NS
     """A frame where nothing is asked of the GPU; time beyond is the host's own work."""
-    quiet_op: HostCost = QUIET_OP_COST
+    quiet_op: HostCost = QUIET_OP_DISPATCH_COST_NS
     """An operator there, without what recording its shapes adds."""
 
 
@@ -74,14 +74,14 @@ def costs_of(trace: Trace) -> HostCosts:
     measured = trace.run.recorder_overhead if trace.run else None
     if measured is None or measured.stacks != trace.facts.stacks:
         return ASSUMED_COSTS
-    frame = _between(FRAME_COST, measured.frame)
-    op = _between(OP_COST, measured.op)
+    frame = _between(PYTHON_CALL_COST_NS, measured.frame)
+    op = _between(OP_DISPATCH_COST_NS, measured.op)
     return HostCosts(
         frame=frame,
         op=op,
-        call=_between(CALL_COST, measured.call),
-        quiet_frame=_as_much(QUIET_FRAME_COST, FRAME_COST, frame),
-        quiet_op=_as_much(QUIET_OP_COST, OP_COST, op),
+        call=_between(LAUNCH_CALL_COST_NS, measured.call),
+        quiet_frame=_as_much(QUIET_PYTHON_CALL_COST_NS, PYTHON_CALL_COST_NS, frame),
+        quiet_op=_as_much(QUIET_OP_DISPATCH_COST_NS, OP_DISPATCH_COST_NS, op),
     )
 
 

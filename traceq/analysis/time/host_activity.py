@@ -21,6 +21,7 @@ from traceq.graph.host import describe as told_once
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
 from traceq.graph.source.places import module_paths
+from traceq.model import host_work
 from traceq.model.names import CALL_OF_GRAPH, DATA_REGION, GRAPH_CAPTURE, MODULE
 from traceq.model.owners import GENERATED_FILE, RECORDER_FILE
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments
     from traceq.model.trace import Trace
 
-DISPATCH = "operators"
+DISPATCH = host_work.OPERATORS
 LAUNCHES = "launches"
 PYTHON = "Python"
 HOOKS = "module hooks"
@@ -49,8 +50,10 @@ BLOCKED = "waiting for locks and I/O"
 PROFILER = "the profiler itself"
 WITH_LIBRARIES = "Python with its libraries"
 NO_STACKS = "Python between operators (stacks were not recorded)"
-UNKNOWN = "unknown"
+UNKNOWN = host_work.UNKNOWN
 
+work_name = host_work.host_work_name
+"""Name of a kind in reports, for rules."""
 PLACE = ("file", "line", "function")
 _THING = ("kind", "name", *PLACE, "module", "own", "library", "called")
 _KIND_OF_CALL = {

@@ -190,8 +190,8 @@ class Fields:
         short = self.paths.frame(name)
         if _FRAME.fullmatch(short) or _OTHER_FRAME.fullmatch(short):
             return short
-        file, found, _ = short.partition("): ")
-        return f"{file}): function" if found else self.regions.name(name)
+        file, function, _ = short.partition("): ")
+        return f"{file}): function" if function else self.regions.name(name)
 
     def name(self, name: str, category: str) -> str:  # noqa: PLR0911 - one a kind
         """Return the name of an event."""
@@ -228,8 +228,8 @@ class Fields:
             return _INPUTS[key](value)
         if key in _NUMBERS:
             entries = value if isinstance(value, list) else [value]
-            known = _is_list(value) or all(map(_is_number, entries))
-            return value if known else None
+            is_plain = _is_list(value) or all(map(_is_number, entries))
+            return value if is_plain else None
         if not isinstance(value, str):
             return None
         if key == "Call stack":
@@ -271,7 +271,7 @@ def _of_metadata(key: str, value: str, event: str) -> str | None:
     if (event, key) == ("process_name", "name"):
         return value if _PROCESS.fullmatch(value) else "process"
     if (event, key) == ("thread_name", "name"):
-        found = _THREAD_NUMBER.match(value)
-        known = value if _THREAD.fullmatch(value) else None
-        return known or (found[0] if found else "thread")
+        match = _THREAD_NUMBER.match(value)
+        thread = value if _THREAD.fullmatch(value) else None
+        return thread or (match[0] if match else "thread")
     return None

@@ -50,9 +50,9 @@ def members(text: str) -> list[Member] | None:
     >>> [(one.key, one.written) for one in members(' "a": [1.50],"b":{}') or []]
     [('a', '[1.50]'), ('b', '{}')]
     """
-    found: list[Member] = []
+    parsed: list[Member] = []
     if not text.strip():
-        return found
+        return parsed
     at = 0
     while key := _KEY.match(text, at):
         try:
@@ -66,31 +66,31 @@ def members(text: str) -> list[Member] | None:
         if isinstance(value, str) and "\\u" in text[key.end() : end]:
             value = value.encode(errors="replace").decode()
         written, after = text[key.end() : end], text[end : following.start(1)]
-        found.append(Member(name, value, key[0], written, after))
+        parsed.append(Member(name, value, key[0], written, after))
         at = following.end()
         if not following[1]:
-            return found
+            return parsed
     return None
 
 
-def changed(found: list[Member], change: Callable[[Member], str | None]) -> str:
+def changed(parsed: list[Member], change: Callable[[Member], str | None]) -> str:
     """Return members as text with other values, and without those that are None.
 
     Whichever comes first stands where the first one stood, and the same at the end.
     """
-    kept = [
+    pieces = [
         one if written == one.written else one._replace(written=written)
-        for one in found
+        for one in parsed
         if (written := change(one)) is not None
     ]
-    if not kept:
+    if not pieces:
         return ""
-    texts = [one.text for one in kept]
-    if kept[0].key != found[0].key:
-        before = found[0].before
+    texts = [one.text for one in pieces]
+    if pieces[0].key != parsed[0].key:
+        before = parsed[0].before
         texts[0] = before[: before.index('"')] + texts[0].lstrip()
-    if kept[-1].key != found[-1].key:
-        texts[-1] = texts[-1].rstrip() + found[-1].after
+    if pieces[-1].key != parsed[-1].key:
+        texts[-1] = texts[-1].rstrip() + parsed[-1].after
     return ",".join(texts)
 
 
@@ -102,5 +102,5 @@ def rewritten(text: str, change: Callable[[Member], str | None]) -> str | None:
     >>> rewritten('{ "a": 1,"b": 2.50 }', lambda one: {"b": one.written}.get(one.key))
     '{ "b": 2.50 }'
     """
-    found = members(text.strip()[1:-1]) if text.strip().startswith("{") else None
-    return None if found is None else "{" + changed(found, change) + "}"
+    parsed = members(text.strip()[1:-1]) if text.strip().startswith("{") else None
+    return None if parsed is None else "{" + changed(parsed, change) + "}"

@@ -44,14 +44,14 @@ class Paths:
     """
 
     def __init__(self, files: Iterable[str], hosts: Iterable[str] = ()) -> None:
-        given = list(files)
+        paths = list(files)
         folders = [
             _slashed(file).rpartition("/")[0]
-            for file in given
+            for file in paths
             if _ABSOLUTE.match(file) and not _of_library(_slashed(file))
         ]
         self._root = _common(folders)
-        users = {found["name"] for file in given for found in _OF_USER.finditer(file)}
+        users = {match["name"] for file in paths for match in _OF_USER.finditer(file)}
         names = {
             name
             for name in (*users, *hosts)
@@ -71,22 +71,22 @@ class Paths:
         if not _ABSOLUTE.match(file):
             return file
         path = _slashed(file)
-        if found := _INDUCTOR.match(path):
-            return "/tmp/torchinductor/" + path[found.end() :]  # noqa: S108 - a name
-        if found := _LIBRARY.match(path) or _WRITTEN.match(path):
-            return path[found.end() :]
+        if match := _INDUCTOR.match(path):
+            return "/tmp/torchinductor/" + path[match.end() :]  # noqa: S108 - a name
+        if match := _LIBRARY.match(path) or _WRITTEN.match(path):
+            return path[match.end() :]
         if self._root and path.startswith(f"{self._root}/"):
             return _unlike_a_library(path[len(self._root) + 1 :])
         return path.rpartition("/")[2]
 
     def frame(self, name: str) -> str:
         """Return the name of a Python call, ``file(line): function``."""
-        found = _FRAME.match(name)
-        return self.short(found["file"]) + found["rest"] if found else self.text(name)
+        match = _FRAME.match(name)
+        return self.short(match["file"]) + match["rest"] if match else self.text(name)
 
     def text(self, text: str) -> str:
         """Return a sentence without private paths, and without names of their owner."""
-        text = _IN_TEXT.sub(lambda found: self.short(found[0]), text)
+        text = _IN_TEXT.sub(lambda match: self.short(match[0]), text)
         return self._names.sub("user", text) if self._named else text
 
 

@@ -77,7 +77,7 @@ class Regions:
         self._keep = keep
         self._names: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
-        numbers = [found[1] for text in taken if (found := _PLACEHOLDER.search(text))]
+        numbers = [match[1] for text in taken if (match := _PLACEHOLDER.search(text))]
         self._last = max(map(int, numbers), default=0)
 
     def name(self, text: str) -> str:

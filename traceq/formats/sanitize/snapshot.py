@@ -110,27 +110,27 @@ class _Cleaner:
             elif key == "device_traces":
                 made[key] = [[self._event(event) for event in one] for one in value]
             elif key == "external_annotations":
-                made[key] = [self._known(entry, _ANNOTATION) for entry in value]
+                made[key] = [self._entries(entry, _ANNOTATION) for entry in value]
             else:
                 made[key] = self._settings(value)
         return made
 
     def _segment(self, segment: Mapping[str, Any]) -> dict[str, Any]:
-        made = self._known(segment, _SEGMENT) | self._stack(segment)
+        made = self._entries(segment, _SEGMENT) | self._stack(segment)
         made["blocks"] = [self._block(block) for block in segment["blocks"]]
         return made
 
     def _block(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        made = self._known(block, _BLOCK) | self._stack(block)
+        made = self._entries(block, _BLOCK) | self._stack(block)
         if "history" in block:
             made["history"] = [
-                self._known(entry, _HISTORY) | self._stack(entry)
+                self._entries(entry, _HISTORY) | self._stack(entry)
                 for entry in block["history"]
             ]
         return made
 
     def _event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        return self._known(event, _EVENT) | self._stack(event)
+        return self._entries(event, _EVENT) | self._stack(event)
 
     def _stack(self, holder: Mapping[str, Any]) -> dict[str, Any]:
         if "frames" not in holder:
@@ -149,23 +149,25 @@ class _Cleaner:
             self._frames[place] = dict(zip(keys, values, strict=True))
         return self._frames[place]
 
-    def _settings(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the allocator's settings, of which new ones may be added any time."""
-        known = {key for key in found if _SETTING.fullmatch(str(key))}
-        made = self._known(found, {key for key in known if _is_word(key, found[key])})
+        keys = {key for key in settings if _SETTING.fullmatch(str(key))}
+        made = self._entries(
+            settings, {key for key in keys if _is_word(key, settings[key])}
+        )
         nested = "roundup_power2_divisions"
-        if isinstance(found.get(nested), dict):
-            divisions = found[nested]
-            made[self._text(nested)] = self._known(
+        if isinstance(settings.get(nested), dict):
+            divisions = settings[nested]
+            made[self._text(nested)] = self._entries(
                 divisions, {key for key in divisions if str(key).isdigit()}
             )
-        return {self._text(key): made[key] for key in found if key in made}
+        return {self._text(key): made[key] for key in settings if key in made}
 
-    def _known(self, found: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    def _entries(self, entry: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
         """Return the entries with one of these keys, in the order of the file."""
         return {
-            self._text(key): self._value(key, found[key])
-            for key in found
+            self._text(key): self._value(key, entry[key])
+            for key in entry
             if key in keys
         }
 

@@ -115,9 +115,9 @@ class Written:
     arrows: int = 0
     """Arrows between events, whose ids are enough, and events without known members."""
 
-    def keeping(self, kept: pl.Expr) -> Written:
+    def keeping(self, condition: pl.Expr) -> Written:
         """Return the trace with some of its events."""
-        return replace(self, events=self.events.filter(kept))
+        return replace(self, events=self.events.filter(condition))
 
     def json(self) -> bytes:
         """Return the file's content."""
@@ -214,12 +214,16 @@ def _parts(
     source, cut = Source(path, progress), Cut()
     blocks: list[bytes] = []
 
-    def kept() -> Iterator[bytes]:
+    def recorded_blocks() -> Iterator[bytes]:
         for block in source.blocks():
             blocks.append(block)
             yield block
 
-    pieces = [piece for chunk in chunks(path, kept(), cut, _CHUNK) for piece in chunk]
+    pieces = [
+        piece
+        for chunk in chunks(path, recorded_blocks(), cut, _CHUNK)
+        for piece in chunk
+    ]
     separator = cut.layout.separator
     events = joined(pieces, separator)
     content = b"".join(blocks).removeprefix(b"\xef\xbb\xbf")
@@ -246,9 +250,9 @@ def _head(head: str, header: list[Member]) -> str:
     if not header:
         return head
     start = head.index("{")
-    kept = changed(header, _header_value)
+    text = changed(header, _header_value)
     rest = head[start + 1 + len(_inside(head)) :]
-    return head[: start + 1] + kept.removesuffix("]") + rest
+    return head[: start + 1] + text.removesuffix("]") + rest
 
 
 def _header_value(one: Member) -> str | None:
@@ -262,16 +266,16 @@ def _header_value(one: Member) -> str | None:
     entries = one.value if isinstance(one.value, list) else [one.value]
     if not all(isinstance(entry, dict) for entry in entries):
         return None
-    known = _INSIDE[one.key]
-    kept = [
+    fields = _INSIDE[one.key]
+    values = [
         {
             key: clean
             for key, value in entry.items()
-            if key in known and (clean := header_value(key, value)) is not None
+            if key in fields and (clean := header_value(key, value)) is not None
         }
         for entry in entries
     ]
-    return _written(one, kept if isinstance(one.value, list) else kept[0])
+    return _written(one, values if isinstance(one.value, list) else values[0])
 
 
 def _written(one: Member, clean: Any) -> str | None:  # noqa: ANN401 - JSON
@@ -285,16 +289,16 @@ def _foot(foot: str) -> str:
     """Return the text after the events, with known harmless members only."""
     events, bracket, rest = foot.partition("]")
     rest = rest.rstrip()
-    found = members(rest.removesuffix("}").lstrip().removeprefix(","))
-    if not rest.endswith("}") or found is None:
+    parsed = members(rest.removesuffix("}").lstrip().removeprefix(","))
+    if not rest.endswith("}") or parsed is None:
         return events + bracket + ("\n}" if rest.endswith("}") else "")
-    texts = {one.key: _header_value(one) for one in found}
-    if all(texts[one.key] == one.written for one in found):
+    texts = {one.key: _header_value(one) for one in parsed}
+    if all(texts[one.key] == one.written for one in parsed):
         return foot
-    kept = "".join(
-        f",{one.before}{texts[one.key]}{one.after}" for one in found if texts[one.key]
+    text = "".join(
+        f",{one.before}{texts[one.key]}{one.after}" for one in parsed if texts[one.key]
     )
-    return events + bracket + kept + "\n}\n"
+    return events + bracket + text + "\n}\n"
 
 
 def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
@@ -303,25 +307,25 @@ def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
     None for an arrow, and for an event without any known member.
     """
     values = {one.key: one for one in event}
-    said = {key: one.value for key, one in values.items()}
-    if said.get("ph") in _ARROWS:
+    by_key = {key: one.value for key, one in values.items()}
+    if by_key.get("ph") in _ARROWS:
         return None
-    args = said.get("args")
+    args = by_key.get("args")
     args = args if isinstance(args, dict) else {}
-    category = str(said.get("cat", ""))
-    name = str(said.get("name"))
+    category = str(by_key.get("cat", ""))
+    name = str(by_key.get("name"))
     # Only what lasts, and has no category, is an operator of before Kineto.
-    kind = category if category or said.get("ph") == "X" else "metadata"
+    kind = category if category or by_key.get("ph") == "X" else "metadata"
     clean = fields.name(name, kind)
     text = changed(event, lambda one: _event_value(one, name, clean, fields))
     if not text:
         return None
     return (
         text.removeprefix('"'),
-        str(said.get("ph", "")),
+        str(by_key.get("ph", "")),
         str(fields.outer("cat", category)),
         clean,
-        f"{said.get('pid')}\n{said.get('tid')}",
+        f"{by_key.get('pid')}\n{by_key.get('tid')}",
         values["ts"].written if "ts" in values else None,
         values["dur"].written if "dur" in values else "0",
         integer(args.get("correlation")),
@@ -336,11 +340,11 @@ def _event_value(one: Member, name: str, clean: str, fields: Fields) -> str | No
     if one.key not in _EVENT:
         return None
     if one.key == "args":
-        kept = rewritten(
+        text = rewritten(
             one.written,
             lambda arg: _written(arg, fields.argument(arg.key, arg.value, name)),
         )
-        return kept if kept != "{}" else None
+        return text if text != "{}" else None
     if one.key == "name":
         return one.written if clean == one.value else json.dumps(clean)
     if isinstance(one.value, str):

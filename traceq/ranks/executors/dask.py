@@ -70,13 +70,13 @@ def _reach(address: str) -> None:
 
 def _check_versions(client: Any, address: str) -> None:  # noqa: ANN401
     """Refuse workers that would read the files with another traceq, or without one."""
-    found = client.run(version, on_error="return")
-    if not found:
+    replies = client.run(version, on_error="return")
+    if not replies:
         msg = f"the Dask scheduler at {address} has no workers: start some"
         raise UsageError(msg)
-    for worker, said in found.items():
-        if said != traceq.__version__:
-            what = "none" if isinstance(said, Exception) else said
+    for worker, reply in replies.items():
+        if reply != traceq.__version__:
+            what = "none" if isinstance(reply, Exception) else reply
             msg = (
                 f"the worker {worker} needs traceq {traceq.__version__}, as here, and"
                 f" has {what}: install it there"

@@ -110,8 +110,8 @@ def cores() -> int:
 
 def free_memory() -> int | None:
     """Return the bytes that may still be used, of the machine or of the container."""
-    found = [_available(), _left_in_container()]
-    return min((one for one in found if one is not None), default=None)
+    limits = [_available(), _left_in_container()]
+    return min((one for one in limits if one is not None), default=None)
 
 
 def _available() -> int | None:

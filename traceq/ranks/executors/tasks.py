@@ -48,16 +48,16 @@ def run_all(
     places = {
         executor.submit(function, *tasks[place].arguments): place for place in order
     }
-    found: dict[int, T | Failed] = {}
+    results: dict[int, T | Failed] = {}
     for future in as_completed(places):
         place = places[future]
         error = future.exception()
-        found[place] = (
+        results[place] = (
             future.result() if error is None else Failed(tasks[place].name, _why(error))
         )
         if progress is not None:
-            progress(len(found), len(tasks))
-    return [found[place] for place in range(len(tasks))]
+            progress(len(results), len(tasks))
+    return [results[place] for place in range(len(tasks))]
 
 
 def _why(error: BaseException) -> str:

@@ -51,12 +51,12 @@ class Worker:
                 pickle.dump((function, args, kwargs), pipe_in)  # type: ignore[arg-type] # a pipe
                 pipe_in.flush()  # type: ignore[union-attr] # a pipe
                 # Not a stranger's: it comes from our own process.
-                fine, found = pickle.load(pipe_out)  # type: ignore[arg-type] # noqa: S301
+                fine, reply = pickle.load(pipe_out)  # type: ignore[arg-type] # noqa: S301
             except (OSError, EOFError, pickle.UnpicklingError) as error:
                 raise DiedError from error
         if not fine:
-            raise found
-        result: T = found
+            raise reply
+        result: T = reply
         return result
 
     def end(self, *, at_once: bool) -> None:
@@ -92,12 +92,12 @@ def _called(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool,
         return False, error
 
 
-def _answer(pipe: Any, fine: bool, found: Any) -> None:  # noqa: ANN401, FBT001
+def _answer(pipe: Any, fine: bool, reply: Any) -> None:  # noqa: ANN401, FBT001
     try:
-        content = pickle.dumps((fine, found))
+        content = pickle.dumps((fine, reply))
         pickle.loads(content)  # noqa: S301 - whether it can be read
     except Exception:  # noqa: BLE001 - an exception that cannot be pickled
-        error = RuntimeError(f"{type(found).__name__}: {found}")
+        error = RuntimeError(f"{type(reply).__name__}: {reply}")
         content = pickle.dumps((False, error))
     pipe.write(content)
     pipe.flush()

@@ -82,7 +82,7 @@ def cut_list(text: str, width: int) -> str:
     >>> cut_list("[8,1024] [1024,64]", 12), cut_list("[8,1024] [1024,64]", 7)
     ('[8,1024] …', '[8,…')
     """
-    ends = [found.end() for found in re.finditer("[ ,]", text)]
+    ends = [match.end() for match in re.finditer("[ ,]", text)]
     return text[: max((end for end in ends if end < width), default=0)] + _MORE
 
 
@@ -119,37 +119,44 @@ def fitted(
         max([cells(column.title), *(cells(row[at]) for row in rows)])
         for at, column in enumerate(columns)
     ]
-    kept = list(range(len(columns)))
+    shown_columns = list(range(len(columns)))
     widths = wanted
     if width is not None:
-        kept = _kept(columns, wanted, width)
-        widths = _widths(columns, wanted, kept, width)
+        shown_columns = _kept(columns, wanted, width)
+        widths = _widths(columns, wanted, shown_columns, width)
     lines = [
-        _line([columns[at] for at in kept], [row[at] for at in kept], widths)
+        _line(
+            [columns[at] for at in shown_columns],
+            [row[at] for at in shown_columns],
+            widths,
+        )
         for row in ([column.title for column in columns], *rows)
     ]
     left_out = [
         column.title
         for at, column in enumerate(columns)
-        if at not in kept and not column.spare
+        if at not in shown_columns and not column.spare
     ]
     return lines, left_out
 
 
 def _kept(columns: Sequence[Column], wanted: list[int], width: int) -> list[int]:
     """Choose the columns for which there is room."""
-    kept = list(range(len(columns)))
+    remaining = list(range(len(columns)))
     for at in reversed(range(len(columns))):
-        if columns[at].spare and sum(_least(columns, wanted, kept, _EASY)) > width:
-            kept.remove(at)
+        if columns[at].spare and sum(_least(columns, wanted, remaining, _EASY)) > width:
+            remaining.remove(at)
     # The first column says what a row is about, and stays.
-    while len(kept) > 1 and sum(_least(columns, wanted, kept, _NARROWEST)) > width:
-        kept.pop()
-    return kept
+    while (
+        len(remaining) > 1
+        and sum(_least(columns, wanted, remaining, _NARROWEST)) > width
+    ):
+        remaining.pop()
+    return remaining
 
 
 def _least(
-    columns: Sequence[Column], wanted: list[int], kept: list[int], narrow: int
+    columns: Sequence[Column], wanted: list[int], remaining: list[int], narrow: int
 ) -> list[int]:
     """Return the minimum width of each column, with the gap before it."""
     return [
@@ -159,22 +166,22 @@ def _least(
             if columns[at].number
             else min(wanted[at], max(narrow, cells(columns[at].title)))
         )
-        for at in kept
+        for at in remaining
     ]
 
 
 def _widths(
-    columns: Sequence[Column], wanted: list[int], kept: list[int], width: int
+    columns: Sequence[Column], wanted: list[int], remaining: list[int], width: int
 ) -> list[int]:
     """Give every column what it needs, and texts their shares of what is left."""
-    least = _least(columns, wanted, kept, _NARROWEST)
+    least = _least(columns, wanted, remaining, _NARROWEST)
     widths = {
-        at: need - (GAP if at else 0) for at, need in zip(kept, least, strict=True)
+        at: need - (GAP if at else 0) for at, need in zip(remaining, least, strict=True)
     }
     room = max(0, width - sum(least))
     # Whoever asks for the least for its weight comes first and leaves the rest.
     texts = sorted(
-        (at for at in kept if not columns[at].number),
+        (at for at in remaining if not columns[at].number),
         key=lambda at: (wanted[at] - widths[at]) / columns[at].weight,
     )
     for done, at in enumerate(texts):
@@ -182,7 +189,7 @@ def _widths(
         more = min(wanted[at] - widths[at], room * columns[at].weight // weights)
         widths[at] += more
         room -= more
-    return [widths[at] for at in kept]
+    return [widths[at] for at in remaining]
 
 
 def _line(columns: list[Column], row: list[str], widths: list[int]) -> str:

@@ -42,10 +42,10 @@ def telling_names(paths: Sequence[str]) -> list[str]:
     ends = {
         name[len(name) - _alike([name[::-1] for name in names]) :] for name in names
     }
-    found = re.search(r"[./\\].*", ends.pop())
-    if found is None or len(names) == 1 or found[0] in names:
+    match = re.search(r"[./\\].*", ends.pop())
+    if match is None or len(names) == 1 or match[0] in names:
         return names
-    return [name.removesuffix(found[0]) for name in names]
+    return [name.removesuffix(match[0]) for name in names]
 
 
 def _alike(sequences: Sequence[Sequence[str]]) -> int:

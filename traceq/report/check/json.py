@@ -20,13 +20,13 @@ VERSION = 2
 
 def render(results: Sequence[FixtureResult]) -> str:
     """Return one object; ``version`` says which fields there are."""
-    found = {
+    content = {
         "version": VERSION,
         "traceq": __version__,
         "failing": sum(result.fails for result in results),
         "fixtures": [_result(result) for result in results],
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _result(result: FixtureResult) -> dict[str, Any]:

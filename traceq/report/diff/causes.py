@@ -74,8 +74,8 @@ def cause_where(cause: Cause) -> str:
         return ""
     used = cause.mostly
     place = where(used.place)
-    told = cause.kind in ("added", "removed", "replaced", "calls", "host")
-    ops = "" if told else op_names(used)
+    named_in_text = cause.kind in ("added", "removed", "replaced", "calls", "host")
+    ops = "" if named_in_text else op_names(used)
     text = " ".join(filter(None, [ops, at(used.place).strip()]))
     other = cause.after if used is cause.before else cause.before
     elsewhere = where(other.place)
@@ -171,11 +171,11 @@ def _launches(cause: Cause) -> str:
         _more(after.launches - before.launches, "launch"),
         _more(after.syncs - before.syncs, "sync"),
     ]
-    known = " and ".join(filter(None, parts))
+    text = " and ".join(filter(None, parts))
     fewer = after.launches + after.syncs < before.launches + before.syncs
     if fewer == (cause.ns < 0):
-        return f"idle: {known}"
-    return f"idle: the host takes {_longer(cause)} despite {known}"
+        return f"idle: {text}"
+    return f"idle: the host takes {_longer(cause)} despite {text}"
 
 
 def _same_launches(_: Cause) -> str:

@@ -85,11 +85,11 @@ def content(diff: Diff, broken: Sequence[Broken] = ()) -> Content:
     titles = (compared(diff), "before", "after", "change")
     causes = tuple((one.change, one.text, one.where) for one in reasons(diff))
     changes = diff.findings.changes
-    found = tuple((change.state, finding_line(change)) for change in changes)
+    lines = tuple((change.state, finding_line(change)) for change in changes)
     tables = (
         (titles, tuple(metric_rows(diff))),
         (("change", "why, biggest first", "where"), causes),
-        (("", "finding"), found),
+        (("", "finding"), lines),
     )
     return Content(
         title=headline(diff),
@@ -168,8 +168,8 @@ def _in_short(cause: Cause, diff: Diff) -> str:
     used = cause.mostly.place
     source = written_place(used.file, used.line, used.function)
     place = source or printable(used.module or "")
-    known = place and cause.kind not in (*ALL_OVER, "compiled")
-    return cause_text(cause, diff) + (f", at {place}" if known else "")
+    placed = place and cause.kind not in (*ALL_OVER, "compiled")
+    return cause_text(cause, diff) + (f", at {place}" if placed else "")
 
 
 def percent(change: float, before: float) -> str:
@@ -262,13 +262,13 @@ def reasons(diff: Diff) -> list[Reason]:
     """Return the causes that are worth naming, and the rest as one."""
     # The biggest first by what is certain, residuals after all others.
     named = sorted(_named(diff), key=lambda cause: cause.kind in _RESIDUALS)
-    found = [reason(cause, diff) for cause in named]
+    sentences = [reason(cause, diff) for cause in named]
     rest = [cause for cause in diff.causes if cause not in named and cause.ns]
-    if rest and found:
+    if rest and sentences:
         left = sum(cause.ns for cause in rest)
         text = counted(len(rest), "smaller change")
-        found.append(Reason(left, text, ""))
-    return found
+        sentences.append(Reason(left, text, ""))
+    return sentences
 
 
 def _is_doubtful(cause: Cause) -> bool:
@@ -326,30 +326,30 @@ def _finding_cost(change: FindingChange) -> str:
     return " -> ".join(dict.fromkeys(costs))
 
 
-def findings_verdict(found: FindingChanges) -> str:
+def findings_verdict(changes: FindingChanges) -> str:
     """Return in one line how many findings are new, worse, better, gone, the same."""
-    states = [change.state for change in found.changes]
+    states = [change.state for change in changes.changes]
     counts = [
         f"{states.count(state)} {state}" for state in dict.fromkeys(states) if state
     ]
-    if found.same:
-        counts.append(f"{found.same} as before")
+    if changes.same:
+        counts.append(f"{changes.same} as before")
     return ", ".join(counts) or "none before, none after"
 
 
 def caveats(diff: Diff | JobDiff) -> list[str]:
     """Return the caveats of the comparison."""
-    found = [printable(caveat) for caveat in diff.caveats]
+    texts = [printable(caveat) for caveat in diff.caveats]
     if diff.findings.one_sided:
         codes = ", ".join(diff.findings.one_sided)
-        found.append(f"findings of {codes}: these rules did not run on both sides")
-    return found
+        texts.append(f"findings of {codes}: these rules did not run on both sides")
+    return texts
 
 
-def failures(found: Sequence[Broken]) -> list[str]:
+def failures(broken: Sequence[Broken]) -> list[str]:
     """Return the limits that do not hold, and by how much."""
     lines = []
-    for one in found:
+    for one in broken:
         if one.metric is None:
             text = counted(one.findings, "new finding")
         else:

@@ -81,10 +81,10 @@ def _who(diff: JobDiff) -> str:
     return f"{first}{after} {when}: {ranks_words.why(sides[1], now)}"
 
 
-def _worst(found: Analysis) -> str | None:
-    if not found.stragglers:
+def _worst(analysis: Analysis) -> str | None:
+    if not analysis.stragglers:
         return None
-    return ranks_words.named(found, found.stragglers[0].ranks).lower()
+    return ranks_words.named(analysis, analysis.stragglers[0].ranks).lower()
 
 
 def sides(diff: JobDiff) -> list[tuple[str, str, str]]:
@@ -135,8 +135,8 @@ def _kind(one: KindChange) -> tuple[str, ...]:
         cells += _both(side) if side else ("-", "-")
     waits = [side.waiting_ns if side else 0.0 for side in (one.before, one.after)]
     change = waits[1] - waits[0]
-    shown = time(change) if abs(change) >= 1 else "="
-    return printable(one.kind), *cells, f"+{shown}" if change >= 1 else shown
+    amount = time(change) if abs(change) >= 1 else "="
+    return printable(one.kind), *cells, f"+{amount}" if change >= 1 else amount
 
 
 def _both(side: Meetings) -> tuple[str, str]:
@@ -159,8 +159,8 @@ def straggler(one: StragglerChange, diff: JobDiff) -> str:
     return printable(f"{who}: {' -> '.join(costs)}/step; {' -> '.join(causes)}")
 
 
-def _a_step(one: Straggler, found: Analysis) -> float:
-    return one.saved_ns / found.steps
+def _a_step(one: Straggler, analysis: Analysis) -> float:
+    return one.saved_ns / analysis.steps
 
 
 def full(
@@ -272,7 +272,7 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
     """Return one object; ``version`` says which fields there are."""
     steps = [side.step for side in (diff.before, diff.after)]
     measured = any(step and step.measured for step in steps)
-    found = {
+    content = {
         "version": VERSION,
         "traceq": __version__,
         "failed": [
@@ -306,7 +306,7 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
         "rules_run_on_one_side": list(diff.findings.one_sided),
         "caveats": list(diff.caveats),
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _side_data(side: JobSide) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _side_data(side: JobSide) -> dict[str, Any]:
         "step": asdict(side.step) if side.step else None,
         "steps": side.analysis.steps,
         "window_ns": job.window_ns,
-        "collectives": job.found.height,
+        "collectives": job.collectives.height,
     }
 
 

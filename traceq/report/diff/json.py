@@ -37,7 +37,7 @@ KEYS = {
 
 def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
     """Return one object; ``version`` is that of its fields."""
-    found = {
+    content = {
         "version": VERSION,
         "traceq": __version__,
         "failed": [
@@ -67,7 +67,7 @@ def render(diff: Diff, broken: Sequence[Broken] = ()) -> str:
         "modules": by_module.data(diff.modules) if diff.modules else None,
         "caveats": list(diff.caveats),
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _side(side: Side) -> dict[str, Any]:

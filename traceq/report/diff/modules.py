@@ -25,12 +25,12 @@ _MOST_BREAKS = 3
 
 def rows(changes: ModuleChanges) -> list[tuple[str, ...]]:
     """Return the table's rows; what takes least is one row, then comes the sum."""
-    shown = changes.rows[:_MOST_ROWS]
-    found = [_row(one) for one in shown]
+    largest = changes.rows[:_MOST_ROWS]
+    cells = [_row(one) for one in largest]
     rest = changes.rows[_MOST_ROWS:]
     if rest:
-        found.append(_row(changes.sum_of(counted(len(rest), "other module"), rest)))
-    return [*found, _row(changes.total)]
+        cells.append(_row(changes.sum_of(counted(len(rest), "other module"), rest)))
+    return [*cells, _row(changes.total)]
 
 
 def notes(changes: ModuleChanges) -> Iterator[str]:

@@ -57,7 +57,7 @@ def github(change: MemoryChange, broken: Sequence[Broken]) -> str:
 
 def json(change: MemoryChange, broken: Sequence[Broken]) -> str:
     """Return one object; ``version`` says which fields there are."""
-    found = {
+    content = {
         "version": VERSION,
         "traceq": __version__,
         "failed": [
@@ -71,7 +71,7 @@ def json(change: MemoryChange, broken: Sequence[Broken]) -> str:
         "findings": [change_data(one) for one in change.findings.changes],
         "findings_as_before": change.findings.same,
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _findings(change: MemoryChange) -> list[str]:

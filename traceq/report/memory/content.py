@@ -74,7 +74,9 @@ def overview(summaries: Sequence[MemorySummary]) -> TextTable:
     return TextTable(columns, tuple(map(_overview_row, names, summaries)))
 
 
-def scaling(label: str, found: Sequence[Growth], values: Sequence[float]) -> TextTable:
+def scaling(
+    label: str, growths: Sequence[Growth], values: Sequence[float]
+) -> TextTable:
     """Return a table with one row a category, and what it is at each value."""
     columns = (
         Column("category"),
@@ -88,7 +90,7 @@ def scaling(label: str, found: Sequence[Growth], values: Sequence[float]) -> Tex
         columns,
         tuple(
             (one.category, one.law, *(units.size(size) for size in one.sizes))
-            for one in found
+            for one in growths
         ),
     )
 
@@ -211,11 +213,11 @@ def _steps(summary: MemorySummary) -> str:
     whole = summary.steps.filter(pl.col("events") >= _PART * pl.col("events").max())
     if not whole.height:
         return "none found: no region, backward or optimizer marks them"
-    shown = [
+    texts = [
         f"#{row['step']} up to {units.size(row['highest'])}"
         for row in whole.head(_MOST_VALUES).iter_rows(named=True)
     ]
-    text = ", ".join(shown) + (" …" if whole.height > len(shown) else "")
+    text = ", ".join(texts) + (" …" if whole.height > len(texts) else "")
     if not summary.leaks.height:
         return f"{text}; no leak"
     by_line = summary.leaks.group_by(
@@ -231,32 +233,37 @@ def _steps(summary: MemorySummary) -> str:
 
 
 def _reserved(summary: MemorySummary) -> str:
-    peak, found = summary.peak, summary.fragmentation
-    free = found.fragmented + found.releasable + found.private
+    peak, blocks = summary.peak, summary.fragmentation
+    free = blocks.fragmented + blocks.releasable + blocks.private
     if peak["reserved"] == 0:
         return "nothing"
     text = (
         f"{units.size(free)} of the {units.size(peak['reserved'])} at the peak are free"
-        f" ({units.share(free, peak['reserved'])}), in {found.free_blocks:,} blocks of"
-        f" up to {units.size(found.largest)}; {units.size(found.rounding)} more are"
+        f" ({units.share(free, peak['reserved'])}), in {blocks.free_blocks:,} blocks of"
+        f" up to {units.size(blocks.largest)}; {units.size(blocks.rounding)} more are"
         " lost to rounding"
     )
-    if found.private:
-        text += f"; {units.size(found.private)} of the free is in private pools"
+    if blocks.private:
+        text += f"; {units.size(blocks.private)} of the free is in private pools"
     return text
 
 
 def _free_blocks(summary: MemorySummary) -> str:
     """Return the reasons why free memory is not in use; empty if there is little."""
-    found = summary.fragmentation
-    sizes = (found.fragmented, found.releasable, found.pending, found.private)
+    free = summary.fragmentation
+    sizes = (
+        free.fragmented,
+        free.releasable,
+        free.pending,
+        free.private,
+    )
     if sum(sizes) < _LITTLE * summary.peak["reserved"]:
         return ""
     holders = [
         (row["category"] if row["category"] != "unknown" else "others")
         + (f" of {where}" if (where := _where(row)) else "")
         + f" ({units.size(row['held'])})"
-        for row in found.holders.head(_MOST_HOLDERS).iter_rows(named=True)
+        for row in free.holders.head(_MOST_HOLDERS).iter_rows(named=True)
     ]
     texts = (
         f"fragmented: free, but in segments with live tensors: {', '.join(holders)}",
@@ -419,9 +426,9 @@ def calls(chain: str | None) -> str:
     """Return the user's calls that led to an allocation, the innermost first."""
     if not chain:
         return ""
-    found = chain_of(chain)
-    text = " < ".join(map(printable, found[:_MOST_CALLS]))
-    return f"{text} < …" if len(found) > _MOST_CALLS else text
+    chain_calls = chain_of(chain)
+    text = " < ".join(map(printable, chain_calls[:_MOST_CALLS]))
+    return f"{text} < …" if len(chain_calls) > _MOST_CALLS else text
 
 
 def lifetime(row: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def render(summaries: Sequence[MemorySummary]) -> str:
 
 
 def render_scaling(
-    label: str, found: Sequence[Growth], values: Sequence[float], names: Sequence[str]
+    label: str, growths: Sequence[Growth], values: Sequence[float], names: Sequence[str]
 ) -> str:
     """Return one object with the growth of each category."""
     return _written(
@@ -36,19 +36,19 @@ def render_scaling(
                 "label": label,
                 "values": list(values),
                 "runs": [as_unicode(name) for name in names],
-                "categories": [asdict(one) for one in found],
+                "categories": [asdict(one) for one in growths],
             }
         }
     )
 
 
-def _written(found: dict[str, Any]) -> str:
-    whole = {"version": VERSION, "traceq": __version__} | found
+def _written(content: dict[str, Any]) -> str:
+    whole = {"version": VERSION, "traceq": __version__} | content
     return plain_json(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
 
 def _device(summary: MemorySummary) -> dict[str, Any]:
-    run, found = summary.run, summary.fragmentation
+    run, fragmentation = summary.run, summary.fragmentation
     return {
         "name": as_unicode(summary.name),
         "device": summary.device,
@@ -105,14 +105,14 @@ def _device(summary: MemorySummary) -> dict[str, Any]:
         .rename({"asked": "requested"})
         .to_dicts(),
         "fragmentation": {
-            "rounding": found.rounding,
-            "fragmented": found.fragmented,
-            "releasable": found.releasable,
-            "private": found.private,
-            "pending": found.pending,
-            "largest_free_block": found.largest,
-            "free_blocks": found.free_blocks,
-            "holders": found.holders.head(_MOST_ROWS).to_dicts(),
+            "rounding": fragmentation.rounding,
+            "fragmented": fragmentation.fragmented,
+            "releasable": fragmentation.releasable,
+            "private": fragmentation.private,
+            "pending": fragmentation.pending,
+            "largest_free_block": fragmentation.largest,
+            "free_blocks": fragmentation.free_blocks,
+            "holders": fragmentation.holders.head(_MOST_ROWS).to_dicts(),
         },
         "settings": summary.settings,
     }

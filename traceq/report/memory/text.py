@@ -73,10 +73,10 @@ def _timeline(summary: MemorySummary, width: int) -> Iterator[RenderableType]:
         return
     columns = max(8, width - _AXIS)
     moments = highest_moments(summary.curve, columns)
-    found = timeline(summary.curves, moments["event"])
+    curves = timeline(summary.curves, moments["event"])
     sizes = {
         (event, category): size
-        for event, category, size in found.select(
+        for event, category, size in curves.select(
             "event", "category", "size"
         ).iter_rows()
     }
@@ -97,9 +97,9 @@ def _timeline(summary: MemorySummary, width: int) -> Iterator[RenderableType]:
     yield _legend({name for stack in stacks for name in stack if name})
 
 
-def _legend(shown: set[str]) -> Table:
+def _legend(categories: set[str]) -> Table:
     words = Text()
-    for name in (name for name in STACK if name in shown):
+    for name in (name for name in STACK if name in categories):
         letter, style = STACK[name]
         words.append(letter, style=style)
         words.append(TIE + name.replace(" ", TIE) + "  ")

@@ -69,11 +69,11 @@ def rank_page(recording: Recording, report: Report, number: int, job: Link) -> s
 def lint_page(report: Report) -> str:
     """Return the page of what lint found."""
     several = len(report.outcomes) > 1
-    found = [
+    parts = [
         Subject(outcome, number=number if several else 0)
         for number, outcome in enumerate(report.outcomes, 1)
     ]
-    return render(title_of(report), _sections(found, OF_LINT))
+    return render(title_of(report), _sections(parts, OF_LINT))
 
 
 def title_of(report: Report) -> str:

@@ -231,22 +231,22 @@ def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[
     [10, 24, 50]
     """
     order = sorted(range(len(places)), key=lambda at: places[at])
-    found = [0.0] * len(places)
+    spaced = [0.0] * len(places)
     below = low - gap
     for at in order:
         below = max(places[at], below + gap)
-        found[at] = below
+        spaced[at] = below
     above = high + gap
     for at in reversed(order):
-        above = min(found[at], above - gap)
-        found[at] = above
-    return found
+        above = min(spaced[at], above - gap)
+        spaced[at] = above
+    return spaced
 
 
 def tip(title: str, *rows: tuple[str, str]) -> Tip:
     """Return a tooltip: a title, and the rows that have a text."""
-    shown = [[label, brief(printable(text))] for label, text in rows if text]
-    return brief(printable(title)), shown
+    lines = [[label, brief(printable(text))] for label, text in rows if text]
+    return brief(printable(title)), lines
 
 
 def brief(text: str, most: int = _LONGEST) -> str:

@@ -106,14 +106,14 @@ def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
 
 
 def _hash(text: str) -> str:
-    found = base64.b64encode(hashlib.sha256(text.encode()).digest())
-    return f"'sha256-{found.decode()}'"
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest())
+    return f"'sha256-{digest.decode()}'"
 
 
 def _json(data: Mapping[str, object]) -> str:
     """Return JSON that cannot end the element it stands in."""
-    found = orjson.dumps(_all_visible(data)).decode()
-    return found.replace("<", r"\u003c")
+    content = orjson.dumps(_all_visible(data)).decode()
+    return content.replace("<", r"\u003c")
 
 
 def _all_visible(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can be

@@ -30,8 +30,8 @@ def several(
         return []
     found = []
     for subject, recording, trace, at in traces:
-        said = labels[at] if labels else None
-        summary = summarise(trace, step_ns=recording.step_ns, labels=said)
+        own_labels = labels[at] if labels else None
+        summary = summarise(trace, step_ns=recording.step_ns, labels=own_labels)
         peak = subject.outcome.memory
         found.append((summary, trace, peak.allocated if peak else None))
     sections = compared(found)

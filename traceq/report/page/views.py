@@ -46,13 +46,13 @@ OF_TRACE: tuple[Callable[[Subject], Section | None], ...] = (
 """Parts for one trace, beside its findings."""
 
 
-def summary_page(found: Sequence[tuple[Summary, Trace]]) -> str:
+def summary_page(pairs: Sequence[tuple[Summary, Trace]]) -> str:
     """Return the page on the time of a step; of several traces, their comparison."""
-    names = telling_names([summary.facts.path for summary, _ in found])
-    if len(found) > 1:
-        several = [(summary, trace, None) for summary, trace in found]
-        return render(f"{len(found)} recordings", compared(several))
-    ((summary, trace),) = found
+    names = telling_names([summary.facts.path for summary, _ in pairs])
+    if len(pairs) > 1:
+        several = [(summary, trace, None) for summary, trace in pairs]
+        return render(f"{len(pairs)} recordings", compared(several))
+    ((summary, trace),) = pairs
     subject = Subject(_unlinted(summary), Recording(summary.facts.path, trace))
     words = summary_content(summary)
     facts = Section(
@@ -71,7 +71,7 @@ def summary_page(found: Sequence[tuple[Summary, Trace]]) -> str:
     return render(names[0], _there(parts))
 
 
-def compared(found: Sequence[tuple[Summary, Trace, int | None]]) -> list[Section]:
+def compared(recordings: Sequence[tuple[Summary, Trace, int | None]]) -> list[Section]:
     """Return the sections on several traces: side by side, and by their labels.
 
     Each comes with the peak of its memory snapshot, if it has one.
@@ -83,9 +83,9 @@ def compared(found: Sequence[tuple[Summary, Trace, int | None]]) -> list[Section
             round(summary.bound.step_ns) if summary.bound.measured else None,
             peak,
         )
-        for summary, trace, peak in found
+        for summary, trace, peak in recordings
     ]
-    table = comparison([summary for summary, _, _ in found])
+    table = comparison([summary for summary, _, _ in recordings])
     return [table, *sweep_sections(sweeps(points))]
 
 
@@ -125,28 +125,28 @@ def jobs_page(diff: JobDiff, broken: Sequence[Broken] = ()) -> str:
 
 
 def ranks_page(
-    found: Analysis, report: Report, pages: Mapping[int, str] | None = None
+    analysis: Analysis, report: Report, pages: Mapping[int, str] | None = None
 ) -> str:
     """Return the page on the ranks that hold a job up, and the causes.
 
     ``pages`` are the addresses of the pages of ranks, by number, where there are some.
     """
-    title = f"Job: {ranks_content(found).screen.title}"
-    return render(title, job_sections(found, report, pages or {}))
+    title = f"Job: {ranks_content(analysis).screen.title}"
+    return render(title, job_sections(analysis, report, pages or {}))
 
 
 def job_sections(
-    found: Analysis, report: Report, pages: Mapping[int, str]
+    analysis: Analysis, report: Report, pages: Mapping[int, str]
 ) -> list[Section]:
     """Return the sections on a job of many ranks, with links to their pages."""
     of_lint = [findings(Subject(outcome)) for outcome in report.outcomes]
     return _there(
         [
-            ranks.job(found, pages),
-            ranks.rank_map(found, pages),
-            ranks.what_if(found),
+            ranks.job(analysis, pages),
+            ranks.rank_map(analysis, pages),
+            ranks.what_if(analysis),
             *of_lint,
-            ranks.figures(found, pages),
+            ranks.figures(analysis, pages),
         ]
     )
 

@@ -57,70 +57,75 @@ class RanksContent:
     notes: tuple[str, ...]
 
 
-def content(found: Analysis) -> RanksContent:
+def content(analysis: Analysis) -> RanksContent:
     """Return the words on a job."""
-    tables = [_ranks(found), _changes(found), _collectives(found), _links(found)]
+    tables = [
+        _ranks(analysis),
+        _changes(analysis),
+        _collectives(analysis),
+        _links(analysis),
+    ]
     return RanksContent(
-        verdict(found),
+        verdict(analysis),
         Content(
-            title=printable(_title(found)),
+            title=printable(_title(analysis)),
             warnings=(),
-            facts=tuple((label, printable(text)) for label, text in _facts(found)),
+            facts=tuple((label, printable(text)) for label, text in _facts(analysis)),
             tables=tuple(table for table in tables if table.rows),
         ),
-        tuple(_heat(found)),
-        tuple(map(printable, found.job.said)),
+        tuple(_heat(analysis)),
+        tuple(map(printable, analysis.job.notices)),
     )
 
 
-def verdict(found: Analysis) -> str:
+def verdict(analysis: Analysis) -> str:
     """Return the one sentence that says whether ranks hold each other up, and why."""
-    step = found.job.step_ns
-    took = step or found.whatifs.took
+    step = analysis.job.step_ns
+    took = step or analysis.whatifs.took
     unit = "a step" if step else "the window"
-    if not found.job.found.height:
+    if not analysis.job.collectives.height:
         return "Nothing can be said: no collective was recorded by two ranks."
-    if not found.stragglers:
-        least = found.whatifs.all.saved_ns / found.whatifs.took
+    if not analysis.stragglers:
+        least = analysis.whatifs.all.saved_ns / analysis.whatifs.took
         return (
-            f"No straggler: with all {found.job.ranks.height} ranks at their median"
+            f"No straggler: with all {analysis.job.ranks.height} ranks at their median"
             f" {unit} of {units.time(took)} would be {units.share(least, 1)}"
-            f" shorter{_doubt(found)}."
+            f" shorter{_doubt(analysis)}."
         )
-    worst = found.stragglers[0]
-    saved = worst.saved_ns / found.steps
+    worst = analysis.stragglers[0]
+    saved = worst.saved_ns / analysis.steps
     return printable(
-        f"{named(found, worst.ranks)} of {found.job.ranks.height}"
+        f"{named(analysis, worst.ranks)} of {analysis.job.ranks.height}"
         f" {'holds' if len(worst.ranks) == 1 else 'hold'} the others up: {unit} takes"
         f" {units.time(took)} and would take {units.time(took - saved)} with"
         f" {'it' if len(worst.ranks) == 1 else 'them'} as the median of"
-        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {why(found, worst)}."
+        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {why(analysis, worst)}."
     )
 
 
-def _doubt(found: Analysis) -> str:
+def _doubt(analysis: Analysis) -> str:
     """Return the possible stragglers, if more was recorded; empty if there are none."""
-    if found.doubtful is None:
+    if analysis.doubtful is None:
         return ""
-    seen = counted(int(found.by_rank["seen"].max() or 1), "step")  # type: ignore[arg-type] # of integers
-    who = named(found, [found.doubtful]).lower()
+    seen = counted(int(analysis.by_rank["seen"].max() or 1), "step")  # type: ignore[arg-type] # of integers
+    who = named(analysis, [analysis.doubtful]).lower()
     return f"; {who} was late most, which cannot be told from chance in {seen}"
 
 
-def named(found: Analysis, rows: Sequence[int]) -> str:
+def named(analysis: Analysis, rows: Sequence[int]) -> str:
     """Return ranks by their numbers: Rank 3, or Ranks 3, 5."""
-    numbers = sorted(found.job.ranks["number"].gather(list(rows)).to_list())
-    shown = ", ".join(map(str, numbers[:_LISTED]))
+    numbers = sorted(analysis.job.ranks["number"].gather(list(rows)).to_list())
+    first = ", ".join(map(str, numbers[:_LISTED]))
     more = len(numbers) - _LISTED
-    shown += f" and {more} more" if more > 0 else ""
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}".capitalize()
+    first += f" and {more} more" if more > 0 else ""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {first}".capitalize()
 
 
-def why(found: Analysis, one: Straggler) -> str:
+def why(analysis: Analysis, one: Straggler) -> str:
     """Return the cause of a late rank in words, with its place."""
     cause, where = one.cause, _where(one)
     text = IN_WORDS[cause.cause]
-    if cause.cause == HOST and not found.job.has_gpus:
+    if cause.cause == HOST and not analysis.job.has_gpus:
         text = "its host takes longer"
     if cause.cause == SLOWER and cause.work:
         text += f", {100 * (cause.work.ratio - 1):.0f}% at the median"
@@ -134,16 +139,16 @@ def _where(one: Straggler) -> str:
     return f"{region}{at(one.cause.place)}".strip()
 
 
-def _title(found: Analysis) -> str:
-    ranks = found.job.ranks
-    world = found.job.digests[0].rank["world_size"] if found.job.digests else None
+def _title(analysis: Analysis) -> str:
+    ranks = analysis.job.ranks
+    world = analysis.job.digests[0].rank["world_size"] if analysis.job.digests else None
     of = f" of {world}" if world and world != ranks.height else ""
     device = next((name for name in ranks["device"] if name), "")
     return f"{ranks.height} ranks{of}" + (f" on {device}" if device else "")
 
 
-def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
-    job, whatifs = found.job, found.whatifs
+def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    job, whatifs = analysis.job, analysis.whatifs
     if job.step_ns:
         yield "step", f"{units.time(job.step_ns)} as recorded, median of the ranks"
     off = round(100 * (whatifs.took / job.window_ns - 1), 1) if job.window_ns else 0.0
@@ -158,7 +163,7 @@ def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
     by = [f"{count} by {how}" for how, count in job.matched_by.items() if count]
     yield (
         "matched",
-        f"{counted(job.found.height, 'collective')} ({', '.join(by) or 'none'})"
+        f"{counted(job.collectives.height, 'collective')} ({', '.join(by) or 'none'})"
         + (f", {job.unmatched} parts of others" if job.unmatched else ""),
     )
     errors = job.ranks["error"].drop_nulls()
@@ -168,22 +173,22 @@ def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
             "clocks",
             f"up to {units.time(offset)} apart, known within {units.time(max(errors))}",
         )
-    waited, sending = (total(found.by_rank[name]) for name in ("wait", "sending"))
+    waited, sending = (total(analysis.by_rank[name]) for name in ("wait", "sending"))
     yield (
         "collectives",
         f"{units.share(waited, waited + sending)} of their time is waiting for other"
         " ranks, the rest transfer",
     )
-    if found.pipeline:
-        pipe = found.pipeline
+    if analysis.pipeline:
+        pipe = analysis.pipeline
         yield (
             "pipeline",
             f"{pipe.stages} stages, {pipe.micro_batches} micro-batches: bubbles"
             f" {units.share(pipe.bubble, 1)} of the ranks' time, expected"
             f" {units.share(pipe.expected, 1)}",
         )
-    if found.experts:
-        layers = found.experts.layers
+    if analysis.experts:
+        layers = analysis.experts.layers
         yield (
             "experts",
             f"balancedness {median(layers['balancedness']):.2f} at the median of"
@@ -192,25 +197,25 @@ def _facts(found: Analysis) -> Iterator[tuple[str, str]]:
         )
 
 
-def _ranks(found: Analysis) -> TextTable:
-    causes = {row: one.cause.cause for one in found.stragglers for row in one.ranks}
-    shown = found.by_rank.sort(
+def _ranks(analysis: Analysis) -> TextTable:
+    causes = {row: one.cause.cause for one in analysis.stragglers for row in one.ranks}
+    longest = analysis.by_rank.sort(
         "saved", "late", "rank", descending=[True, True, False], nulls_last=True
     ).head(_MOST_RANKS)
     rows = [
         (
             str(row["number"]),
-            units.milliseconds(row["wait"] / found.steps),
+            units.milliseconds(row["wait"] / analysis.steps),
             str(row["last"]),
-            units.milliseconds(row["late"] / found.steps),
+            units.milliseconds(row["late"] / analysis.steps),
             "-"
             if row["saved"] is None
-            else units.milliseconds(row["saved"] / found.steps),
+            else units.milliseconds(row["saved"] / analysis.steps),
             printable(causes.get(row["rank"], "")),
         )
-        for row in shown.iter_rows(named=True)
+        for row in longest.iter_rows(named=True)
     ]
-    unit = "ms/step" if found.job.step_ns else "ms"
+    unit = "ms/step" if analysis.job.step_ns else "ms"
     return TextTable(
         (
             Column("rank"),
@@ -224,18 +229,18 @@ def _ranks(found: Analysis) -> TextTable:
     )
 
 
-def _changes(found: Analysis) -> TextTable:
-    worth = _WORTH * found.whatifs.took
+def _changes(analysis: Analysis) -> TextTable:
+    worth = _WORTH * analysis.whatifs.took
     rows = [
         (
             one.name if one.of in ("all", "link") else f"{one.of} {one.name}",
-            units.milliseconds(one.saved_ns / found.steps),
-            units.share(one.saved_ns, found.whatifs.took),
+            units.milliseconds(one.saved_ns / analysis.steps),
+            units.share(one.saved_ns, analysis.whatifs.took),
         )
-        for one in (found.whatifs.all, *found.changes)
+        for one in (analysis.whatifs.all, *analysis.changes)
         if one.saved_ns > worth
     ]
-    unit = "ms/step" if found.job.step_ns else "ms"
+    unit = "ms/step" if analysis.job.step_ns else "ms"
     return TextTable(
         (
             Column(CHANGES),
@@ -246,23 +251,23 @@ def _changes(found: Analysis) -> TextTable:
     )
 
 
-def _collectives(found: Analysis) -> TextTable:
+def _collectives(analysis: Analysis) -> TextTable:
     """Return the collectives by kind: waiting, transfer, what compute hides."""
     rows = [
         (
             printable(row["kind"]),
-            f"{row['count'] / found.steps:.1f}",
-            units.milliseconds(row["length"] / row["ranks"] / found.steps),
+            f"{row['count'] / analysis.steps:.1f}",
+            units.milliseconds(row["length"] / row["ranks"] / analysis.steps),
             units.share(row["wait"], row["length"]),
             units.share(row["length"] - row["exposed"], row["length"]),
         )
-        for row in by_kind(found.job).iter_rows(named=True)
+        for row in by_kind(analysis.job).iter_rows(named=True)
     ]
-    unit = "ms/step" if found.job.step_ns else "ms"
+    unit = "ms/step" if analysis.job.step_ns else "ms"
     return TextTable(
         (
             Column("collective"),
-            Column("a step" if found.job.step_ns else "count", number=True),
+            Column("a step" if analysis.job.step_ns else "count", number=True),
             Column(f"{unit} and rank", number=True),
             Column("waiting", number=True),
             Column("hidden", number=True),
@@ -271,7 +276,7 @@ def _collectives(found: Analysis) -> TextTable:
     )
 
 
-def _links(found: Analysis) -> TextTable:
+def _links(analysis: Analysis) -> TextTable:
     rows = [
         (
             printable(row["kind"]),
@@ -279,7 +284,7 @@ def _links(found: Analysis) -> TextTable:
             f"{row['rate']:.1f}",
             f"{row['peak']:.0f}" if row["peak"] else "-",
         )
-        for row in found.rates.head(_LISTED).iter_rows(named=True)
+        for row in analysis.rates.head(_LISTED).iter_rows(named=True)
     ]
     return TextTable(
         (
@@ -292,14 +297,14 @@ def _links(found: Analysis) -> TextTable:
     )
 
 
-def _heat(found: Analysis) -> Iterator[tuple[str, str]]:
+def _heat(analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Yield a line for each rank, of many those that are late most or least."""
-    order = found.by_rank.sort("late", "rank", descending=[True, False])["rank"]
+    order = analysis.by_rank.sort("late", "rank", descending=[True, False])["rank"]
     half = _MOST_LINES // 2
     rows = order.to_list()
     if len(rows) > _MOST_LINES:
         rows = [*rows[:half], *rows[-half:]]
-    numbers = dict(found.job.ranks.select("rank", "number").iter_rows())
-    for rank, shares in heat(found.job, _HEAT, rows).iter_rows():
+    numbers = dict(analysis.job.ranks.select("rank", "number").iter_rows())
+    for rank, shares in heat(analysis.job, _HEAT, rows).iter_rows():
         line = "".join(_SHADES[min(4, int(share * 4.999))] for share in shares)
         yield str(numbers[rank]), line

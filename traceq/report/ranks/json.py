@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def render(found: Analysis, report: Report) -> str:
+def render(analysis: Analysis, report: Report) -> str:
     """Return one object; ``version`` is that of its fields."""
-    data = _data(found) | {
+    data = _data(analysis) | {
         "fail_on": report.fail_on.value,
         "failing": len(report.failing),
         "findings": [
@@ -37,48 +37,48 @@ def render(found: Analysis, report: Report) -> str:
     return plain_json(text) + "\n"
 
 
-def _data(found: Analysis) -> dict[str, Any]:
-    job, whatifs = found.job, found.whatifs
+def _data(analysis: Analysis) -> dict[str, Any]:
+    job, whatifs = analysis.job, analysis.whatifs
     numbers = job.ranks["number"].to_list()
     return {
         "version": VERSION,
         "traceq": __version__,
-        "verdict": verdict(found),
+        "verdict": verdict(analysis),
         "step_ns": job.step_ns,
-        "steps": found.steps,
+        "steps": analysis.steps,
         "window_ns": job.window_ns,
         "replayed_ns": whatifs.took,
         "all_at_median_ns": whatifs.ideal,
         "slowdown": whatifs.slowdown,
         "matched": {
-            "collectives": job.found.height,
+            "collectives": job.collectives.height,
             "by": dict(job.matched_by),
             "unmatched_parts": job.unmatched,
         },
-        "notes": list(job.said),
-        "stragglers": [_straggler(one, numbers) for one in found.stragglers],
-        "what_if": [_whatif(one, numbers) for one in (whatifs.all, *found.changes)],
-        "ranks": _ranks(found),
-        "collectives": job.found.drop("lane", "token", "first_rank", "soonest")
-        .with_columns(late=job.ranks["number"].gather(job.found["late"]))
+        "notes": list(job.notices),
+        "stragglers": [_straggler(one, numbers) for one in analysis.stragglers],
+        "what_if": [_whatif(one, numbers) for one in (whatifs.all, *analysis.changes)],
+        "ranks": _ranks(analysis),
+        "collectives": job.collectives.drop("lane", "token", "first_rank", "soonest")
+        .with_columns(late=job.ranks["number"].gather(job.collectives["late"]))
         .to_dicts(),
-        "links": found.rates.to_dicts(),
-        "pipeline": asdict(found.pipeline) if found.pipeline else None,
+        "links": analysis.rates.to_dicts(),
+        "pipeline": asdict(analysis.pipeline) if analysis.pipeline else None,
         "experts": {
-            "layers": found.experts.layers.to_dicts(),
-            "tokens": found.experts.tokens.to_dicts(),
+            "layers": analysis.experts.layers.to_dicts(),
+            "tokens": analysis.experts.tokens.to_dicts(),
         }
-        if found.experts
+        if analysis.experts
         else None,
     }
 
 
-def _ranks(found: Analysis) -> list[dict[str, Any]]:
-    known = found.job.ranks.join(
-        found.by_rank.drop("number"), on="rank", how="left", maintain_order="left"
+def _ranks(analysis: Analysis) -> list[dict[str, Any]]:
+    joined = analysis.job.ranks.join(
+        analysis.by_rank.drop("number"), on="rank", how="left", maintain_order="left"
     ).drop("rank")
     return [
-        row | {"path": as_unicode(row["path"])} for row in known.iter_rows(named=True)
+        row | {"path": as_unicode(row["path"])} for row in joined.iter_rows(named=True)
     ]
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from traceq.ranks.analysis import Analysis
 
 
-def render(found: Analysis, report: Report) -> str:
+def render(analysis: Analysis, report: Report) -> str:
     """Return the verdict, the facts, the tables, the heat map and the findings."""
-    words = content(found)
+    words = content(analysis)
     parts = [f"**{escaped(words.verdict)}**\n", section(words.screen)]
     if words.heat:
         label = max(len(name) for name, _ in words.heat)

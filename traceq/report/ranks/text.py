@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from traceq.ranks.analysis import Analysis
 
 
-def render(found: Analysis, report: Report, *, width: int | None, color: bool) -> str:
+def render(
+    analysis: Analysis, report: Report, *, width: int | None, color: bool
+) -> str:
     """Return the text of a screen, and the findings."""
     wide = line_width(width)
-    text = rendered(list(_parts(found, wide)), width=wide, color=color)
+    text = rendered(list(_parts(analysis, wide)), width=wide, color=color)
     blocks = ["\n".join(findings(one, wide, color=color)) for one in report.outcomes]
     return "\n".join([text, *blocks]).rstrip("\n") + "\n"
 
 
-def _parts(found: Analysis, width: int) -> Iterator[RenderableType]:
-    words = content(found)
+def _parts(analysis: Analysis, width: int) -> Iterator[RenderableType]:
+    words = content(analysis)
     for line in wrapped(words.verdict, width):
         yield Text(line, style="bold")
     yield ""

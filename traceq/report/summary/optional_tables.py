@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.common import units
 from traceq.common.safe_text import printable
+from traceq.model.host_work import host_work_name
 from traceq.report.base.columns import Column, cut_middle, cut_place
 from traceq.report.base.content import TextTable
 from traceq.report.base.text import of_function, short_kernel
@@ -87,7 +88,7 @@ def _host_kinds(account: HostAccount, unit: str) -> TextTable:
     return TextTable(
         (Column("Time of the host", weight=2), *_host_columns(unit)),
         tuple(
-            (row["kind"], *_host_times(row, whole))
+            (host_work_name(row["kind"]), *_host_times(row, whole))
             for row in account.kinds.iter_rows(named=True)
         ),
     )
@@ -104,7 +105,7 @@ def _host_entries(account: HostAccount, unit: str) -> TextTable:
         ),
         tuple(
             (
-                printable(": ".join(filter(None, (row["kind"], row["name"])))),
+                printable(_entry_name(row["kind"], row["name"])),
                 *_host_times(row, whole),
                 units.amount(round(row["calls"], 1), ""),
                 of_function(row["file"], row["line"], row["function"]),
@@ -112,6 +113,10 @@ def _host_entries(account: HostAccount, unit: str) -> TextTable:
             for row in account.lines.head(_MOST_ROWS).iter_rows(named=True)
         ),
     )
+
+
+def _entry_name(kind: str, name: str | None) -> str:
+    return ": ".join(filter(None, (host_work_name(kind), name)))
 
 
 def _host_modules(account: HostAccount, unit: str) -> TextTable:

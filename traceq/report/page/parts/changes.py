@@ -172,10 +172,10 @@ def _bars(diff: Diff) -> Iterator[Bar]:
     yield bar("whole", time(after), "after", (0.0, after))
 
 
-def _findings(found: FindingChanges) -> Section:
-    rows = [(change.state, words.finding_line(change)) for change in found.changes]
+def _findings(changes: FindingChanges) -> Section:
+    rows = [(change.state, words.finding_line(change)) for change in changes.changes]
     table = TextTable((Column("state"), Column("finding")), tuple(rows))
-    verdict = words.findings_verdict(found)
+    verdict = words.findings_verdict(changes)
     return _plain(
         "changed-findings",
         "Findings that changed",

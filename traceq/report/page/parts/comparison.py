@@ -43,13 +43,15 @@ def comparison(summaries: Sequence[Summary]) -> Section:
     """Return the table and the bars of several traces."""
     names = telling_names([summary.facts.path for summary in summaries])
     longest = max(summary.bound.step_ns for summary in summaries) or 1.0
-    known = [
+    rows_with_value = [
         (name, summary)
         for name, summary in zip(names, summaries, strict=True)
         if summary.bound.bottleneck is not None
     ]
     causes = dict.fromkeys(
-        cause for _, summary in known for cause, _ in bound_words.parts(summary.bound)
+        cause
+        for _, summary in rows_with_value
+        for cause, _ in bound_words.parts(summary.bound)
     )
     legend: dict[str, list[str]] = {}
     for cause in causes:
@@ -60,7 +62,7 @@ def comparison(summaries: Sequence[Summary]) -> Section:
         template="comparison.html",
         context={
             "table": overview(summaries),
-            "bars": [_bar(name, summary, longest) for name, summary in known],
+            "bars": [_bar(name, summary, longest) for name, summary in rows_with_value],
             "legend": [
                 (name, ", ".join(dict.fromkeys(of))) for name, of in legend.items()
             ],

@@ -83,26 +83,26 @@ def findings(subject: Subject) -> Section:
     """Return the cards, what saves most first."""
     outcome = subject.outcome
     cards = cards_of(subject)
-    shown = cards[:MOST]
-    minor = [card for card in shown if card.severity == "minor"]
+    first = cards[:MOST]
+    minor = [card for card in first if card.severity == "minor"]
     return Section(
         key=subject.key("findings"),
         title="Findings",
         template="findings.html",
         context={
-            "cards": shown,
-            "serious": [card for card in shown if card not in minor],
+            "cards": first,
+            "serious": [card for card in first if card not in minor],
             "minor": minor,
             "minor_title": _minor_title(minor),
             "more": counted(len(cards) - MOST, "finding") if cards[MOST:] else "",
-            "families": _counts([card.family for card in shown]),
-            "severities": _counts([card.severity for card in shown]),
+            "families": _counts([card.family for card in first]),
+            "severities": _counts([card.severity for card in first]),
             "together": words.together(outcome),
             "idle": words.idle(outcome),
             "nothing": words.verdict(outcome).capitalize() if not cards else "",
         },
         data={
-            "costs": [card.finding.saves_ns for card in shown],
+            "costs": [card.finding.saves_ns for card in first],
             "step_ns": outcome.step_ns,
         },
     )
@@ -125,12 +125,12 @@ def cards_of(subject: Subject) -> list[Card]:
             -one[1].saves_ns,
         ),
     )
-    shown: set[str] = set()
+    used: set[str] = set()
     cards = []
     for number, finding in ranked:
         # The code before and after is the rule's: once is enough.
-        example = "" if finding.example in shown else finding.example
-        shown.add(finding.example)
+        example = "" if finding.example in used else finding.example
+        used.add(finding.example)
         cards.append(_card(subject, number, finding, example))
     return cards
 

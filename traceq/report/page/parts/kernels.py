@@ -145,7 +145,7 @@ def _whole(name: str) -> Tip | None:
     return charts.tip(name) if short != name or len(short) > _NAME else None
 
 
-def _count(shown: int, every: int, what: str) -> str:
-    if shown == every:
+def _count(count: int, every: int, what: str) -> str:
+    if count == every:
         return f"{every:,} {what}"
-    return f"the first {shown:,} of {every:,} {what}"
+    return f"the first {count:,} of {every:,} {what}"

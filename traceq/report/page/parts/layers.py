@@ -53,13 +53,13 @@ def layers(subject: Subject) -> Section | None:
     trace = subject.recording.trace if subject.recording else None
     if trace is None or not trace.facts.gpu:
         return None
-    found = by_layer(trace)
-    named = found.filter(~pl.col("layer").is_in([OPTIMIZER, OUTSIDE]))
+    by_part = by_layer(trace)
+    named = by_part.filter(~pl.col("layer").is_in([OPTIMIZER, OUTSIDE]))
     if named["layer"].n_unique() < 2:  # noqa: PLR2004 - one layer is no map
         return None
     steps = steady_steps(trace).count
-    kinds = _kinds(found)
-    rows, left_out = _rows(found, kinds, steps)
+    kinds = _kinds(by_part)
+    rows, left_out = _rows(by_part, kinds, steps)
     return Section(
         key=subject.key("layers"),
         title="Layers",
@@ -67,17 +67,17 @@ def layers(subject: Subject) -> Section | None:
         context={
             "kinds": kinds,
             "rows": rows,
-            "totals": _totals(found, kinds, steps),
+            "totals": _totals(by_part, kinds, steps),
             "left_out": left_out,
             "each": "a step" if trace.steps.height else "the whole trace",
         },
     )
 
 
-def _kinds(found: pl.DataFrame) -> list[str]:
+def _kinds(by_part: pl.DataFrame) -> list[str]:
     """Return the kinds that take the most time, and one for all others."""
     order = (
-        found.group_by("part")
+        by_part.group_by("part")
         .agg(pl.col("time").sum())
         .sort("time", "part", descending=[True, False])["part"]
         .to_list()
@@ -88,20 +88,20 @@ def _kinds(found: pl.DataFrame) -> list[str]:
 
 
 def _rows(
-    found: pl.DataFrame, kinds: Sequence[str], steps: int
+    by_part: pl.DataFrame, kinds: Sequence[str], steps: int
 ) -> tuple[list[Row], int]:
-    every = found["layer"].unique(maintain_order=True).to_list()
-    shown = every
+    every = by_part["layer"].unique(maintain_order=True).to_list()
+    visible = every
     if len(every) > _MOST_ROWS:
-        totals = found.group_by("layer").agg(pl.col("time").sum())
+        totals = by_part.group_by("layer").agg(pl.col("time").sum())
         longest = totals.sort("time", "layer", descending=[True, False])["layer"]
-        kept = set(longest.head(_MOST_ROWS).to_list())
-        shown = [layer for layer in every if layer in kept]
+        longest_layers = set(longest.head(_MOST_ROWS).to_list())
+        visible = [layer for layer in every if layer in longest_layers]
     # The largest cell decides the colours, but for work that is of no layer.
-    inner = found.filter(~pl.col("layer").is_in([OPTIMIZER, OUTSIDE]))
+    inner = by_part.filter(~pl.col("layer").is_in([OPTIMIZER, OUTSIDE]))
     most = float(inner["time"].max())  # type: ignore[arg-type]  # a number
-    times = _times(found, kinds)
-    modules = [layer for layer in shown if layer not in (OPTIMIZER, OUTSIDE)]
+    times = _times(by_part, kinds)
+    modules = [layer for layer in visible if layer not in (OPTIMIZER, OUTSIDE)]
     names = dict(zip(modules, _short(modules), strict=True))
     rows = [
         Row(
@@ -114,9 +114,9 @@ def _rows(
             ],
             _cell(sum(times.get((layer, kind), 0) for kind in kinds) / steps, 0.0),
         )
-        for layer in shown
+        for layer in visible
     ]
-    return rows, len(every) - len(shown)
+    return rows, len(every) - len(visible)
 
 
 def _short(modules: Sequence[str]) -> list[str]:
@@ -125,17 +125,17 @@ def _short(modules: Sequence[str]) -> list[str]:
     return last if len(set(last)) == len(last) else telling_names(modules)
 
 
-def _totals(found: pl.DataFrame, kinds: Sequence[str], steps: int) -> list[Cell]:
-    times = _times(found, kinds)
+def _totals(by_part: pl.DataFrame, kinds: Sequence[str], steps: int) -> list[Cell]:
+    times = _times(by_part, kinds)
     sums = [
         sum(time for (_, one), time in times.items() if one == kind) for kind in kinds
     ]
     return [_cell(time / steps, 0.0) for time in (*sums, sum(sums))]
 
 
-def _times(found: pl.DataFrame, kinds: Sequence[str]) -> dict[tuple[str, str], int]:
+def _times(by_part: pl.DataFrame, kinds: Sequence[str]) -> dict[tuple[str, str], int]:
     times: dict[tuple[str, str], int] = {}
-    for layer, part, time in found.select("layer", "part", "time").iter_rows():
+    for layer, part, time in by_part.select("layer", "part", "time").iter_rows():
         key = (layer, part if part in kinds else _REST)
         times[key] = times.get(key, 0) + time
     return times

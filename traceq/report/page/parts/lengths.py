@@ -27,46 +27,46 @@ _LEFT, _TOP, _BOTTOM, _RIGHT = 56.0, 40.0, 252.0, 548.0
 def lengths(subject: Subject) -> Section | None:
     """Return the histograms; none without kernels."""
     trace = subject.recording.trace if subject.recording else None
-    found = kernel_lengths(trace) if trace is not None else None
-    if found is None:
+    histogram = kernel_lengths(trace) if trace is not None else None
+    if histogram is None:
         return None
     return Section(
         key=subject.key("lengths"),
         title="Kernel lengths",
         template="pictures.html",
         context={
-            "lead": _lead(found),
+            "lead": _lead(histogram),
             "pictures": [
-                ("How many kernels are this long", _histogram(found, "kernels")),
-                ("How much GPU time is in them", _histogram(found, "time")),
+                ("How many kernels are this long", _histogram(histogram, "kernels")),
+                ("How much GPU time is in them", _histogram(histogram, "time")),
             ],
             "notes": [],
         },
     )
 
 
-def _lead(found: KernelLengths) -> str:
-    whole = counted(round(found.kernels), "kernel")
-    if not found.launch_ns:
+def _lead(bins: KernelLengths) -> str:
+    whole = counted(round(bins.kernels), "kernel")
+    if not bins.launch_ns:
         return f"A step has {whole}; no launch of theirs is in the trace."
-    cost = units.time(found.launch_ns)
-    if not found.shorter:
+    cost = units.time(bins.launch_ns)
+    if not bins.shorter:
         return (
             f"A launch takes the host {cost}, as recorded, at the median; all of the"
             f" {whole} of a step run longer."
         )
     why = ""
-    if found.shorter >= _MANY:
+    if bins.shorter >= _MANY:
         why = ": while such kernels follow each other, the GPU waits for the host"
     return (
         f"A launch takes the host {cost}, as recorded, at the median;"
-        f" {units.share(found.shorter, 1)} of the {whole} of a step run for less{why}."
+        f" {units.share(bins.shorter, 1)} of the {whole} of a step run for less{why}."
     )
 
 
-def _histogram(found: KernelLengths, column: str) -> Picture:
-    bins = found.bins
-    cost = found.launch_ns or 0.0
+def _histogram(lengths_of_kernels: KernelLengths, column: str) -> Picture:
+    bins = lengths_of_kernels.bins
+    cost = lengths_of_kernels.launch_ns or 0.0
     low = min(bins["low"][0], cost or bins["low"][0])
     high = max(bins["high"][-1], cost)
     most = float(bins[column].max())  # type: ignore[arg-type]  # a number

@@ -105,10 +105,10 @@ class _Drawn:
             return
         moments = highest_moments(summary.curve, _MOMENTS)
         self.moments = moments
-        found = timeline(summary.curves, moments["event"])
+        curves = timeline(summary.curves, moments["event"])
         self.sizes = {
             (event, category): size
-            for event, category, size in found.iter_rows()
+            for event, category, size in curves.iter_rows()
             if size > 0
         }
         self.events: list[int | None] = moments["event"].to_list()

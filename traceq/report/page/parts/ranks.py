@@ -40,9 +40,9 @@ class Bar(NamedTuple):
     """Of a step, or of the window where there are none."""
 
 
-def ranks_with_pages(found: Analysis, most: int) -> list[int]:
+def ranks_with_pages(analysis: Analysis, most: int) -> list[int]:
     """Return the numbers of ranks that get a page: of many, the latest and earliest."""
-    order = found.by_rank.sort("late", "rank", descending=[True, False])["number"]
+    order = analysis.by_rank.sort("late", "rank", descending=[True, False])["number"]
     numbers: list[int] = order.to_list()
     if len(numbers) > most:
         late = -(-most // 2)
@@ -50,9 +50,9 @@ def ranks_with_pages(found: Analysis, most: int) -> list[int]:
     return sorted(numbers)
 
 
-def job(found: Analysis, pages: Mapping[int, str]) -> Section:
+def job(analysis: Analysis, pages: Mapping[int, str]) -> Section:
     """Return the verdict, and links to the pages of ranks."""
-    words, every = content(found), found.job.ranks.height
+    words, every = content(analysis), analysis.job.ranks.height
     some = f"{len(pages)} of {every} ranks have a page, the latest and the earliest"
     return Section(
         key="job",
@@ -67,19 +67,20 @@ def job(found: Analysis, pages: Mapping[int, str]) -> Section:
     )
 
 
-def rank_map(found: Analysis, pages: Mapping[int, str]) -> Section | None:
+def rank_map(analysis: Analysis, pages: Mapping[int, str]) -> Section | None:
     """Return ranks × time: where each rank waits, and where it is waited for."""
-    rows = _shown(found)
-    if not rows or not found.job.window_ns:
+    rows = _shown(analysis)
+    if not rows or not analysis.job.window_ns:
         return None
-    every = found.job.ranks.height
+    every = analysis.job.ranks.height
     height = _TOP + _ROW * len(rows) + _BOTTOM
-    late = _late_spans(found)
+    late = _late_spans(analysis)
     marks: list[Mark] = []
-    for at, (rank, shares) in enumerate(heat(found.job, _SLICES, rows).iter_rows()):
-        label, *boxes = _row(found, rank, shares, late.get(rank, ()), _TOP + _ROW * at)
+    for at, (rank, shares) in enumerate(heat(analysis.job, _SLICES, rows).iter_rows()):
+        top = _TOP + _ROW * at
+        label, *boxes = _row(analysis, rank, shares, late.get(rank, ()), top)
         marks += [replace(label, href=pages.get(int(label.text), "")), *boxes]
-    window = found.job.window_ns
+    window = analysis.job.window_ns
     x = charts.Scale(0.0, window, _LEFT, _WIDTH - 8)
     ticks = x.ticks(charts.round_values(window, 8), charts.axis_time)
     marks += charts.x_axis(x, ticks, height - _BOTTOM + 3)
@@ -104,16 +105,16 @@ def rank_map(found: Analysis, pages: Mapping[int, str]) -> Section | None:
     )
 
 
-def what_if(found: Analysis) -> Section | None:
+def what_if(analysis: Analysis) -> Section | None:
     """Return the savings of the job: all, the stragglers, the causes."""
-    everything = found.whatifs.all.saved_ns
+    everything = analysis.whatifs.all.saved_ns
     rows = [("all ranks and links", everything)]
     rows += [
-        (f"{named(found, one.ranks)}: {one.cause.cause}", one.saved_ns)
-        for one in found.stragglers
+        (f"{named(analysis, one.ranks)}: {one.cause.cause}", one.saved_ns)
+        for one in analysis.stragglers
     ]
-    rows += [(f"{one.of} {one.name}", one.saved_ns) for one in found.changes]
-    worth = [(name, ns) for name, ns in rows if ns > _WORTH * found.whatifs.took]
+    rows += [(f"{one.of} {one.name}", one.saved_ns) for one in analysis.changes]
+    worth = [(name, ns) for name, ns in rows if ns > _WORTH * analysis.whatifs.took]
     if not worth:
         return None
     return Section(
@@ -124,24 +125,24 @@ def what_if(found: Analysis) -> Section | None:
             "bars": [
                 Bar(
                     name,
-                    units.time(ns / found.steps),
-                    units.share(ns, found.whatifs.took),
+                    units.time(ns / analysis.steps),
+                    units.share(ns, analysis.whatifs.took),
                     round(min(_FULL, _FULL * ns / everything), 2),
-                    ns / found.steps,
+                    ns / analysis.steps,
                 )
                 for name, ns in worth
             ],
-            "each": "a step" if found.job.step_ns else "the window",
+            "each": "a step" if analysis.job.step_ns else "the window",
         },
     )
 
 
-def figures(found: Analysis, pages: Mapping[int, str]) -> Section:
+def figures(analysis: Analysis, pages: Mapping[int, str]) -> Section:
     """Return facts and tables, but what the page has as bars.
 
     Ranks in the table of ranks lead to their pages.
     """
-    words = content(found)
+    words = content(analysis)
     return Section(
         key="figures",
         title="Figures",
@@ -160,26 +161,26 @@ def _is_drawn(table: TextTable) -> bool:
     return table.columns[0].title == CHANGES
 
 
-def _shown(found: Analysis) -> list[int]:
+def _shown(analysis: Analysis) -> list[int]:
     """Return the rows of the ranks to draw: of many, the latest and the earliest."""
-    order = found.by_rank.sort("late", "rank", descending=[True, False])["rank"]
+    order = analysis.by_rank.sort("late", "rank", descending=[True, False])["rank"]
     rows: list[int] = order.to_list()
     half = _MOST_RANKS // 2
     return rows if len(rows) <= _MOST_RANKS else [*rows[:half], *rows[-half:]]
 
 
 def _row(
-    found: Analysis,
+    analysis: Analysis,
     rank: int,
     shares: Sequence[float],
     late: Iterable[tuple[float, float]],
     top: float,
 ) -> Iterator[Mark]:
     """Yield the marks of a rank: its number, and its work and waits."""
-    known = found.by_rank.row(by_predicate=pl.col("rank") == rank, named=True)
-    number = str(known["number"])
-    tip = _tip(found, known)
-    bold = any(rank in one.ranks for one in found.stragglers)
+    numbers = analysis.by_rank.row(by_predicate=pl.col("rank") == rank, named=True)
+    number = str(numbers["number"])
+    tip = _tip(analysis, numbers)
+    bold = any(rank in one.ranks for one in analysis.stragglers)
     tall = _ROW - 2
     yield charts.words(
         _LEFT - 6, top + tall - 1, number, "straggler" if bold else "", "end"
@@ -205,13 +206,16 @@ def _marked(mark: Mark, rank: str) -> Mark:
     return charts.Mark(mark.tag, {**mark.attributes, "data-rank": rank}, tip=mark.tip)
 
 
-def _tip(found: Analysis, known: dict[str, float]) -> Tip:
-    each = "a step" if found.job.step_ns else "in the window"
+def _tip(analysis: Analysis, numbers: dict[str, float]) -> Tip:
+    each = "a step" if analysis.job.step_ns else "in the window"
     return charts.tip(
-        f"rank {known['number']}",
-        ("waits", f"{units.time(known['wait'] / found.steps)} {each}"),
-        ("later than its peers", f"{units.time(known['late'] / found.steps)} {each}"),
-        ("came last", f"{known['last']} times"),
+        f"rank {numbers['number']}",
+        ("waits", f"{units.time(numbers['wait'] / analysis.steps)} {each}"),
+        (
+            "later than its peers",
+            f"{units.time(numbers['late'] / analysis.steps)} {each}",
+        ),
+        ("came last", f"{numbers['last']} times"),
     )
 
 
@@ -236,13 +240,13 @@ def _boxes(
         yield f"M{left:.1f} {top:g}h{width:.1f}v{tall:g}h{-width:.1f}z"
 
 
-def _late_spans(found: Analysis) -> dict[int, list[tuple[float, float]]]:
+def _late_spans(analysis: Analysis) -> dict[int, list[tuple[float, float]]]:
     """Return the waits of others for a rank, by its row, as shares of the window.
 
     That is from when half of the ranks have come to when it comes.
     """
-    job = found.job
-    begin, window = lowest(job.found["end"]), job.window_ns
+    job = analysis.job
+    begin, window = lowest(job.collectives["end"]), job.window_ns
     half = pl.col("start").quantile(0.5, "lower").over("instance")
     held = (
         job.cells.select("rank", "start", half=half)

@@ -47,11 +47,11 @@ def roofline(subject: Subject) -> Section | None:
     trace = subject.recording.trace if subject.recording else None
     if trace is None or not trace.facts.gpu or not trace.facts.shapes:
         return None
-    found = judged(trace)
-    peak = found.gpu.peak
-    if peak is None or not found.ops.height:
+    ops_by_bound = judged(trace)
+    peak = ops_by_bound.gpu.peak
+    if peak is None or not ops_by_bound.ops.height:
         return None
-    ops = op_groups(trace, found).filter(pl.col("gpu") > 0)
+    ops = op_groups(trace, ops_by_bound).filter(pl.col("gpu") > 0)
     pictures = [
         ("Operations per second", _computing(ops, peak)),
         ("Ops that only move memory", _moving(ops, peak)),
@@ -61,7 +61,7 @@ def roofline(subject: Subject) -> Section | None:
         title="Roofline",
         template="pictures.html",
         context={
-            "lead": _lead(found, ops, peak),
+            "lead": _lead(ops_by_bound, ops, peak),
             "pictures": [(title, one) for title, one in pictures if one is not None],
             "notes": [
                 "A dot is an op with its shapes and place; its area is its GPU time."
@@ -73,12 +73,12 @@ def roofline(subject: Subject) -> Section | None:
     )
 
 
-def _lead(found: Roofline, ops: pl.DataFrame, peak: Peak) -> str:
-    judged_ns = found.judged_ns / found.steps
+def _lead(roofs: Roofline, ops: pl.DataFrame, peak: Peak) -> str:
+    judged_ns = roofs.judged_ns / roofs.steps
     least = float(ops["least"].sum() or 0)
     return (
-        f"{units.share(found.covered, 1)} of the kernels' time is judged:"
-        f" {units.time(judged_ns)} a step, which the peaks of the {found.gpu.name}"
+        f"{units.share(roofs.covered, 1)} of the kernels' time is judged:"
+        f" {units.time(judged_ns)} a step, which the peaks of the {roofs.gpu.name}"
         f" ({peak.bandwidth / GIGA:,.0f} GB/s) allow in {units.time(least)}"
         f" ({units.share(least, judged_ns)})."
     )
@@ -86,7 +86,7 @@ def _lead(found: Roofline, ops: pl.DataFrame, peak: Peak) -> str:
 
 def _computing(ops: pl.DataFrame, peak: Peak) -> Picture | None:
     """Return the classic plot, of ops whose operations and bytes are known."""
-    shown = (
+    visible = (
         ops.filter(pl.col("flops") > 0, pl.col("bytes") > 0)
         .with_columns(
             intensity=pl.col("flops") / pl.col("bytes"),
@@ -94,14 +94,14 @@ def _computing(ops: pl.DataFrame, peak: Peak) -> Picture | None:
         )
         .head(_MOST)
     )
-    if not shown.height:
+    if not visible.height:
         return None
-    roofs = _roofs(shown, peak)
+    roofs = _roofs(visible, peak)
     top = max(rate for _, rate in roofs) * 1.6
     ridge = max(rate for _, rate in roofs) / peak.bandwidth
-    low = min(_least(shown["intensity"]), ridge / 10) / 1.5
-    high = max(_most(shown["intensity"]), ridge * 3) * 1.5
-    bottom = min(_least(shown["rate"]), low * peak.bandwidth) / 1.5
+    low = min(_least(visible["intensity"]), ridge / 10) / 1.5
+    high = max(_most(visible["intensity"]), ridge * 3) * 1.5
+    bottom = min(_least(visible["rate"]), low * peak.bandwidth) / 1.5
     x = charts.Scale(low, high, _LEFT, _RIGHT, log=True)
     y = charts.Scale(bottom, top, _BOTTOM, _TOP, log=True)
     marks = charts.y_axis(
@@ -118,15 +118,15 @@ def _computing(ops: pl.DataFrame, peak: Peak) -> Picture | None:
         "operations per byte of memory",
     )
     marks += _lines(roofs, peak, x, y)
-    marks += _dots(shown, lambda row: (x(row["intensity"]), y(row["rate"])))
+    marks += _dots(visible, lambda row: (x(row["intensity"]), y(row["rate"])))
     return charts.Picture(
         _WIDTH,
         _HEIGHT,
-        f"Roofline of {shown.height} ops: operations per second over operations per"
+        f"Roofline of {visible.height} ops: operations per second over operations per"
         " byte, both logarithmic",
         marks,
-        _table(shown),
-        _legend(shown),
+        _table(visible),
+        _legend(visible),
     )
 
 
@@ -134,13 +134,13 @@ def _roofs(ops: pl.DataFrame, peak: Peak) -> list[tuple[str, float]]:
     """Return the peaks of the dtypes that ops use, the highest first."""
     used = [name for name in ops["dtype"].unique().to_list() if name in peak.flops]
     rates = sorted(((peak.flops[name], name) for name in used), reverse=True)
-    found: list[tuple[str, float]] = []
+    roofs: list[tuple[str, float]] = []
     for rate, name in rates:
-        if found and found[-1][1] / rate < _NEAR:
-            found[-1] = (f"{found[-1][0]}, {name}", found[-1][1])
+        if roofs and roofs[-1][1] / rate < _NEAR:
+            roofs[-1] = (f"{roofs[-1][0]}, {name}", roofs[-1][1])
         else:
-            found.append((name, rate))
-    return found or [("", max(peak.flops.values()))]
+            roofs.append((name, rate))
+    return roofs or [("", max(peak.flops.values()))]
 
 
 def _lines(
@@ -171,7 +171,7 @@ def _lines(
 
 def _moving(ops: pl.DataFrame, peak: Peak) -> Picture | None:
     """Return ops without operations to count: bytes per second over their time."""
-    shown = (
+    visible = (
         ops.filter(
             (pl.col("flops").is_null()) | (pl.col("flops") == 0), pl.col("bytes") > 0
         )
@@ -180,11 +180,13 @@ def _moving(ops: pl.DataFrame, peak: Peak) -> Picture | None:
         )
         .head(_MOST)
     )
-    if not shown.height:
+    if not visible.height:
         return None
     # Faster ones are read from the cache, and stand at the upper edge.
-    top = max(peak.bandwidth, min(_most(shown["rate"]), _ABOVE * peak.bandwidth)) * 1.04
-    low, high = _least(shown["gpu"]) / 1.6, _most(shown["gpu"]) * 1.8
+    top = (
+        max(peak.bandwidth, min(_most(visible["rate"]), _ABOVE * peak.bandwidth)) * 1.04
+    )
+    low, high = _least(visible["gpu"]) / 1.6, _most(visible["gpu"]) * 1.8
     x = charts.Scale(low, high, _LEFT, _RIGHT, log=True)
     y = charts.Scale(0.0, top, _BOTTOM, _TOP)
     values = charts.round_values(top)
@@ -201,14 +203,14 @@ def _moving(ops: pl.DataFrame, peak: Peak) -> Picture | None:
     marks.append(charts.path([(x.start, at), (x.end, at)], "roof"))
     text = f"{peak.bandwidth / GIGA:,.0f} GB/s"
     marks.append(charts.words(x.end, at - 6, text, anchor="end"))
-    marks += _dots(shown, lambda row: (x(row["gpu"]), y(row["rate"])))
+    marks += _dots(visible, lambda row: (x(row["gpu"]), y(row["rate"])))
     return charts.Picture(
         _WIDTH,
         _HEIGHT,
-        f"{shown.height} ops that only move memory: bytes per second over GPU time",
+        f"{visible.height} ops that only move memory: bytes per second over GPU time",
         marks,
-        _table(shown),
-        _legend(shown),
+        _table(visible),
+        _legend(visible),
     )
 
 

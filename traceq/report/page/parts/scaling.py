@@ -30,8 +30,8 @@ def scaling(
     lines = []
     for growth, color in zip(growths, _COLORS, strict=False):
         fit = best_fit(values, growth.sizes)
-        known = fit if fit and fit.law == growth.law else None
-        curve = Curve("memory", growth.category, growth.sizes, known)
+        law = fit if fit and fit.law == growth.law else None
+        curve = Curve("memory", growth.category, growth.sizes, law)
         lines.append(Line(growth.category, curve, color))
     picture = plot(Over(label, values, names), lines, charts.axis_size)
     return Section(

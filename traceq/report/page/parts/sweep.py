@@ -55,15 +55,15 @@ def _pictures(sweep: Sweep) -> list[tuple[str, Picture]]:
         [point.name for point in sweep.points],
         [point.bound for point in sweep.points],
     )
-    found = []
+    pictures = []
     if part and rest:
         lines = [Line("attention", part, 2), Line("the rest", rest, _REST)]
         met = [one.at for one in sweep.overtakings if one.part == ATTENTION]
         title = "GPU time of a step: attention and the rest"
-        found.append((title, plot(over, lines, charts.axis_time, met)))
+        pictures.append((title, plot(over, lines, charts.axis_time, met)))
     lines = _parts(sweep)
     step = [Line("step", by_figure["step", "step"], 0)]
-    found.append(
+    pictures.append(
         (
             "A step, and the GPU time of its parts",
             plot(over, step + lines, charts.axis_time),
@@ -71,11 +71,11 @@ def _pictures(sweep: Sweep) -> list[tuple[str, Picture]]:
     )
     if memory := by_figure.get(("memory", "peak memory")):
         line = [Line("peak memory", memory, 3)]
-        found.append(("Peak memory", plot(over, line, charts.axis_size)))
+        pictures.append(("Peak memory", plot(over, line, charts.axis_size)))
     if rate := by_figure.get(("rate", "tokens/s")):
         line = [Line("tokens/s", rate, 1)]
-        found.append(("Tokens per second", plot(over, line, charts.short)))
-    return found
+        pictures.append(("Tokens per second", plot(over, line, charts.short)))
+    return pictures
 
 
 def _parts(sweep: Sweep) -> list[Line]:

@@ -67,14 +67,14 @@ def timeline(subject: Subject) -> Section | None:
         return None
     step = subject.step if subject.step is not None else analysis.typical_step(trace)
     most = _MOST_SLICES
-    found = analysis.timeline(trace, step, most)
-    if not found.slices.height or found.end <= found.start:
+    drawn = analysis.timeline(trace, step, most)
+    if not drawn.slices.height or drawn.end <= drawn.start:
         return None
-    data = _data(subject, trace, found)
+    data = _data(subject, trace, drawn)
     while len(orjson.dumps(data)) > _MOST_BYTES and most > _FEWEST_SLICES:
         most //= 2
-        found = analysis.timeline(trace, step, most)
-        data = _data(subject, trace, found)
+        drawn = analysis.timeline(trace, step, most)
+        data = _data(subject, trace, drawn)
     return Section(
         key=subject.key("timeline"),
         title="A step as a picture" if step is not None else "The trace as a picture",
@@ -82,20 +82,20 @@ def timeline(subject: Subject) -> Section | None:
         context={
             "step": step,
             "typical": subject.step is None,
-            "span": units.time(found.end - found.start),
-            "shortest": units.time(found.shortest) if found.shortest else "",
-            "left_out": found.left_out,
-            "gpu": bool(found.lanes["gpu"].any()),
-            "idle": _idle(found),
+            "span": units.time(drawn.end - drawn.start),
+            "shortest": units.time(drawn.shortest) if drawn.shortest else "",
+            "left_out": drawn.left_out,
+            "gpu": bool(drawn.lanes["gpu"].any()),
+            "idle": _idle(drawn),
         },
         data=data,
     )
 
 
-def _idle(found: Timeline) -> list[tuple[str, str, str, str]]:
+def _idle(drawn: Timeline) -> list[tuple[str, str, str, str]]:
     """Return the GPU's idle time by cause: name, colour, time and share."""
-    whole = found.end - found.start
-    causes = found.gaps.group_by("cause").agg(
+    whole = drawn.end - drawn.start
+    causes = drawn.gaps.group_by("cause").agg(
         time=(pl.col("end") - pl.col("start")).sum()
     )
     return [
@@ -109,8 +109,8 @@ def _idle(found: Timeline) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _data(subject: Subject, trace: Trace, found: Timeline) -> dict[str, Any]:
-    slices = analysis.described(trace, found.slices)
+def _data(subject: Subject, trace: Trace, drawn: Timeline) -> dict[str, Any]:
+    slices = analysis.described(trace, drawn.slices)
     texts = _Texts()
     names = _mapped(slices, ["table", "name"], lambda row: texts.at(_name(*row)))
     columns = {
@@ -124,19 +124,19 @@ def _data(subject: Subject, trace: Trace, found: Timeline) -> dict[str, Any]:
     }
     filled = slices.with_columns(
         **columns,
-        start=pl.col("start") - found.start,
+        start=pl.col("start") - drawn.start,
         length=pl.col("end") - pl.col("start"),
         kind=slices["table"].replace_strict(list(_KINDS), range(len(_KINDS))),
     )
     return {
-        "span": found.end - found.start,
-        "step": found.step,
+        "span": drawn.end - drawn.start,
+        "step": drawn.step,
         "lanes": [
             {"name": name, "gpu": gpu, "rows": list(_rows(filled, lane))}
-            for lane, gpu, name in found.lanes.select("lane", "gpu", "name").rows()
+            for lane, gpu, name in drawn.lanes.select("lane", "gpu", "name").rows()
         ],
-        "gaps": _gaps(found),
-        "findings": list(_findings(subject, trace, found)),
+        "gaps": _gaps(drawn),
+        "findings": list(_findings(subject, trace, drawn)),
         "kinds": list(_KINDS.values()),
         "details": texts.details,
         "texts": texts.texts,
@@ -177,21 +177,21 @@ def _mapped(frame: pl.DataFrame, columns: list[str], number: Any) -> pl.Series: 
     keys = frame.with_columns(missing).select(columns)
     unique = keys.unique(maintain_order=True)
     numbers = pl.Series("number", [number(row) for row in unique.rows()], pl.Int64)
-    found = keys.join(
+    joined = keys.join(
         unique.with_columns(numbers),
         on=columns,
         how="left",
         nulls_equal=True,
         maintain_order="left",
     )
-    return found["number"]
+    return joined["number"]
 
 
 def _name(table: str, name: str | None) -> str:
     if table == analysis.KERNELS:
         return short_kernel(name or "")
-    if table == analysis.FRAMES and (found := _FUNCTION.fullmatch(name or "")):
-        file, line, function = found.groups()
+    if table == analysis.FRAMES and (match := _FUNCTION.fullmatch(name or "")):
+        file, line, function = match.groups()
         return of_function(PurePath(file).name, int(line), function)
     return (name or "").removeprefix(_MODULE)
 
@@ -222,10 +222,10 @@ def _colored(texts: _Texts) -> Any:  # noqa: ANN401 - a function of a row
 def _details(trace: Trace, slices: pl.DataFrame, texts: _Texts) -> pl.Series:
     """Return the numbers of the texts on a slice: op, module, line and shapes."""
     columns = ["table", "op", "module", "file", "line", "function", "call_line"]
-    known = {}
+    details = {}
     if "inputs" in slices.columns:
         rows = slices["inputs"].drop_nulls().unique()
-        known = dict(
+        details = dict(
             zip(rows, map(shapes, trace.inputs["dims"][rows].to_list()), strict=True)
         )
 
@@ -240,7 +240,7 @@ def _details(trace: Trace, slices: pl.DataFrame, texts: _Texts) -> pl.Series:
             "" if table == analysis.OPS else op or "",
             module or "",
             where,
-            known.get(inputs, ""),
+            details.get(inputs, ""),
         )
 
     return _mapped(slices, [*columns, "inputs"], number)
@@ -262,15 +262,15 @@ def _rows(slices: pl.DataFrame, lane: int) -> Iterator[list[list[int]]]:
         yield [starts.to_list(), *lists, runs]
 
 
-def _gaps(found: Timeline) -> dict[str, Any]:
+def _gaps(drawn: Timeline) -> dict[str, Any]:
     """Return the GPU's idle gaps; short neighbours of one cause are merged.
 
     So the sum of a range by cause is that of its gaps.
     """
-    near = max(1, round((found.end - found.start) * _NEAR))
+    near = max(1, round((drawn.end - drawn.start) * _NEAR))
     causes = [*CAUSES, UNKNOWN]
-    gaps = found.gaps.with_columns(
-        start=pl.col("start") - found.start, length=pl.col("end") - pl.col("start")
+    gaps = drawn.gaps.with_columns(
+        start=pl.col("start") - drawn.start, length=pl.col("end") - pl.col("start")
     )
     short = pl.col("length") < near
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
@@ -293,14 +293,14 @@ def _gaps(found: Timeline) -> dict[str, Any]:
 
 
 def _findings(
-    subject: Subject, trace: Trace, found: Timeline
+    subject: Subject, trace: Trace, drawn: Timeline
 ) -> Iterator[dict[str, Any]]:
     """Yield the findings that are somewhere in the window, and where."""
     recording = subject.recording
     view = Views(recording).trace if recording else None
     if view is None:
         return
-    marks = _on_lanes(trace, found, marked(view, subject.outcome.findings))
+    marks = _on_lanes(trace, drawn, marked(view, subject.outcome.findings))
     by_finding = {
         number: (
             rows["lane"].to_list(),
@@ -325,14 +325,14 @@ def _findings(
             }
 
 
-def _on_lanes(trace: Trace, found: Timeline, marks: pl.DataFrame) -> pl.DataFrame:
+def _on_lanes(trace: Trace, drawn: Timeline, marks: pl.DataFrame) -> pl.DataFrame:
     """Return the marks in the window by ``finding`` and ``lane``; -1 is idle time.
 
     Marks that are near each other are one.
     """
-    inside = marks.filter(pl.col("start") < found.end, pl.col("end") > found.start)
-    on_gpu = found.lanes.filter("gpu").select("device", "stream", "lane")
-    on_host = found.lanes.filter(~pl.col("gpu")).select("thread", "lane")
+    inside = marks.filter(pl.col("start") < drawn.end, pl.col("end") > drawn.start)
+    on_gpu = drawn.lanes.filter("gpu").select("device", "stream", "lane")
+    on_host = drawn.lanes.filter(~pl.col("gpu")).select("thread", "lane")
     kernels = trace.kernels.select("id", "device", "stream")
     threads = {OP: trace.ops, CALL: trace.runtime}
     parts = [
@@ -350,13 +350,13 @@ def _on_lanes(trace: Trace, found: Timeline, marks: pl.DataFrame) -> pl.DataFram
     ]
     columns = ["finding", pl.col("lane").cast(pl.Int64), "start", "end"]
     every = pl.concat(part.select(columns) for part in parts).drop_nulls("lane")
-    near = max(1, round((found.end - found.start) * _NEAR))
+    near = max(1, round((drawn.end - drawn.start) * _NEAR))
     reached = pl.col("end").cum_max().shift(1).over("finding", "lane")
     begins = (pl.col("start") > reached + near).fill_null(value=True)
     return (
         every.with_columns(
-            start=pl.max_horizontal("start", found.start) - found.start,
-            end=pl.min_horizontal("end", found.end) - found.start,
+            start=pl.max_horizontal("start", drawn.start) - drawn.start,
+            end=pl.min_horizontal("end", drawn.end) - drawn.start,
         )
         .sort("finding", "lane", "start")
         .with_columns(run=begins.cum_sum())
