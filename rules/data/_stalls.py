@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.base import callers
 from traceq.linter import (
+    END,
     NOWHERE,
     Evidence,
     Place,
@@ -15,7 +16,10 @@ from traceq.linter import (
     at_function,
     counted,
     dataclass,
+    disjoint,
+    named_like,
 )
+from traceq.model import names
 
 from ._rows import RowByRow
 from ._workers import WorkerPlan, waited_ns
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 IN_PROCESS = "_SingleProcessDataLoaderIter"
-_IN_WORKERS = "_MultiProcessingDataLoaderIter"
+IN_WORKERS = "_MultiProcessingDataLoaderIter"
 # Torch's iterators of a DataLoader: who loads the batch, and what to do about it.
 LOADERS = {
     IN_PROCESS: (
@@ -33,7 +37,7 @@ LOADERS = {
         " (num_workers=0)",
         "",
     ),
-    _IN_WORKERS: (
+    IN_WORKERS: (
         "the GPU idles while the program waits for the DataLoader's workers",
         "the workers do not keep up: raise num_workers{to}, up to the number of cores;"
         " raise prefetch_factor if only some batches are slow; set"
@@ -90,6 +94,11 @@ _MUCH = 0.25
 # From this factor on the number of workers is written without a decimal. Heuristic
 # threshold.
 _SOME = 2
+ROW_ADVICE = (
+    "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
+    " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
+    " them with slices of torch.randperm"
+)
 _OTHER = (
     "the GPU idles while the next batch is loaded",
     "load the next batch while the GPU computes: in worker processes or in a thread",
@@ -119,7 +128,7 @@ def explanation(
     """Return why a loader stalls, and what to do, by the process that loads."""
     if row["loader"] == IN_PROCESS:
         return _in_process(view, regions, workers, example)
-    if row["loader"] == _IN_WORKERS:
+    if row["loader"] == IN_WORKERS:
         return _in_workers(view, row, regions, workers)
     return Explanation(*_OTHER)
 
@@ -145,7 +154,7 @@ def _in_workers(
     view: View, row: Mapping[str, Any], regions: pl.DataFrame, workers: int
 ) -> Explanation:
     """Say what to do where workers load."""
-    message, advice = LOADERS[_IN_WORKERS]
+    message, advice = LOADERS[IN_WORKERS]
     plan, goes = WorkerPlan.of(view, regions, workers), 1.0
     waited = waited_ns(view, regions)
     taken = _taken(row["loading"], waited, _times(view, plan))
@@ -164,9 +173,7 @@ def _rows(found: RowByRow, example: str) -> Explanation:
     return Explanation(
         f"the GPU idles while the DataLoader picks {rows} a step out of a TensorDataset"
         " one by one, and stacks them",
-        "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
-        " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
-        " them with slices of torch.randperm",
+        ROW_ADVICE,
         found.share,
         (
             Evidence("picking", value=picked, unit="ns", note="a step, as recorded"),
@@ -283,6 +290,14 @@ def inside_line(view: View, call: Mapping[str, Any]) -> Evidence:
         note="a step",
         count=call["calls"] / view.steps,
     )
+
+
+def loading_regions(view: View) -> pl.DataFrame:
+    """Return the regions of the steps in which batches are loaded, with their spans."""
+    found = view.annotations
+    loads = named_like(view.trace.annotations, names.DATA_REGION)[found["id"]]
+    found = found.filter(loads & ~found["on_gpu"])
+    return disjoint(found.with_columns(start="ts", end=END))
 
 
 def place_of(view: View, regions: pl.DataFrame) -> Place:

@@ -20,6 +20,8 @@ from traceq.model.lint_report import (
     Allow,
     Allowed,
     Bound,
+    CpuLine,
+    CpuTime,
     Crashed,
     Entry,
     ExplainedIdle,
@@ -135,8 +137,17 @@ def _outcome(found: _Json, bound: Bound | None) -> Outcome:
         "entry": _maybe(_place, found["entry"]),
         "replayed": _maybe(lambda one: Replayed(**one), found["replayed"]),
         "step_kinds": _maybe(lambda one: StepKinds(**one), found["step_kinds"]),
+        "cpu": _maybe(_cpu, found["cpu"]),
     }
     return Outcome(**(found | read))
+
+
+def _cpu(found: _Json) -> CpuTime:
+    lines = (
+        CpuLine(_place(one["place"]), one["name"], one["ns"], tuple(one["phases"]))
+        for one in found["lines"]
+    )
+    return CpuTime(tuple(map(tuple, found["phases"])), tuple(lines))
 
 
 def _facts(found: _Json) -> Facts:

@@ -104,6 +104,7 @@ def _rank(folder: Path, found: dict[str, Any]) -> Rank:
             if isinstance(attempt, dict)
         ),
         cores=_cores(found),
+        tf32=_tf32(_dict(found, "switches")),
         torch=_torch(_dict(found, "versions")),
         first_lines=_first_lines(_list(_dict(found, "trace").get("open_functions"))),
         owners=_owners(_dict(found, "packages")),
@@ -224,6 +225,14 @@ def _cores(found: dict[str, Any]) -> int | None:
     if cores is None and "OMP_NUM_THREADS" not in _dict(found, "environment"):
         cores = _dict(found, "switches").get("cpu_threads")
     return cores if isinstance(cores, int) and cores > 0 else None
+
+
+def _tf32(switches: dict[str, Any]) -> bool | None:
+    """Return whether float32 matmuls may round to TF32, where that was recorded."""
+    precision = switches.get("float32_matmul_precision")
+    if precision is None:
+        return None
+    return precision != "highest" or bool(switches.get("matmul_allow_tf32"))
 
 
 def _step_time(found: dict[str, Any]) -> StepTime | None:
