@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 IN_PROCESS = "_SingleProcessDataLoaderIter"
-IN_WORKERS = "_MultiProcessingDataLoaderIter"
+_IN_WORKERS = "_MultiProcessingDataLoaderIter"
 # Torch's iterators of a DataLoader: who loads the batch, and what to do about it.
 LOADERS = {
     IN_PROCESS: (
@@ -37,7 +37,7 @@ LOADERS = {
         " (num_workers=0)",
         "",
     ),
-    IN_WORKERS: (
+    _IN_WORKERS: (
         "the GPU idles while the program waits for the DataLoader's workers",
         "the workers do not keep up: raise num_workers{to}, up to the number of cores;"
         " raise prefetch_factor if only some batches are slow; set"
@@ -128,7 +128,7 @@ def explanation(
     """Return why a loader stalls, and what to do, by the process that loads."""
     if row["loader"] == IN_PROCESS:
         return _in_process(view, regions, workers, example)
-    if row["loader"] == IN_WORKERS:
+    if row["loader"] == _IN_WORKERS:
         return _in_workers(view, row, regions, workers)
     return Explanation(*_OTHER)
 
@@ -154,7 +154,7 @@ def _in_workers(
     view: View, row: Mapping[str, Any], regions: pl.DataFrame, workers: int
 ) -> Explanation:
     """Say what to do where workers load."""
-    message, advice = LOADERS[IN_WORKERS]
+    message, advice = LOADERS[_IN_WORKERS]
     plan, goes = WorkerPlan.of(view, regions, workers), 1.0
     waited = waited_ns(view, regions)
     taken = _taken(row["loading"], waited, _times(view, plan))

@@ -9,7 +9,7 @@ from traceq.analysis.base import callers
 from traceq.linter import Evidence, counted
 
 from ._rows import RowByRow
-from ._stalls import IN_PROCESS, IN_WORKERS, ROW_ADVICE, Explanation, inside_line
+from ._stalls import ROW_ADVICE, Explanation, inside_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,20 +24,13 @@ _WORKERS = (
     "give the DataLoader num_workers, pin_memory=True and persistent_workers=True, so"
     " that batches are prepared while a GPU computes; and do less per sample"
 )
-_KEEP_UP = (
-    "a GPU asks for batches sooner: raise num_workers, up to the number of cores, or"
-    " do less per sample"
-)
-_OTHER = "load the next batch in worker processes or in a thread"
 
 
-def loading_without_gpu(
-    view: View, loader: object, regions: pl.DataFrame, example: str
-) -> Explanation:
-    """Return what a loader does, and what to do about it before a GPU waits for it."""
+def loading_without_gpu(view: View, regions: pl.DataFrame, example: str) -> Explanation:
+    """Return how the training process loads, and what to do before a GPU waits."""
     loading = int((regions["end"] - regions["start"]).sum()) / view.steps
     inside = callers.called_inside(view.trace.frames, regions).head(1)
-    why = _explanation(view, loader, regions, example)
+    why = _explanation(view, regions, example)
     evidence = (
         Evidence("loading", value=loading, unit="ns", note="a step"),
         *(inside_line(view, call) for call in inside.iter_rows(named=True)),
@@ -45,18 +38,11 @@ def loading_without_gpu(
     return replace(why, evidence=evidence + why.evidence)
 
 
-def _explanation(
-    view: View, loader: object, regions: pl.DataFrame, example: str
-) -> Explanation:
-    if loader == IN_PROCESS:
-        if by_rows := RowByRow.of(view, regions):
-            return _rows(by_rows, example)
-        message = "the training process itself loads the next batch (num_workers=0)"
-        return Explanation(f"{message}: {_WAITS}", _WORKERS)
-    if loader == IN_WORKERS:
-        message = "the program waits for batches of the DataLoader's workers"
-        return Explanation(f"{message}: {_WAITS}, too", _KEEP_UP)
-    return Explanation(f"the step loads the next batch: {_WAITS}", _OTHER)
+def _explanation(view: View, regions: pl.DataFrame, example: str) -> Explanation:
+    if by_rows := RowByRow.of(view, regions):
+        return _rows(by_rows, example)
+    message = "the training process itself loads the next batch (num_workers=0)"
+    return Explanation(f"{message}: {_WAITS}", _WORKERS)
 
 
 def _rows(found: RowByRow, example: str) -> Explanation:

@@ -191,19 +191,21 @@ class InputPipelineStall(Rule):
                 yield self._finding(view, row, mine)
 
     def check_without_gpu(self, view: View) -> Iterator[Finding]:
-        """Group the regions by loader, where loading takes long."""
-        by_loader = loading_regions(view).group_by(
-            text("name"), _LOADER, maintain_order=True
-        )
-        for (name, loader), mine in by_loader:
+        """Return where the training process itself loads, if that takes long.
+
+        Workers share the cores with what computes here, and not on a GPU.
+        """
+        in_process = text("name").str.contains(f"#{IN_PROCESS}", literal=True)
+        regions = loading_regions(view).filter(in_process)
+        for (name,), mine in regions.group_by(text("name"), maintain_order=True):
             loading = int((mine["end"] - mine["start"]).sum()) / view.steps
-            share = loading * view.steps / view.steady.time
-            if share < self.min_share and loading < LONG_WITHOUT_GPU_NS:
+            least = self.min_share * view.steady.time / view.steps
+            if loading < min(least, LONG_WITHOUT_GPU_NS):
                 continue
-            why = loading_without_gpu(view, loader, mine, self.example(1))
+            why = loading_without_gpu(view, mine, self.example(1))
             yield self.finding(
                 why.message,
-                subject=str(loader or name),
+                subject=IN_PROCESS,
                 place=place_of(view, mine),
                 count=mine.height / view.steps,
                 evidence=why.evidence,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import callers
 from traceq.analysis.patterns.host_calls import value_reads
 from traceq.linter import (
     Bad,
@@ -23,6 +24,7 @@ from traceq.linter import (
     same_place,
 )
 
+from ._known_waits import known_wait
 from ._written import INNER, WRITTEN
 
 if TYPE_CHECKING:
@@ -120,9 +122,11 @@ class ValueReadWithoutGpu(Rule):
         reads = value_reads(view.trace, view.steady).with_columns(
             pl.col("what").replace(INNER)
         )
+        reads = reads.with_columns(callers.innermost_calls(view.trace.frames, reads))
         places = reads.group_by(
             "what", *same_place(), "call_line", maintain_order=True
         ).agg(
+            pl.col("inner_file", "inner_function").first(),
             pl.col("module").first(),
             modules=pl.col("module").cast(pl.String).drop_nulls().unique().sort(),
             ops="id",
@@ -134,6 +138,9 @@ class ValueReadWithoutGpu(Rule):
             written, advice = WRITTEN.get(
                 row["what"], (row["what"], "keep the result on the GPU")
             )
+            known = known_wait(row["inner_file"], row["inner_function"], row["what"])
+            if known:
+                written, advice = known.written, known.advice
             yield self.finding(
                 f"{written} reads a value of a tensor {often(count)}: if it is on a"
                 " GPU, the host waits each time",

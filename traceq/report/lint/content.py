@@ -336,6 +336,8 @@ def verdict(outcome: Outcome) -> str:
         )
     if minor:
         text += f"; {minor} minor"
+    if would_matter:
+        text += f"; {cpu.verdict(outcome)}"
     return f"{text}; {_rules(outcome)}"
 
 
