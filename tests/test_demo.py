@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from command import traceq
 
 from traceq.common.locations import demo_recordings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_BYTES = 300_000
 

@@ -42,7 +42,8 @@ LOADING = """
     host  [ProfilerStep#1                                                                                ]
     host   [train.py(8): main                                                                           ]
     host    [enumerate(DataLoader)#{}.__next__                       ]
-    host                                                                               [aten::mm      ]
+    host                                                                              [net.py(3): go  ]
+    host                                                                               [aten::mm    ]
 """  # noqa: E501 - the name of the region is this long
 CALM = """
     host  [ProfilerStep#1                 ]

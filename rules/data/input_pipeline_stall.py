@@ -191,16 +191,14 @@ class InputPipelineStall(Rule):
                 yield self._finding(view, row, mine)
 
     def check_without_gpu(self, view: View) -> Iterator[Finding]:
-        """Return where the training process itself loads, if that takes long.
-
-        Workers share the cores with what computes here, and not on a GPU.
-        """
+        """Return where the training process itself loads, if that takes long."""
+        # Workers share the cores with what computes here, and not on a GPU.
         in_process = text("name").str.contains(f"#{IN_PROCESS}", literal=True)
         regions = loading_regions(view).filter(in_process)
+        least = self.min_share * view.steady.time
         for (name,), mine in regions.group_by(text("name"), maintain_order=True):
             loading = int((mine["end"] - mine["start"]).sum()) / view.steps
-            least = self.min_share * view.steady.time / view.steps
-            if loading < min(least, LONG_WITHOUT_GPU_NS):
+            if loading < LONG_WITHOUT_GPU_NS and loading * view.steps < least:
                 continue
             why = loading_without_gpu(view, mine, self.example(1))
             yield self.finding(
