@@ -111,4 +111,4 @@ def _asking(
     )
     if not ops.height:
         return file, line, function, False
-    return file, ops["call_line"].mode().min(), function, True
+    return file, min(ops["call_line"].mode().to_list()), function, True
