@@ -86,6 +86,7 @@ class CausalMaskTensor(Rule):
     since = "0.2.0"
     see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    without_gpu = True
 
     seen = Seen(
         of="tests/data/compiled/masked",

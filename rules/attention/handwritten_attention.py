@@ -119,6 +119,7 @@ class HandwrittenAttention(Rule):
         "torch.nn.attention.flex_attention",
     )
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/twins/attn_manual",

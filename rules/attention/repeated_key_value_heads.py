@@ -83,6 +83,7 @@ class RepeatedKeyValueHeads(Rule):
     since = "0.1.0"
     see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    without_gpu = True
 
     seen = Seen(
         text="""

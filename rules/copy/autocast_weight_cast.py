@@ -99,6 +99,7 @@ class AutocastWeightCast(Rule):
     since = "0.1.0"
     see = ("torch.autocast",)
     needs = frozenset({Need.GPU, Need.SHAPES})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/copies",

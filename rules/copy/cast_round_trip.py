@@ -87,6 +87,7 @@ class CastRoundTrip(Rule):
     since = "0.1.0"
     see = ("torch.autocast", "torch.Tensor.to")
     needs = frozenset({Need.GPU, Need.SHAPES, Need.LINES})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/copies",

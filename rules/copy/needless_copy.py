@@ -89,6 +89,7 @@ class NeedlessCopy(Rule):
     since = "0.1.0"
     see = ("torch.Tensor.contiguous",)
     needs = frozenset({Need.GPU, Need.SHAPES, Need.LINES})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/copies",

@@ -8,6 +8,7 @@ import polars as pl
 
 from traceq.analysis.base import callers
 from traceq.linter import (
+    END,
     NOWHERE,
     Evidence,
     Place,
@@ -15,7 +16,10 @@ from traceq.linter import (
     at_function,
     counted,
     dataclass,
+    disjoint,
+    named_like,
 )
+from traceq.model import names
 
 from ._rows import RowByRow
 from ._workers import WorkerPlan, waited_ns
@@ -90,6 +94,11 @@ _MUCH = 0.25
 # From this factor on the number of workers is written without a decimal. Heuristic
 # threshold.
 _SOME = 2
+ROW_ADVICE = (
+    "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
+    " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
+    " them with slices of torch.randperm"
+)
 _OTHER = (
     "the GPU idles while the next batch is loaded",
     "load the next batch while the GPU computes: in worker processes or in a thread",
@@ -164,9 +173,7 @@ def _rows(loads: RowByRow, example: str) -> Explanation:
     return Explanation(
         f"the GPU idles while the DataLoader picks {rows} a step out of a TensorDataset"
         " one by one, and stacks them",
-        "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
-        " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
-        " them with slices of torch.randperm",
+        ROW_ADVICE,
         loads.share,
         (
             Evidence("picking", value=picked, unit="ns", note="a step, as recorded"),
@@ -283,6 +290,14 @@ def inside_line(view: View, call: Mapping[str, Any]) -> Evidence:
         note="a step",
         count=call["calls"] / view.steps,
     )
+
+
+def loading_regions(view: View) -> pl.DataFrame:
+    """Return the regions of the steps in which batches are loaded, with their spans."""
+    found = view.annotations
+    loads = named_like(view.trace.annotations, names.DATA_REGION)[found["id"]]
+    found = found.filter(loads & ~found["on_gpu"])
+    return disjoint(found.with_columns(start="ts", end=END))
 
 
 def place_of(view: View, regions: pl.DataFrame) -> Place:

@@ -9,7 +9,6 @@ import polars as pl
 from traceq.analysis.base import callers
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.linter import (
-    END,
     Bad,
     Evidence,
     Fix,
@@ -20,21 +19,29 @@ from traceq.linter import (
     Severity,
     View,
     dataclass,
-    disjoint,
-    named_like,
     option,
     overlap,
     text,
 )
-from traceq.model import names
 
-from ._stalls import IN_PROCESS, LOADERS, explanation, inside_line, place_of, steps_line
+from ._stalls import (
+    IN_PROCESS,
+    LOADERS,
+    explanation,
+    inside_line,
+    loading_regions,
+    place_of,
+    steps_line,
+)
+from ._without_gpu import LONG_WITHOUT_GPU_NS, loading_without_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
     from traceq.linter import Finding
+
+_LOADER = text("name").str.extract(r"#(\w+)").alias("loader")
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ class InputPipelineStall(Rule):
     since = "0.1.0"
     see = ("torch.utils.data.DataLoader",)
     needs = frozenset({Need.GPU})
+    without_gpu = True
 
     min_share: float = option(
         0.03, "Stalls below this share of the step are not reported."
@@ -163,17 +171,14 @@ class InputPipelineStall(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the regions by loader, and add up the GPU's idle time in them."""
-        found = view.annotations
-        loads = named_like(view.trace.annotations, names.DATA_REGION)[found["id"]]
-        found = found.filter(loads & ~found["on_gpu"])
-        if not found.height:
+        regions = loading_regions(view)
+        if not regions.height:
             return
-        regions = disjoint(found.with_columns(start="ts", end=END))
         busy = overlap(regions, busy_spans(view.trace.kernels))
         loading = pl.col("end") - pl.col("start")
         stalls = (
             regions.with_columns(loading=loading, idle=loading - busy)
-            .group_by(text("name"), loader=text("name").str.extract(r"#(\w+)"))
+            .group_by(text("name"), _LOADER)
             .agg(
                 pl.col("idle", "loading").sum(),
                 calls=pl.len(),
@@ -184,6 +189,29 @@ class InputPipelineStall(Rule):
             if row["idle"] >= self.min_share * view.steady.time:
                 mine = regions.filter(text("name") == row["name"])
                 yield self._finding(view, row, mine)
+
+    def check_without_gpu(self, view: View) -> Iterator[Finding]:
+        """Return where the training process itself loads, if that takes long."""
+        # Workers share the cores with what computes here, and not on a GPU.
+        in_process = text("name").str.contains(f"#{IN_PROCESS}", literal=True)
+        regions = loading_regions(view).filter(in_process)
+        least = self.min_share * view.steady.time
+        for (name,), mine in regions.group_by(text("name"), maintain_order=True):
+            loading = int((mine["end"] - mine["start"]).sum()) / view.steps
+            if loading < LONG_WITHOUT_GPU_NS and loading * view.steps < least:
+                continue
+            why = loading_without_gpu(view, mine, self.example(1))
+            yield self.finding(
+                why.message,
+                subject=IN_PROCESS,
+                place=place_of(view, mine),
+                count=mine.height / view.steps,
+                evidence=why.evidence,
+                data={"region": str(name), "loading_ns": round(loading)},
+                advice=why.advice,
+                example=why.example,
+                ops=view.ops.filter(pl.col("phase") == "data")["id"],
+            )
 
     def _finding(
         self, view: View, row: Mapping[str, Any], regions: pl.DataFrame

@@ -120,6 +120,7 @@ class PythonOverhead(Rule):
     since = "0.2.0"
     see = ("torch.compile",)
     needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.STACKS, Need.WARM})
+    without_gpu = True
     of_function = True
     advice = ADVICE
 
@@ -165,6 +166,15 @@ class PythonOverhead(Rule):
         for row in grouped(hooks).iter_rows(named=True):
             if row["estimated"] >= least:
                 yield self._of_hook(view, row, hooks)
+
+    def check_without_gpu(self, view: View) -> Iterator[Finding]:
+        """Return those that call something: others may have waited for a core.
+
+        On a CPU the program's own operators and other programs use it up.
+        """
+        for one in self.check(view):
+            if one.advice != _UNKNOWN:
+                yield one
 
     def _of_function(self, view: View, row: Mapping[str, Any]) -> Finding:
         mine = inside(view, is_at(row)).with_columns(text("library"), text("called"))

@@ -86,6 +86,7 @@ class OptimizerLoop(Rule):
     since = "0.1.0"
     see = ("torch.optim.AdamW", "torch.optim.Adam", "torch.optim.SGD")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
+    without_gpu = True
 
     # Heuristic threshold: fewer parameters launch fewer than a hundred kernels.
     min_parameters: int = option(
@@ -136,6 +137,15 @@ class OptimizerLoop(Rule):
         )
         for row in rows.iter_rows(named=True):
             yield self._finding(view, row)
+
+    def check_without_gpu(self, view: View) -> Iterator[Finding]:
+        """Return those that are no optimizer of torch's.
+
+        On the CPU these update one by one, and many at once on a GPU by default.
+        """
+        for one in self.check(view):
+            if one.subject not in _FOREACH:
+                yield one
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         name, parameters = row["optimizer"], row["parameters"]

@@ -105,6 +105,7 @@ class Float32Logits(Rule):
         "torch.nn.functional.linear_cross_entropy",
     )
     needs = frozenset({Need.GPU, Need.SHAPES})
+    without_gpu = True
 
     min_vocabulary: int = option(8192, "Smaller vocabularies are not reported.")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import assumptions
 from traceq.analysis.patterns import matmul
 from traceq.linter import (
     FLOAT32,
@@ -82,6 +84,7 @@ class Float32Matmul(Rule):
     since = "0.1.0"
     see = ("torch.set_float32_matmul_precision", "torch.autocast")
     needs = frozenset({Need.GPU, Need.OPS})
+    without_gpu = True
 
     min_share: float = option(
         0.005, "Report only if TF32 saves at least this share of the GPU's time."
@@ -148,6 +151,28 @@ class Float32Matmul(Rule):
         # Kernels that took no time, as recorded, save none.
         if slow.height and slow.select(matmul.saved().sum()).item() >= max(1, least):
             yield self._finding(view, slow)
+
+    def check_without_gpu(self, view: View) -> Iterator[Finding]:
+        """Put all large float32 matmuls together, unless TF32 is on."""
+        rank = view.trace.rank
+        if rank and rank.tf32:
+            return
+        calls = matmul.matmuls(view.trace, view.kernels, "")
+        if not calls.height:
+            return
+        large = calls.filter(
+            pl.col("type") == FLOAT32,
+            pl.col("flops") >= assumptions.LARGE_MATMUL_FLOPS,
+            ~matmul.by_vector(),
+        )
+        if large.height:
+            unless = "" if rank and rank.tf32 is False else ", unless TF32 is on"
+            found = self._finding(view, large.with_columns(fastest=pl.col("dur")))
+            count = counted(large["op"].n_unique() / view.steps, "large float32 matmul")
+            yield replace(
+                found,
+                message=f"{count} a step would run without tensor cores{unless}",
+            )
 
     def _finding(self, view: View, slow: pl.DataFrame) -> Finding:
         places = (

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import assumptions
 from traceq.analysis.patterns import matmul
 from traceq.linter import (
+    HALF,
     Bad,
     Evidence,
     Fix,
@@ -22,12 +24,12 @@ from traceq.linter import (
     inputs,
     kernel_lines,
     module_line,
-    nth,
     same_place,
     text,
 )
 from traceq.model import dtypes
 
+from ._misaligned import advice, message, misaligned, padded
 from ._shared import shape_lines
 
 if TYPE_CHECKING:
@@ -37,13 +39,9 @@ if TYPE_CHECKING:
 
 # Kernels that load one, two or four 16-bit elements at once instead of eight.
 _SLOW = r"align[ac]?([124])(\D|$)|_ldg([124])_"
-_ALIGNED = 8
+_MM = ["c10::BFloat16", "c10::BFloat16"]
 # Padding further than this costs more than it saves.
 _MOST_PADDING = 1.1
-# Large sizes are padded to this, which suits the tiles of all kernels.
-_TILE = 64
-_VOCABULARY = 8192
-_MM = ["c10::BFloat16", "c10::BFloat16"]
 _ALIGN1 = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1"
 
 
@@ -85,6 +83,7 @@ class MisalignedMatmul(Rule):
     since = "0.1.0"
     see = ("torch.nn.Linear", "torch.nn.Embedding")
     needs = frozenset({Need.GPU, Need.OPS})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/twins/vocab_misaligned",
@@ -140,19 +139,35 @@ class MisalignedMatmul(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the matmuls on such kernels by place, and name the dimension."""
         name, size = text("name"), pl.col("size")
-        rows = [nth("rows", at) for at in range(3)]
-        misaligned = (pl.when(one % _ALIGNED != 0).then(one) for one in rows)
         calls = matmul.matmuls(view.trace, view.kernels, _SLOW)
         if not calls.height or not calls["dtype"].is_in(dtypes.SHORT_HALF).any():
             return
         slow = calls.with_columns(
             loaded=pl.coalesce(name.str.extract(_SLOW, 1), name.str.extract(_SLOW, 3)),
-            size=pl.max_horizontal(misaligned),
+            size=misaligned(),
         ).filter(
             pl.col("loaded").is_not_null(),
             text("dtype").is_in(dtypes.SHORT_HALF),
-            size.is_null() | (_padded(size) <= _MOST_PADDING * size),
+            size.is_null() | (padded(size) <= _MOST_PADDING * size),
         )
+        yield from self._grouped(view, slow)
+
+    def check_without_gpu(self, view: View) -> Iterator[Finding]:
+        """Group large matmuls by place that have a misaligned dimension."""
+        calls = matmul.matmuls(view.trace, view.kernels, "")
+        if not calls.height:
+            return
+        size = pl.col("size")
+        slow = calls.with_columns(
+            size=misaligned(), loaded=pl.lit(None, pl.String)
+        ).filter(
+            pl.col("type").is_in(HALF),
+            pl.col("flops") >= assumptions.LARGE_MATMUL_FLOPS,
+            padded(size) <= _MOST_PADDING * size,
+        )
+        yield from self._grouped(view, slow)
+
+    def _grouped(self, view: View, slow: pl.DataFrame) -> Iterator[Finding]:
         if not slow.height:
             return
         groups = (
@@ -176,7 +191,7 @@ class MisalignedMatmul(Rule):
     def _finding(self, view: View, row: Row) -> Finding:
         count = len(set(row["op"])) / view.steps
         return self.finding(
-            _message(row, counted(count, "matmul")),
+            message(row, counted(count, "matmul")),
             subject="misaligned",
             place=view.place_of_group(row),
             count=count,
@@ -190,41 +205,7 @@ class MisalignedMatmul(Rule):
                 *kernel_lines(view, row["id"]),
                 *module_line(row["module"]),
             ],
-            data={"size": row["size"], "loads": int(row["loaded"])},
-            advice=_advice(row["size"]),
+            data={"size": row["size"], "loads": int(row["loaded"] or 0)},
+            advice=advice(row["size"]),
             ops=row["op"],
         )
-
-
-def _padded(size: pl.Expr) -> pl.Expr:
-    return (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED
-
-
-def _message(row: Row, what: str) -> str:
-    kernels = f"align{row['loaded']} kernels"
-    if row["size"] is None:
-        return (
-            f"{what} a step on {kernels}, likely because of a dimension that is not a"
-            " multiple of 8"
-        )
-    return (
-        f"a dimension of {row['size']}, not a multiple of 8, puts {what} a step on"
-        f" {kernels}"
-    )
-
-
-def _advice(size: int | None) -> str:
-    if size is None:
-        return (
-            "pad the dimensions of the matrices to multiples of 8, or better 64, and"
-            " let slices begin at multiples of 8"
-        )
-    step = _TILE if size > _TILE * _ALIGNED else _ALIGNED
-    padded = -(-size // step) * step
-    advice = f"pad {size} to {padded}, a multiple of {step}"
-    if size < _VOCABULARY:
-        return advice
-    return (
-        f"{advice}: if it is the vocabulary, give embedding and head {padded} rows; no"
-        " target is ever one of the new rows"
-    )

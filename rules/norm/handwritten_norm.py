@@ -123,6 +123,7 @@ class HandwrittenNorm(Rule):
     since = "0.1.0"
     see = ("torch.nn.functional.rms_norm", "torch.nn.functional.layer_norm")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    without_gpu = True
 
     seen = Seen(
         of="tests/data/compiled/transformer-eager",

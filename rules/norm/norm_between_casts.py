@@ -79,6 +79,7 @@ class NormBetweenCasts(Rule):
     since = "0.1.0"
     see = ("torch.autocast", "torch.nn.LayerNorm")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/twins/norm_mismatch",

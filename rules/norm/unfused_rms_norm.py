@@ -72,6 +72,7 @@ class UnfusedRmsNorm(Rule):
     since = "0.1.0"
     see = ("torch.nn.RMSNorm", "torch.nn.functional.rms_norm")
     needs = frozenset({Need.GPU, Need.OPS})
+    without_gpu = True
 
     seen = Seen(
         of="fixtures/lines/norm_dtype_mismatch",

@@ -44,10 +44,11 @@ _THEIRS = pl.format(
 )
 _MOST_ALSO = 3
 # What a library waits for, the program can avoid, and only its authors can rewrite.
-_IN_LIBRARY = (
+IN_LIBRARY = (
     "it is in {}: look for an option that turns it off, or call it less often; inside"
     " it, {}"
 )
+"""Advice on a wait of a library: its name, and what to write instead."""
 _OF_OPS = ("called", "gradient", "top", "again")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
@@ -120,7 +121,7 @@ class DeviceSync(Rule):
         if file and not switch:
             where = f" in {function} ({file}:{line})"
             if cause.name not in OF_CALLER:
-                advice = _IN_LIBRARY.format(file.partition("/")[0], advice)
+                advice = IN_LIBRARY.format(file.partition("/")[0], advice)
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
@@ -232,3 +233,12 @@ def _library(row: Mapping[str, Any]) -> tuple[str | None, int | None, str | None
     if row["library"] is None and torch:
         return torch, row["inner_line"], row["inner_function"]
     return row["library"], row["library_line"], row["library_function"]
+
+
+def library_of(via: str | None) -> str:
+    """Return the library of a function that the program calls; empty if it is none.
+
+    >>> library_of("add_self_loops (torch_geometric/utils/loop.py:585)")
+    'torch_geometric'
+    """
+    return (via or "").partition(" (")[2].partition("/")[0]

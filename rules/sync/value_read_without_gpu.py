@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import callers
 from traceq.analysis.patterns.host_calls import value_reads
 from traceq.linter import (
     Bad,
@@ -23,6 +24,8 @@ from traceq.linter import (
     same_place,
 )
 
+from ._known_waits import known_wait
+from ._shared import IN_LIBRARY, library_of
 from ._written import INNER, WRITTEN
 
 if TYPE_CHECKING:
@@ -40,7 +43,8 @@ class ValueReadWithoutGpu(Rule):
     Looks only at recordings without GPU work, as of a laptop or of a CI machine. Finds
     ops that need a value of a tensor in Python, or a size that depends on its values:
     ``.item()``, ``if tensor``, ``nonzero``, a boolean index. Reads that the data loader
-    and the optimizer make are left out, as they differ from device to device. Once
+    and the optimizer make are left out, as they differ from device to device, and so
+    are integers that are not read by a method: they may index data on the host. Once
     there is GPU work in the trace, SYN001 reports the waits themselves.
 
     ## Why is this bad?
@@ -120,9 +124,14 @@ class ValueReadWithoutGpu(Rule):
         reads = value_reads(view.trace, view.steady).with_columns(
             pl.col("what").replace(INNER)
         )
+        # The backward of an op that reads a value is reported with the op.
+        forward = pl.col("phase").ne_missing("backward")
+        reads = reads.filter(forward | pl.col("what").is_in(list(WRITTEN)))
+        reads = reads.with_columns(callers.innermost_calls(view.trace.frames, reads))
         places = reads.group_by(
             "what", *same_place(), "call_line", maintain_order=True
         ).agg(
+            pl.col("inner_file", "inner_function").first(),
             pl.col("module").first(),
             modules=pl.col("module").cast(pl.String).drop_nulls().unique().sort(),
             ops="id",
@@ -134,6 +143,11 @@ class ValueReadWithoutGpu(Rule):
             written, advice = WRITTEN.get(
                 row["what"], (row["what"], "keep the result on the GPU")
             )
+            known = known_wait(row["inner_file"], row["inner_function"], row["what"])
+            if known:
+                written, advice = known.written, known.advice
+            elif library := library_of(row["via"]):
+                advice = IN_LIBRARY.format(library, advice)
             yield self.finding(
                 f"{written} reads a value of a tensor {often(count)}: if it is on a"
                 " GPU, the host waits each time",

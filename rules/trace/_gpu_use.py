@@ -14,9 +14,10 @@ MISSING = "GPU work"
 """Its name in a run folder."""
 _INCOMPLETE = "incomplete"
 _CPU_DEVICE = 0
-# Only GPUs have these; the CPU's attention has names of its own, as ..._for_cpu.
+# Only GPUs have these; the CPU's attention has names of its own, as ..._for_cpu, and an
+# LSTM asks on any device whether cuDNN would do.
 _GPU_OPS = (
-    r"^aten::(_?cudnn_|_?miopen_|_(flash|efficient|cudnn)_attention_"
+    r"^aten::(_?cudnn_([^i]|init)|_?miopen_|_(flash|efficient|cudnn)_attention_"
     r"|_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$)|^nccl:"
 )
 _GPU_CALLS = ("copy", "set")

@@ -114,6 +114,12 @@ COMMANDS = {
         "Run an unmodified PyTorch program and record a few of its steps.",
         "traceq collect -- python train.py",
     ),
+    "demo": Entry(
+        "demo:command",
+        RECORD,
+        "Write two recordings to try the commands on, and lint the first.",
+        "traceq demo",
+    ),
     "rules": Entry(
         "rules:list_command",
         EXTEND,

@@ -1,4 +1,4 @@
-"""Folder locations: bundled rules/ and collect/, the user's settings and cache.
+"""Folder locations: bundled rules/, collect/ and demo, the user's settings and cache.
 
 A wheel carries rules/ and collect/ inside the package, under ``_bundled/``; in a
 checkout, and so in an editable install, they are next to the package.
@@ -15,6 +15,8 @@ from traceq.errors import InstallError, UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent
+# Where the demo's recordings are in a checkout.
+_DEMO = {"before": "fixtures/tutorial/0", "after": "fixtures/tutorial/5"}
 MEASURED = "measured.toml"
 """The name of the file with the measurements of a pack's rules."""
 KEPT_PAGES = "rules-*.json"
@@ -33,6 +35,18 @@ def bundled(name: Literal["rules", "collect"]) -> Path:
         return neighbour
     msg = f"traceq is installed without its {name}/ folder; reinstall it"
     raise InstallError(msg)
+
+
+def demo_recordings() -> dict[str, Path]:
+    """Return the folders with the recordings of ``traceq demo``, by their names."""
+    installed = _PACKAGE / "_bundled" / "demo"
+    if installed.is_dir():
+        return {name: installed / name for name in _DEMO}
+    folders = {name: _CHECKOUT / place for name, place in _DEMO.items()}
+    if not all(folder.is_dir() for folder in folders.values()):
+        msg = "traceq is installed without the recordings of its demo; reinstall it"
+        raise InstallError(msg)
+    return folders
 
 
 def config_directory() -> Path:

@@ -104,6 +104,7 @@ def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
             if isinstance(attempt, dict)
         ),
         cores=_cores(manifest),
+        tf32=_tf32(_dict(manifest, "switches")),
         torch=_torch(_dict(manifest, "versions")),
         first_lines=_first_lines(_list(_dict(manifest, "trace").get("open_functions"))),
         owners=_owners(_dict(manifest, "packages")),
@@ -228,6 +229,14 @@ def _cores(entry: dict[str, Any]) -> int | None:
     if cores is None and "OMP_NUM_THREADS" not in _dict(entry, "environment"):
         cores = _dict(entry, "switches").get("cpu_threads")
     return cores if isinstance(cores, int) and cores > 0 else None
+
+
+def _tf32(switches: dict[str, Any]) -> bool | None:
+    """Return whether float32 matmuls may round to TF32, where that was recorded."""
+    precision = switches.get("float32_matmul_precision")
+    if precision is None:
+        return None
+    return precision != "highest" or bool(switches.get("matmul_allow_tf32"))
 
 
 def _step_time(entry: dict[str, Any]) -> StepTime | None:

@@ -58,6 +58,8 @@ def of_tree(
         }
     )
     is_backward = (pl.col("firm") == pl.lit("backward", _PHASE)).fill_null(value=False)
+    # What loads data may be modules, as the transforms of torchvision are.
+    is_data = (pl.col("firm") == pl.lit("data", _PHASE)).fill_null(value=False)
     is_closure = pl.col("closure") & (pl.col("firm") == pl.lit("optimizer", _PHASE))
     # Without a GPU, backward runs on the thread of the forward.
     own_thread = (is_backward.mean().over("thread") > _AUTOGRAD_SHARE) & ~(
@@ -71,7 +73,9 @@ def of_tree(
     return rows.select(
         pl.coalesce(
             # An optimizer may call the model, and a backward may compute it again.
-            pl.when((pl.col("inside") | is_closure) & ~is_backward).then(forward_phase),
+            pl.when((pl.col("inside") | is_closure) & ~is_backward & ~is_data).then(
+                forward_phase
+            ),
             pl.col("firm"),
             pl.when(own_thread).then(pl.lit("backward", _PHASE)),
             pl.when(pl.col("forward") | before_backward).then(forward_phase),

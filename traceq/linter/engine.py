@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceq.analysis.base.graph_replays import replayed
 from traceq.analysis.patterns.step_kinds import step_kinds
+from traceq.analysis.time.cpu_time import cpu_time
 from traceq.errors import ConfigError
 from traceq.linter.config import configured
 from traceq.linter.explained_idle import explained_idle
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
     from traceq.linter.run import Ran
+    from traceq.linter.view import View
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Allow
     from traceq.model.recording import Recording
@@ -106,10 +108,16 @@ def _lint(
         entry=entry_of(recording.trace) if recording.trace else None,
         replayed=replayed(recording.trace) if recording.trace else None,
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
+        cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full and view.meets(Need.WARM)
         else None,
     )
+
+
+def _on_cpu(view: View) -> bool:
+    """Return whether a trace shows a program without GPU work."""
+    return view.meets(Need.NO_GPU) and view.meets(Need.OPS)
 
 
 def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
@@ -127,4 +135,5 @@ def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
 
 def _is_shown(finding: Finding, rule: Rule, min_cost_ns: float) -> bool:
     """Return whether a finding costs as much as the user wants to see."""
-    return not rule.priced or finding.cost_bytes > 0 or finding.saves_ns >= min_cost_ns
+    unpriced = not rule.priced or finding.would_matter_on_gpu
+    return unpriced or finding.cost_bytes > 0 or finding.saves_ns >= min_cost_ns

@@ -119,6 +119,9 @@ class Rule:
     """Findings differ in their fix: the page's example would not fit all of them."""
     residual: ClassVar[bool] = False
     """True if it reports what no other rule explains, and so comes last."""
+    without_gpu: ClassVar[bool] = False
+    """True if the program's ops and stacks alone show it: it also looks at recordings
+    without GPU work, where its findings would matter on a GPU."""
     leads: ClassVar[bool] = False
     """True if it doubts the recording: it comes first among findings of its
     severity."""
@@ -166,6 +169,15 @@ class Rule:
     def check(self, view: View) -> Iterator[Finding]:
         """Yield the findings in the steady part of a trace."""
         raise NotImplementedError
+
+    def check_without_gpu(self, view: View) -> Iterator[Finding]:
+        """Yield what would matter on a GPU in a trace without GPU work.
+
+        It is asked of rules that are ``without_gpu``. In the view each op that computes
+        has a kernel, whose times are those of the CPU; ``check`` will do for rules that
+        look at ops and their order.
+        """
+        return self.check(view)
 
     def check_log(self, log: pl.DataFrame) -> Iterator[Finding]:
         """Yield the findings in a program's log, with columns ``line`` and ``text``."""

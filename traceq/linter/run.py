@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from msgspec import Struct, structs
 
+from traceq.analysis.base.ops_as_kernels import with_ops_as_kernels
 from traceq.common.progress import tell
 from traceq.linter.finding_lines import with_function, with_line
 from traceq.linter.need import Need
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
-from traceq.linter.view import View
+from traceq.linter.view import View, WithoutGpu
 from traceq.model.finding import Evidence, Severity
 from traceq.model.lint_report import Crashed, Skipped
 
@@ -37,6 +38,10 @@ _MOST_REASONS = 3
 _PART_OF_A_STEP = re.compile(r"\b(in|of) a step\b")
 _A_STEP = re.compile(r"\ba step\b")
 _NO_TRACE = "there is no trace"
+# Labels of evidence that is about the GPU's work, which the CPU did.
+_OF_GPU = frozenset(
+    ("kernel", "kernels", "gpu", "launches", "idle", "forward", "backward", "time")
+)
 
 
 class Views(Struct, frozen=True, dict=True):
@@ -58,6 +63,16 @@ class Views(Struct, frozen=True, dict=True):
         if recording.trace is None:
             return None
         return View(recording.trace, recording.step_ns, self.fixed, self.named)
+
+    @cached_property
+    def without_gpu(self) -> View | None:
+        """The steady steps of a trace without GPU work, its ops as kernels."""
+        recorded = self.trace
+        if recorded is None or recorded.trace.facts.gpu:
+            return None
+        return WithoutGpu(
+            with_ops_as_kernels(recorded.trace), recorded.step_ns, recorded=recorded
+        )
 
     def after(self, fixed: tuple[Change, ...], named: frozenset[int]) -> Views:
         """Return the same for rules that report what remains after the others."""
@@ -142,12 +157,18 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
     """Return the findings of one rule, in an order independent of the file's."""
     log = views.recording.log
     findings: Iterable[Finding] = ()
+    cpu_only = views.trace is not None and not views.trace.trace.facts.gpu
     if Need.JOB in rule.needs:
         findings = rule.check_job(views.job)
     elif Need.SNAPSHOT in rule.needs:
         findings = _across_ranks(rule, views.memory)
     elif Need.LOG not in rule.needs and views.trace is not None:
-        findings = rule.check(views.trace)
+        if rule.without_gpu and views.without_gpu is not None:
+            findings = rule.check_without_gpu(views.without_gpu)
+        else:
+            findings = rule.check(views.trace)
+        if cpu_only and (rule.without_gpu or Need.NO_GPU in rule.needs):
+            findings = map(_would_matter, findings)
         if not views.trace.trace.steps.height:
             findings = map(_of_the_trace, findings)
     elif log is not None:
@@ -158,6 +179,19 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
         placed = with_function if rule.of_function else with_line
         merged = (placed(one, trace) for one in merged)
     return sorted(merged, key=worst_first)
+
+
+def _would_matter(finding: Finding) -> Finding:
+    """Return a finding of a program without a GPU: it claims no time of a GPU."""
+    return replace(
+        finding,
+        would_matter_on_gpu=True,
+        severity=Severity.info,
+        fixes=(),
+        gpu_idle_ns=0,
+        kernels=frozenset(),
+        evidence=tuple(one for one in finding.evidence if one.label not in _OF_GPU),
+    )
 
 
 def _of_the_trace(finding: Finding) -> Finding:
@@ -218,7 +252,8 @@ def _why_skipped(rule: Rule, views: Views) -> str:
     trace = views.trace
     if trace is None:
         return _NO_TRACE
-    missing = {need for need in rule.needs if not trace.meets(need)}
+    asked = trace if not rule.without_gpu else views.without_gpu or trace
+    missing = {need for need in rule.needs if not asked.meets(need)}
     return "; ".join(need.value for need in Need if need in missing) if missing else ""
 
 
@@ -273,6 +308,8 @@ def unconfirmed(
     not_run = {one.code for one in ran.skipped} | {one.code for one in ran.crashed}
     silent = {rule.code for rule in rules} - not_run
     silent -= {finding.code for finding in ran.findings}
+    if not views.trace.trace.facts.gpu:
+        silent -= {rule.code for rule in rules if rule.without_gpu}
     return [
         _contradicted(one) if one.confirmed_by and one.confirmed_by <= silent else one
         for one in findings

@@ -94,7 +94,7 @@ def _priced(
     if peak and Need.SNAPSHOT in rule.needs:
         minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
         return replace(finding, severity=Severity.info) if minor else finding
-    if savings is None:
+    if savings is None or finding.would_matter_on_gpu:
         return finding
     finding = savings.removed(finding)
     if not rule.priced:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -277,3 +277,39 @@ class View:
         module = None if row["file"] else next(iter(row["module"]), None)
         place = Place(row["file"], row["line"], row["function"], module)
         return replace(place, via=row.get("via"))
+
+
+@dataclass(frozen=True)
+class WithoutGpu(View):
+    """The steady steps of a trace without GPU work, with a kernel for each op.
+
+    What is asked of times is answered by the trace as it was recorded.
+    """
+
+    recorded: View = field(kw_only=True)
+
+    @property
+    def bound(self) -> Bound:
+        """Bound of a step: the host."""
+        return self.recorded.bound
+
+    @property
+    def replay(self) -> Replay:
+        """The steps as recorded, ready to be run again with changes."""
+        return self.recorded.replay
+
+    @property
+    def calibration(self) -> Calibration:
+        """Speed of the host without the profiler."""
+        return self.recorded.calibration
+
+    @property
+    def host_account(self) -> HostAccount:
+        """The host's time of a step, entry by entry."""
+        return self.recorded.host_account
+
+    def meets(self, need: Need) -> bool:
+        """Return whether a need is met: ops stand in for the work of a GPU."""
+        if need is Need.GPU:
+            return self.recorded.meets(Need.OPS)
+        return self.recorded.meets(need)

@@ -179,6 +179,9 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     data: Mapping[str, Json] = field(default_factory=dict)
     """Other data for programs: shapes, ids, names of the log."""
+    would_matter_on_gpu: bool = False
+    """It was seen in a program that ran without a GPU: it says nothing about what the
+    fix saves."""
     residual: bool = False
     """It reports what no other finding explains, and so comes after them."""
     leads: bool = False

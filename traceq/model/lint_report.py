@@ -239,6 +239,26 @@ class Allowed(Struct, frozen=True):
     """The entry of the configuration that allows it; none if the program does."""
 
 
+class CpuLine(Struct, frozen=True):
+    """A line of a program that ran without a GPU."""
+
+    place: Place
+    name: str | None
+    """Name of the operator where no line is known."""
+    ns: float
+    """Time per step, as recorded."""
+    phases: tuple[str, ...]
+
+
+class CpuTime(Struct, frozen=True):
+    """Time of a step without GPU work, as recorded."""
+
+    phases: tuple[tuple[str, float], ...]
+    """Phase and time per step, longest first."""
+    lines: tuple[CpuLine, ...]
+    """The lines that take longest."""
+
+
 class Outcome(Struct, frozen=True):
     """Lint result of one recording."""
 
@@ -275,6 +295,8 @@ class Outcome(Struct, frozen=True):
     """Kernels that replays of CUDA graphs ran, if there are any."""
     step_kinds: StepKinds | None = None
     """Kinds of steps, if not all are alike."""
+    cpu: CpuTime | None = None
+    """Time of a step by phase and line, if there is no GPU work."""
 
 
 class Report(Struct, frozen=True):

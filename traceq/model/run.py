@@ -231,6 +231,8 @@ class Rank:
     """Reasons why parts could not be recorded, by part."""
     device: str = ""
     """Device of the steps, as ``cuda:0`` or ``cpu``; empty if it is not known."""
+    tf32: bool | None = None
+    """True if float32 matmuls may round to TF32; None if that is not known."""
     discarded: tuple[str, ...] = ()
     """Reasons why attempts to trace were discarded, in order."""
 

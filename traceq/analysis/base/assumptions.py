@@ -536,3 +536,6 @@ SURE_OF_MANY = 4.5
 EXPLAINED = 0.8
 # Lines are known if this fraction of the GPU's time has one. Heuristic threshold.
 LINES_KNOWN = 0.9
+# Operations of a matmul that takes a GPU longer than its launch takes the host: 15 us
+# at the 67 TFLOPS in float32 of an H100. Heuristic threshold.
+LARGE_MATMUL_FLOPS = 1e9

@@ -12,10 +12,10 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.callers import innermost_calls
-from traceq.analysis.base.ownership import named
+from traceq.analysis.base.ownership import named, named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.copies import COPYING
-from traceq.common.expressions import END, asof, known, nth, text
+from traceq.common.expressions import END, asof, constant, known, nth, text
 from traceq.graph.nesting import nearest
 from traceq.model.dtypes import dtype_name
 
@@ -52,6 +52,9 @@ _SYNCING = (
 )
 # Methods that do so too; on the CPU they copy nothing, so no op of theirs shows it.
 _READING = r"^<built-in method (cpu|tolist) of \w+ object"
+_READ_BY_METHOD = r"^<built-in method (item|tolist) of \w+ object"
+_ITEM = ("aten::item", "aten::_local_scalar_dense")
+_INTEGERS = ("long int", "int", "short int")
 _LOADING = r"(^|/)torch/utils/data/"
 _NO_TENSOR = (
     "",
@@ -123,7 +126,8 @@ def value_reads(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
     ``what`` is the op that the program calls. What the data loader and the optimizer
     read is left out: with a GPU they read nothing of it, or another implementation
-    runs.
+    runs. So is an integer that no method was called to read: it may index data that
+    stays on the host, as ``tokens[i]`` of an array.
     """
     ran = _with_called(trace).filter("syncs", ~pl.col("compiling"))
     reads = in_steps(ran, trace, steady).with_columns(what="outer")
@@ -132,8 +136,22 @@ def value_reads(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
         ~_BY_OPTIMIZER,
         ~known(pl.col("phase") == "data"),
         ~known(loading),
+        ~_may_index(trace, reads),
         pl.col("file").is_not_null(),
     )
+
+
+def _may_index(trace: Trace, reads: pl.DataFrame) -> pl.Series:
+    """Return which reads are of an integer for which no method is called."""
+    if not trace.frames.height:
+        return constant(value=False, count=reads.height, dtype=pl.Boolean)
+    calls = trace.frames.filter(named_like(trace.frames, _READ_BY_METHOD)).select(
+        "thread", until=END, begun="ts"
+    )
+    around = asof(reads.select("thread", "ts"), calls, "ts", "begun", by="thread")
+    by_method = known(around["until"] > around["ts"])
+    integer = reads.select(known(nth("types", 0).is_in(_INTEGERS))).to_series()
+    return integer & ~by_method & known(reads["what"].is_in(_ITEM))
 
 
 def _with_called(trace: Trace) -> pl.DataFrame:

@@ -18,6 +18,7 @@ from traceq.report import steps as steps_words
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import at, short_kernel, where
+from traceq.report.lint import cpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +49,7 @@ def content(outcome: Outcome) -> Content:
     columns = ("", "finding", "cost", "where", "fix")
     rows = tuple(
         (
-            one.severity.value,
+            cpu.LEVEL if one.would_matter_on_gpu else one.severity.value,
             printable(f"{one.code} {headline(one)}"),
             cost(one, outcome),
             where(one.place),
@@ -60,6 +61,7 @@ def content(outcome: Outcome) -> Content:
         ("Step", facts(outcome)),
         ("Steps", step_kinds(outcome)),
         ("Time", bar(outcome)),
+        *(cpu.facts(outcome.cpu) if outcome.cpu else ()),
         ("Fixed", together(outcome)),
         ("Idle", idle(outcome)),
         *(("Note", text) for text in notes(outcome)),
@@ -310,10 +312,14 @@ def _ranges(codes: Sequence[str]) -> list[str]:
 def verdict(outcome: Outcome) -> str:
     """Return one sentence on the whole."""
     serious = [one for one in outcome.findings if one.severity is not Severity.info]
-    minor = len(outcome.findings) - len(serious)
+    would_matter = cpu.would_matter(outcome)
+    minor = len(outcome.findings) - len(serious) - len(would_matter)
     if not serious:
         none = "no new findings" if outcome.in_baseline else "no findings"
         text = counted(minor, "minor finding") if minor else none
+        if outcome.cpu:
+            minors = [counted(minor, "minor finding")] if minor else []
+            text = "; ".join([cpu.verdict(outcome), *minors])
         return f"{text}; {_rules(outcome)}"
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
     worst = max(serious, key=lambda one: one.saves_ns)
@@ -330,6 +336,8 @@ def verdict(outcome: Outcome) -> str:
         )
     if minor:
         text += f"; {minor} minor"
+    if would_matter:
+        text += f"; {cpu.verdict(outcome)}"
     return f"{text}; {_rules(outcome)}"
 
 

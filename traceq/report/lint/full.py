@@ -10,6 +10,7 @@ from traceq.report.base.screen import line_width
 from traceq.report.base.text import bold, styled, where, wrapped
 from traceq.report.bound import colored_bar
 from traceq.report.lint import content as words
+from traceq.report.lint import cpu
 from traceq.report.lint.content import SEVERITY_COLORS
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def _outcome(
     bar = _wrapped(words.bar(outcome), width)
     yield from (colored_bar(line, color=color) for line in bar[:1])
     yield from bar[1:]
+    if outcome.cpu:
+        yield from cpu.time_lines(outcome.cpu, width)
     yield from findings(outcome, width, color=color, verbose=verbose)
     if outcome.skipped:
         yield ""
@@ -70,12 +73,13 @@ def findings(
 ) -> Iterator[str]:
     """Yield a block for each finding; unless verbose, minor ones have a line each."""
     minor = []
-    for finding in outcome.findings:
+    for finding in cpu.certain(outcome):
         if finding.severity is Severity.info:
             minor.append(finding)
             continue
         yield ""
         yield from block(finding, outcome, width, color=color)
+    yield from _would_matter(outcome, width, color=color)
     if minor:
         yield ""
         yield "Minor:"
@@ -95,6 +99,17 @@ def findings(
             parts = [f"{finding.code} {printable(finding.message)}"]
             parts += [words.cost(finding, outcome), where(finding.place)]
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
+
+
+def _would_matter(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+    """Yield a block for each finding that would matter on a GPU."""
+    found = cpu.would_matter(outcome)
+    if found:
+        yield ""
+        yield cpu.HEADING
+    for finding in found:
+        yield ""
+        yield from block(finding, outcome, width, color=color)
 
 
 def _more_minor(left: list[Finding], outcome: Outcome) -> str:

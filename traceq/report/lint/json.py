@@ -11,6 +11,7 @@ from msgspec import to_builtins
 from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.bound import bound_data, entry_data
+from traceq.report.lint.cpu import cpu_data
 
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
@@ -55,6 +56,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "rules_ran": outcome.ran,
         "replayed": to_builtins(outcome.replayed) if outcome.replayed else None,
         "step_kinds": to_builtins(outcome.step_kinds) if outcome.step_kinds else None,
+        "cpu": cpu_data(outcome.cpu) if outcome.cpu else None,
     }
 
 
@@ -87,6 +89,7 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "subject": finding.subject,
         "fingerprint": finding.fingerprint,
         "residual": finding.residual,
+        "would_matter_on_gpu": finding.would_matter_on_gpu,
         "count": finding.count,
         "saves_ns": finding.saves_ns,
         "saves_low_ns": finding.saves_low_ns,

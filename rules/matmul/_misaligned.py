@@ -1,0 +1,63 @@
+"""Dimensions of matmuls that are not a multiple of 8, and what to pad them to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.linter import nth
+
+if TYPE_CHECKING:
+    from traceq.linter import Row
+
+_ALIGNED = 8
+# Large sizes are padded to this, which suits the tiles of all kernels.
+_TILE = 64
+_VOCABULARY = 8192
+
+
+def misaligned() -> pl.Expr:
+    """Return the longest row that is not a multiple of 8 elements, if any."""
+    rows = [nth("rows", at) for at in range(3)]
+    return pl.max_horizontal(pl.when(one % _ALIGNED != 0).then(one) for one in rows)
+
+
+def padded(size: pl.Expr) -> pl.Expr:
+    """Return a size, padded to a multiple of 8."""
+    return (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED
+
+
+def message(row: Row, what: str) -> str:
+    """Return the sentence of a finding."""
+    if row["loaded"] is None:
+        size = f"a dimension of {row['size']}, not a multiple of 8"
+        return f"{size}, would put {what} a step on unaligned kernels"
+    kernels = f"align{row['loaded']} kernels"
+    if row["size"] is None:
+        return (
+            f"{what} a step on {kernels}, likely because of a dimension that is not a"
+            " multiple of 8"
+        )
+    return (
+        f"a dimension of {row['size']}, not a multiple of 8, puts {what} a step on"
+        f" {kernels}"
+    )
+
+
+def advice(size: int | None) -> str:
+    """Return the size to pad to."""
+    if size is None:
+        return (
+            "pad the dimensions of the matrices to multiples of 8, or better 64, and"
+            " let slices begin at multiples of 8"
+        )
+    step = _TILE if size > _TILE * _ALIGNED else _ALIGNED
+    padded = -(-size // step) * step
+    advice = f"pad {size} to {padded}, a multiple of {step}"
+    if size < _VOCABULARY:
+        return advice
+    return (
+        f"{advice}: if it is the vocabulary, give embedding and head {padded} rows; no"
+        " target is ever one of the new rows"
+    )
