@@ -128,6 +128,7 @@ def _outcome(found: _Json, bound: Bound | None) -> Outcome:
         "findings": tuple(map(_finding, found["findings"])),
         "together": tuple(Together(**one) for one in found["together"]),
         "skipped": tuple(Skipped(**one) for one in found["skipped"]),
+        "not_applicable": tuple(Skipped(**one) for one in found["not_applicable"]),
         "crashed": tuple(Crashed(**one) for one in found["crashed"]),
         "allowed": tuple(map(_allowed, found["allowed"])),
         "memory": _maybe(_memory, found["memory"]),

@@ -268,6 +268,8 @@ class Outcome(Struct, frozen=True):
     """Kernels that replays of CUDA graphs ran, if there are any."""
     step_kinds: StepKinds | None = None
     """Kinds of steps, if not all are alike."""
+    not_applicable: tuple[Skipped, ...] = ()
+    """Rules for recordings of another kind: several ranks, or no GPU."""
 
 
 class Report(Struct, frozen=True):

@@ -116,6 +116,24 @@ def sentence(bound: Bound) -> str:
     return f"{likely}host-bound: the GPU waits {idle} of {step}{_mostly(bound.waits)}"
 
 
+def short_sentence(bound: Bound) -> str:
+    """Return the bound of a step in one clause, without the step's time."""
+    if bound.bottleneck is None:
+        return NO_GPU
+    likely = "" if bound.sure else "likely "
+    whole = "the step" if bound.stepped else "the trace"
+    if bound.by == "gpu":
+        busy = share(bound.gpu_busy, 1)
+        return f"{likely}GPU-bound: the GPU is busy {busy} of {whole}"
+    text = f"{likely}host-bound: the GPU waits {share(bound.gpu_idle, 1)} of {whole}"
+    largest = bound.waits.largest if bound.waits else None
+    if bound.waits is None or largest is None:
+        return text
+    most = "mostly" if largest.ns > bound.waits.idle_ns / 2 else "longest"
+    kind = largest.kind.partition(" (")[0]
+    return f"{text}, {most} for {_WAITED_FOR.get(kind, kind)}"
+
+
 def _mostly(waits: Waits | None) -> str:
     """Return the host activity that the GPU waits for most, and its largest place."""
     largest = waits.largest if waits else None
