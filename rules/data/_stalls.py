@@ -264,7 +264,7 @@ def _workers(plan: WorkerPlan) -> list[Evidence]:
 def _waits(view: View, waited_ns: int | None) -> list[Evidence]:
     if waited_ns is None:
         return []
-    note = "a step until a batch was ready"
+    note = "a step until a batch was ready, as recorded"
     return [Evidence("waits", value=waited_ns / view.steps, unit="ns", note=note)]
 
 
@@ -280,7 +280,7 @@ def inside_line(view: View, call: Mapping[str, Any]) -> Evidence:
         at_function(call["file"], call["line"], call["function"]),
         value=call["time"] / view.steps,
         unit="ns",
-        note="a step",
+        note="a step, as recorded",
         count=call["calls"] / view.steps,
     )
 

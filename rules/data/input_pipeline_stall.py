@@ -201,10 +201,12 @@ class InputPipelineStall(Rule):
             gpu_idle_ns=idle,
             evidence=[
                 Evidence("region", row["name"], count=row["calls"] / view.steps),
-                Evidence("idle", value=idle, unit="ns", note="a step"),
+                Evidence("idle", value=idle, unit="ns", note="a step, as recorded"),
                 Evidence("share", value=stalled, unit="share", note="of the step"),
                 *steps_line(view, row),
-                Evidence("loading", value=loading, unit="ns", note="a step"),
+                Evidence(
+                    "loading", value=loading, unit="ns", note="a step, as recorded"
+                ),
                 *(inside_line(view, call) for call in inside.iter_rows(named=True)),
                 *why.evidence,
             ],

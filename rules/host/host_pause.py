@@ -159,7 +159,7 @@ class HostPause(Rule):
         spans = pl.DataFrame(row["spans"])
         return self.finding(
             f"the host stops for {time(row['length'] / len(row['spans']))} in"
-            f" {share_of_steps(view, row['steps'])}",
+            f" {share_of_steps(view, row['steps'])}, as recorded",
             subject=row["kind"],
             place=view.place(row),
             count=len(row["spans"]) / view.steps,
@@ -167,7 +167,12 @@ class HostPause(Rule):
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[
                 Evidence("at", row["kind"]),
-                Evidence("usual", value=row["usual"], unit="ns", note="at this place"),
+                Evidence(
+                    "usual",
+                    value=row["usual"],
+                    unit="ns",
+                    note="at this place, as recorded",
+                ),
             ],
             advice=_ADVICE + ("" if view.trace.frames.height else _LOOK),
         )

@@ -50,7 +50,8 @@ _ADVICE = {
     " collect --warmup), or run a few steps before those that count",
     UNKNOWN: f"what it does is not in the trace; {_CONTENTION}",
 }
-_MEDIAN, _SAME = "at the median", "of calls that do the same"
+_MEDIAN = "at the median, as recorded"
+_SAME = "of calls that do the same, as recorded"
 _USUAL, _SLOW = "[aten::sum          ]" * 3, f"[aten::sum {' ' * 130}]"
 _CALLS = " [cudaLaunchKernel]  " * 4
 _STEP = f"""
@@ -180,8 +181,13 @@ class SlowHostOp(Rule):
             gpu_idle_ns=row["idle"] / view.steps,
             ops=row["ops"],
             evidence=[
-                Evidence("slow", value=row["own"] / len(row["ids"]), unit="ns"),
-                Evidence("usual", value=row["usual"], unit="ns"),
+                Evidence(
+                    "slow",
+                    value=row["own"] / len(row["ids"]),
+                    unit="ns",
+                    note="as recorded",
+                ),
+                Evidence("usual", value=row["usual"], unit="ns", note="as recorded"),
                 *module_line(row["modules"]),
             ],
             advice=_ADVICE[row["why"]],

@@ -221,7 +221,12 @@ class WorkOnCpuTensors(Rule):
             ops=row["ids"],
             evidence=[
                 Evidence("op", row["name"]),
-                Evidence("takes", value=row["usual"] / calls, unit="ns", note="each"),
+                Evidence(
+                    "takes",
+                    value=row["usual"] / calls,
+                    unit="ns",
+                    note="each, as recorded",
+                ),
                 *([Evidence("tensor", value=size, unit="bytes")] if size else []),
                 *module_line(row["modules"]),
             ],

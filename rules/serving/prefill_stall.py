@@ -151,7 +151,9 @@ class PrefillStall(Rule):
             count=stalls.height / max(1, found.height),
             evidence=[
                 Evidence("takes", value=worst["time"], unit="ns", note="as recorded"),
-                Evidence("decode", value=usual, unit="ns", note="at the median"),
+                Evidence(
+                    "decode", value=usual, unit="ns", note="at the median, as recorded"
+                ),
                 Evidence("stalls", value=stalls.height, note="in the trace"),
                 *(
                     [

@@ -142,13 +142,16 @@ class SyncPerToken(Rule):
                 gpu_idle_ns=share * idle_ns / view.steps,
                 evidence=[
                     Evidence(
-                        "waits", value=row["wait"] / mine.height, unit="ns", note="each"
+                        "waits",
+                        value=row["wait"] / mine.height,
+                        unit="ns",
+                        note="each, as recorded",
                     ),
                     Evidence(
                         "idle",
                         value=idle_ns / max(1, found.gaps.height),
                         unit="ns",
-                        note="on the GPU after each",
+                        note="on the GPU after each, as recorded",
                     ),
                     Evidence(
                         "share", value=found.share, unit="share", note="of decode"

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from traceq.common.safe_text import printable
-from traceq.common.units import share, time
+from traceq.common.units import percents, share, time
 from traceq.common.words import counted
 from traceq.report.base.text import of_function, styled
 
@@ -198,7 +198,11 @@ def bar(bound: Bound) -> str:
     for glyph, _, ns in shown:
         reached = min(1.0, reached + ns / found.step_ns)
         drawn += glyph * (round(reached * _BAR) - len(drawn))
-    named = [f"{glyph} {name} {share(ns, found.step_ns)}" for glyph, name, ns in shown]
+    shares = percents([ns for _, _, ns in shown], found.step_ns)
+    named = [
+        f"{glyph} {name} {percent}%"
+        for (glyph, name, _), percent in zip(shown, shares, strict=True)
+    ]
     return f"{drawn.ljust(_BAR)}  {', '.join(named)}, {source(bound)}"
 
 

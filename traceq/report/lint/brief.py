@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MOST_LINES = 29
 """Lines of the screen; one more names the packs of rules that ran."""
 _MOST_MINOR = 5
+# Findings that have their line however narrow the terminal is.
+_LEAST_ROWS = 3
 
 
 def render(report: Report, *, width: int | None, color: bool) -> str:
@@ -28,6 +30,8 @@ def render(report: Report, *, width: int | None, color: bool) -> str:
     unused = words.unused(report)
     if len(report.outcomes) == 1:
         lines = _screen(report.outcomes[0], unused, wide, color=color)
+    elif not report.outcomes:
+        lines = ["no recordings"]
     else:
         lines = several.screen(report.outcomes, unused, wide, MOST_LINES, color=color)
     return "\n".join(lines) + "\n"
@@ -63,14 +67,15 @@ def _top(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
 
 def _findings(outcome: Outcome, room: int, width: int, *, color: bool) -> list[str]:
     """Return the table of findings; minor ones only if there are no others."""
-    regular = [one for one in outcome.findings if not one.minor]
-    shown = regular[:room] or list(outcome.findings[: min(room, _MOST_MINOR)])
+    every = sorted(outcome.findings, key=lambda one: bool(one.minor))
+    regular = sum(not one.minor for one in every)
+    count = min(max(room, _LEAST_ROWS), regular or _MOST_MINOR)
+    shown, left = every[:count], every[count:]
     if not shown:
         return []
     steps = _steps_after(outcome)
     rows = [row(one, outcome, steps.get(id(one))) for one in shown]
     lines = table(rows, width, color=color)
-    left = [one for one in outcome.findings if all(one is not other for other in shown)]
     if text := short.more(left, shown):
         lines.append(styled(text, "dim", color=color))
     return lines
@@ -99,10 +104,7 @@ def _end(
 
 def _details(outcome: Outcome, width: int) -> str:
     """Return the command that prints more."""
-    more = "-v" if not outcome.findings else f"--explain {outcome.findings[0].code}"
-    name = shlex.quote(words.title(outcome))
-    if not outcome.findings:
-        text = f"details: traceq lint {name} {more}"
-        return text if cells(text) <= width else "details: -v"
-    text = f"details: traceq lint {name} -v; one finding: {more}"
-    return text if cells(text) <= width else f"details: -v; one finding: {more}"
+    codes = [one.code for one in outcome.findings[:1]]
+    one = "".join(f"; one finding: --explain {code}" for code in codes)
+    text = f"details: traceq lint {shlex.quote(words.title(outcome))} -v{one}"
+    return text if cells(text) <= width else f"details: -v{one}"

@@ -173,6 +173,9 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
     if not held:
         return ""
     by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
+    # Kernels take as long without the profiler; the host, and waits for it, do not.
+    recorded = "" if by == "GPU" and finding.kernel_ns else " as recorded"
+    extent = f"{by} {time(held)}{per}{recorded}"
     # Without any time that a fix removes, or a call that does not block any more.
     unfixed = not (finding.kernel_ns or finding.host_ns or finding.calls)
     if (finding.residual or unfixed) and finding.gpu_idle_ns:
@@ -180,13 +183,10 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
         return f"GPU idles {idle}, what a fix saves is not known"
     if finding.saves_high_ns > _NOTHING * outcome.step_ns:
         return (
-            f"{by} {time(held)}{per}, but a fix likely saves nothing; up to"
+            f"{extent}, but a fix likely saves nothing; up to"
             f" {time(finding.saves_high_ns)} if the host is faster than estimated"
         )
-    return (
-        f"{by} {time(held)}{per}, but a fix saves nothing: it is not on the critical"
-        " path"
-    )
+    return f"{extent}, but a fix saves nothing: it is not on the critical path"
 
 
 def together(outcome: Outcome) -> str:

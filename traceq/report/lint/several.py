@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from traceq.common.safe_text import printable
 from traceq.common.units import time
 from traceq.common.words import counted
 from traceq.report.base.columns import Column, cut_middle, fitted
@@ -12,7 +13,7 @@ from traceq.report.base.content import telling_names
 from traceq.report.base.text import bold, styled, wrapped
 from traceq.report.lint import content as words
 from traceq.report.lint import short
-from traceq.report.lint.rows import cut_text, location
+from traceq.report.lint.rows import cut_location, cut_text, location
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Outcome
 
+_LOCATION = 20
 _COLUMNS = (
-    Column("", cut=cut_middle),
+    Column("", weight=3, cut=cut_middle),
     Column("step", number=True),
     Column("fixed", number=True),
     Column("bound"),
@@ -88,8 +90,10 @@ def _row(name: str, outcome: Outcome) -> tuple[str, ...]:
     largest = ""
     if regular:
         one = max(regular, key=lambda finding: (finding.saves_ns, finding.cost_bytes))
-        place = location(one.place)
-        largest = " ".join(filter(None, (one.code, place, words.headline(one))))
+        saves = time(one.saves_ns) if words.saves_time(one, outcome) else ""
+        place = cut_location(location(one.place), _LOCATION)
+        parts = (one.code, saves, place, printable(words.headline(one)))
+        largest = " ".join(filter(None, parts))
     return (
         name,
         time(outcome.step_ns) if outcome.step_ns else "",
@@ -107,6 +111,7 @@ def _end(
     found.sort(key=lambda one: (-one.saves_ns, -one.cost_bytes))
     several = {note: None for one in outcomes for note in short.notes_of(one)}
     lines = short.fixes(found, width, color=color)
+    lines += [""] if lines else []
     lines += short.notes([*several, *unused], width, color=color)
     skipped = {rule.code: rule for one in outcomes for rule in one.skipped}
     always = [

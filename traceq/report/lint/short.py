@@ -59,6 +59,10 @@ def _found(outcome: Outcome) -> str:
         save = "saves" if fixed == 1 else "save"
         return f"{text} {save} {time(saved)} ({share(saved, outcome.step_ns)})"
     which = "the largest" if len(regular) > 1 else "which"
+    most = max(regular, key=lambda one: one.saves_ns)
+    if words.saves_time(most, outcome):
+        part = share(most.saves_ns, outcome.step_ns)
+        return f"{text}, {which} saves {time(most.saves_ns)} ({part})"
     held = max(regular, key=lambda one: one.cost_bytes)
     if outcome.memory and held.cost_bytes:
         return f"{text}, {which} holds {size(held.cost_bytes)}"
