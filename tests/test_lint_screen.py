@@ -287,7 +287,7 @@ def test_a_long_path_is_cut_in_front_of_the_file() -> None:
     place = rows.location(Place("src/of/the/whole/model.py", 42, "f", line_is="call"))
 
     assert rows.cut_location(place, 20) == "…/whole/model.py:42"
-    assert rows.cut_location(place, 5) == "…/model.py:42"
+    assert rows.cut_location(place, 5) == "model.py:42"
 
 
 def test_a_finding_without_a_saving_has_its_line() -> None:
@@ -321,6 +321,13 @@ def test_the_plan_is_that_of_the_long_text() -> None:
 
     assert "5.01 of 13.2 ms a step" in short.plan(found)
     assert "about 5.01 ms instead of 13.2 ms a step" in words.together(found)
+
+
+def test_a_narrow_screen_leaves_the_message_room() -> None:
+    (line,) = (line for line in screen(linted(COPIES), 80) if line.startswith("CPY003"))
+
+    assert "6.80 ms" not in line
+    assert line.endswith("a float32 [16,512,2048] of 64.0 MiB is…")
 
 
 # Details.

@@ -26,6 +26,8 @@ _LOCATION = 0.24
 # A text is cut after a clause if that keeps this share of the room.
 _MOST_OF_IT = 0.5
 _CLAUSE_END = re.compile(r"(?=[:;] )|(?=,? (?:because|since|although) )")
+# A narrower terminal has no room for the step after each fix.
+_WIDE = 90
 # Longer locations are not aligned with those of other lines.
 _ALIGNED = 0.35
 _UNKNOWN = "unknown"
@@ -99,8 +101,8 @@ def cut_location(text: str, width: int) -> str:
 
     >>> cut_location("src/model.py:42 in forward", 16)
     'src/model.py:42'
-    >>> cut_location("src/model.py:42", 12)
-    '…/model.py:42'
+    >>> cut_location("src/of/model.py:42", 13), cut_location("src/model.py:42", 9)
+    ('…/model.py:42', 'model.py:42')
     >>> cut_location("LM_0/Block_3/RMSNorm_7", 12)
     '…/RMSNorm_7'
     """
@@ -115,7 +117,8 @@ def cut_location(text: str, width: int) -> str:
     while len(folders) > 1 and cells("".join(folders)) + 2 > width:
         del folders[0]
     shorter = "".join(folders)
-    return f"{_MORE}/{shorter}" if shorter != file else file
+    cut = f"{_MORE}/{shorter}" if shorter != file else file
+    return cut if cells(cut) <= width else shorter
 
 
 def cut_text(text: str, width: int) -> str:
@@ -152,7 +155,9 @@ def table(rows: Sequence[Row], width: int, *, color: bool) -> list[str]:
     columns = [
         _column("", [one.code for one in rows], align=str.ljust),
         _column("saves", _with_shares(rows), align=str.rjust),
-        _column("step after", [one.then for one in rows], align=str.rjust),
+        _column("step after", [one.then for one in rows], align=str.rjust)
+        if width >= _WIDE
+        else [],
         _column("where", places, align=str.ljust, most=round(_ALIGNED * width)),
     ]
     titles, *lines = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from traceq.common.units import percents
-from traceq.report.base.text import styled, wrapped
+from traceq.report.base.text import TIE, styled, wrapped
 from traceq.report.bound import FILL, cause_name, parts
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ def lines(bound: Bound, width: int, *, color: bool) -> list[str]:
     if not shown:
         return []
     drawn = "".join(_drawn(shown, color=color))
-    legend = ", ".join(f"{part.fill} {part.words}" for part in shown if not part.named)
-    below = wrapped(legend, width)[:_MOST_BELOW]
+    narrow = [f"{part.fill} {part.words}" for part in shown if not part.named]
+    below = wrapped(", ".join(one.replace(" ", TIE) for one in narrow), width)
+    if len(below) > _MOST_BELOW:
+        below = [*below[: _MOST_BELOW - 1], f"{below[_MOST_BELOW - 1]} …"[:width]]
     return [drawn, *(styled(line, "dim", color=color) for line in below)]
 
 
