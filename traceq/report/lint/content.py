@@ -38,7 +38,7 @@ VAGUE = 0.15
 # If this share of the idle time is explained, nothing is worth a word.
 _ALL_EXPLAINED = 0.95
 _HEADLINE = 10
-# Of a plan, so many steps are listed before the last.
+# Steps of a plan that are listed before the last one.
 _MOST_STEPS = 5
 # The rule whose finding says that replays have no known ops.
 _UNKNOWN_REPLAY = "TRC007"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from traceq.common.safe_text import printable
 from traceq.common.units import time
 from traceq.common.words import counted
+from traceq.linter.need import Need
 from traceq.report.base.columns import Column, cut_middle, fitted
 from traceq.report.base.content import telling_names
 from traceq.report.base.text import bold, styled, wrapped
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import Outcome
 
 _LOCATION = 20
+_RANKS = "these are ranks of a job: run traceq ranks on the traces of all of them"
 _COLUMNS = (
     Column("", weight=3, cut=cut_middle),
     Column("step", number=True),
@@ -112,6 +114,8 @@ def _end(
     several = {note: None for one in outcomes for note in short.notes_of(one)}
     lines = short.fixes(found, width, color=color)
     lines += [""] if lines else []
+    if any(rule.reason == Need.JOB.value for one in outcomes for rule in one.skipped):
+        several = {_RANKS: None} | several
     lines += short.notes([*several, *unused], width, color=color)
     skipped = {rule.code: rule for one in outcomes for rule in one.skipped}
     always = [
