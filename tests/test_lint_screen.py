@@ -198,6 +198,15 @@ def test_the_recorded_step_is_labelled(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
+def test_a_rough_figure_has_no_decimals_but_halves(path: Path) -> None:
+    texts = [f"{one.message}; {one.advice}" for one in linted(path).findings]
+
+    rough = [found for text in texts for found in re.findall(r"about \d+\.\d+", text)]
+
+    assert all(one.endswith(".5") for one in rough)
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
 def test_rules_are_counted_once(path: Path) -> None:
     found = linted(path)
     others = [*found.skipped, *found.crashed, *found.not_applicable]

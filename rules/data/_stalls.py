@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -230,8 +231,8 @@ def _more(view: View, plan: WorkerPlan) -> str:
     if times < _CLEARLY:
         return ""
     # Of how well many workers share a machine the trace knows nothing.
-    rounded = f"{times:.1f}" if times < _SOME else f"{round(times)}"
-    return f" to about {rounded} times as many"
+    rounded = ceil(2 * times) / 2 if times < _SOME else round(times)
+    return f" to about {rounded:g} times as many"
 
 
 def _workers(plan: WorkerPlan) -> list[Evidence]:
