@@ -122,11 +122,11 @@ class InputPipelineStall(Rule):
             (num_workers=0)
           in       loss (programs.py:557)
           region   enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ ×1
-          idle     116 ms a step
+          idle     116 ms a step, as recorded
           share    86% of the step
           steps    2 of 2
-          loading  116 ms a step
-          inside   __getitem__ (programs.py:537) 114 ms a step ×32
+          loading  116 ms a step, as recorded
+          inside   __getitem__ (programs.py:537) 114 ms a step, as recorded ×32
           workers  8: 16.8 ms a step, estimated
           workers  16: 8.53 ms a step, estimated
           tensors  1 of a batch are copied

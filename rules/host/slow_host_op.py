@@ -114,8 +114,8 @@ class SlowHostOp(Rule):
         text="""
         HST002 slow-host-op  saves 62.2 µs/step (55%), 43.5 µs to 87.6 µs
           aten::sum takes the host far longer than usual once a step
-          slow   124 µs
-          usual  3.00 µs
+          slow   124 µs as recorded
+          usual  3.00 µs as recorded
           fix    what it does is not in the trace; look for what takes the processor
                  away: more DataLoader workers and threads of libraries than cores
                  (OMP_NUM_THREADS, torch.set_num_threads), other processes on the
