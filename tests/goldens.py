@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GOLDEN = ROOT / "tests" / "golden"
 # How many rules ran: a new rule would rewrite every block.
-_COUNTS = re.compile(r"\d+ rules ran(, \d+ skipped)?")
+_COUNTS = re.compile(r"\d+ rules ran(, \d+ (skipped|do(es)? not apply))*(: .*\(\d+\))?")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

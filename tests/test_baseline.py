@@ -75,7 +75,7 @@ def test_what_is_new_is_shown(baseline: Path) -> None:
 def test_what_costs_a_tenth_more_is_shown_with_what_it_was(baseline: Path) -> None:
     change(baseline, "CPY003", lambda entry: entry.update(saves_ns=1000))
 
-    answer = traceq("lint", SICK, "--baseline", baseline)
+    answer = traceq("lint", SICK, "--baseline", baseline, "-v")
 
     assert answer.status == 1
     assert re.search(r"before +1.00 µs a step", answer.out)

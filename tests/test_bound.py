@@ -122,7 +122,7 @@ def test_lint_summary_diff_and_check_print_one_bound(
 def test_the_commands_pass_the_measured_step_on() -> None:
     file = FIXTURE_TRACES["twins/moe_batched"]
 
-    lint = traceq("lint", file, "--step-ms", "6.02", width=120)
+    lint = traceq("lint", file, "-v", "--step-ms", "6.02", width=120)
     summary = traceq("summary", file, "--step-ms", "6.02", width=120)
     diff = traceq("diff", file, file, "--step-ms", "6.02,6.02", width=120)
 

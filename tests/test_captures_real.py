@@ -122,7 +122,7 @@ def test_a_planted_cause_inside_a_graph_is_found_with_its_line() -> None:
 
 def test_that_replays_have_no_known_ops_is_said_once() -> None:
     trace = ROOT / "fixtures" / "graph_replay" / "trace.json.gz"
-    found = traceq("lint", trace).out
+    found = traceq("lint", trace, "-v").out
     without = traceq("lint", trace, "--select", "ATT").out
 
     assert "TRC007" in found

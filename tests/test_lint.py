@@ -879,7 +879,7 @@ def test_a_log_is_a_recording_of_its_own(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("CUDA out of memory. Tried to allocate 2.00 GiB\n")
 
-    answer = traceq("lint", log, "--fail-on", "error")
+    answer = traceq("lint", log, "--fail-on", "error", "-v")
 
     assert answer.status == 1
     assert "LOG006 out-of-memory (error)" in answer.out

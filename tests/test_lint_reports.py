@@ -27,6 +27,7 @@ from traceq.linter.engine import lint
 from traceq.model.finding import Evidence, Place, Severity
 from traceq.model.lint_report import Allow, Report, Together
 from traceq.model.recording import Recording
+from traceq.report.lint import brief as lint_brief
 from traceq.report.lint import concise as lint_concise
 from traceq.report.lint import full as lint_full
 from traceq.report.lint import github as lint_github
@@ -151,11 +152,12 @@ class Quiet(Rule):
     priced = False
 
 
-FORMS = ("full", "concise", "json", "sarif", "github", "markdown")
+FORMS = ("brief", "full", "concise", "json", "sarif", "github", "markdown")
 
 
 def rendered(report: Report, rules: Rules = RULES) -> dict[str, str]:
     texts = (
+        lint_brief.render(report, width=80, color=False),
         lint_full.render(report, width=80, color=False),
         lint_concise.render(report),
         lint_json.render(report),
@@ -286,10 +288,15 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "subject": "a",
         "fingerprint": first["findings"][0]["fingerprint"],
         "residual": False,
+        "minor": False,
+        "minor_reason": None,
+        "doubt": None,
         "count": 1,
         "saves_ns": 0,
         "saves_low_ns": 0,
         "saves_high_ns": 0,
+        "saves_alone_ns": 0,
+        "saves_after_ns": None,
         "kernel_ns": 0,
         "gpu_idle_ns": 0,
         "host_ns": 20_000,
@@ -432,7 +439,7 @@ def test_minor_findings_are_shown_in_full_where_all_is_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "in_full"),
-    [(("-v",), True), (("--select", "CPY"), True), (("--select", "ALL"), False)],
+    [(("-v",), True), (("--select", "CPY"), True), (("--format", "full"), False)],
 )
 def test_the_parts_of_copies_are_shown_where_the_rule_is_asked_for(
     asked: tuple[str, ...], *, in_full: bool

@@ -81,7 +81,7 @@ def run_folder(folder: Path, histories: list[str], *, traced: bool) -> Path:
 
 @pytest.mark.parametrize("name", ["x.pickle", "x.pickle.gz", "x.pkl"])
 def test_a_snapshot_is_linted_by_its_name(name: str, tmp_path: Path) -> None:
-    answer = traceq("lint", written(tmp_path / name, leak()))
+    answer = traceq("lint", "-v", written(tmp_path / name, leak()))
 
     assert answer.status == 1
     assert "MEM003 growing-memory  16.0 MiB (3%)" in answer.out
@@ -90,7 +90,7 @@ def test_a_snapshot_is_linted_by_its_name(name: str, tmp_path: Path) -> None:
 
 
 def test_a_clean_snapshot_exits_with_nothing_found(tmp_path: Path) -> None:
-    answer = traceq("lint", written(tmp_path / "x.pickle", CLEAN))
+    answer = traceq("lint", "-v", written(tmp_path / "x.pickle", CLEAN))
 
     assert answer.status == 0
     assert "no findings; 4 rules ran" in answer.out
@@ -111,7 +111,7 @@ def test_what_is_no_snapshot_is_refused_in_one_sentence(tmp_path: Path) -> None:
 def test_a_run_is_linted_with_its_trace_and_its_snapshot(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", [leak()], traced=True)
 
-    answer = traceq("lint", run)
+    answer = traceq("lint", "-v", run)
 
     assert "MEM003 growing-memory" in answer.out
     assert "CPY" in answer.out
@@ -121,7 +121,7 @@ def test_a_run_is_linted_with_its_trace_and_its_snapshot(tmp_path: Path) -> None
 def test_a_run_that_died_untraced_is_linted_by_its_snapshot(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", [FULL], traced=False)
 
-    answer = traceq("lint", run)
+    answer = traceq("lint", "-v", run)
 
     assert answer.status == 1
     assert "MEM010 failed-allocation (error)" in answer.out

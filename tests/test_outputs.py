@@ -131,7 +131,7 @@ def test_severity_and_changes_have_colours_on_a_terminal_only() -> None:
 
 
 def test_each_cause_in_the_bar_has_its_own_glyph() -> None:
-    bar = traceq("lint", FIXTURE_TRACES["python_in_step"]).out.split("\n\n")[0]
+    bar = traceq("lint", "-v", FIXTURE_TRACES["python_in_step"]).out.split("\n\n")[0]
     legend = bar[bar.index("  █ ") :].split(", ")[:-1]
 
     glyphs = [part.split()[0] for part in legend]

@@ -161,7 +161,7 @@ def test_a_code_frame_marks_the_place_where_the_source_is_as_recorded(
 ) -> None:
     monkeypatch.chdir(in_src(tmp_path))
 
-    text = traceq("lint", "trace.json").out
+    text = traceq("lint", "trace.json", "-v").out
     assert "> 6 |     @torch.no_grad()\n" in text
     markdown = traceq("lint", "trace.json", "--format", "markdown").out
     assert "```python\n> 6 |     @torch.no_grad()\n" in markdown
@@ -170,7 +170,7 @@ def test_a_code_frame_marks_the_place_where_the_source_is_as_recorded(
     # Another line above: what was recorded is elsewhere now.
     file = tmp_path / "src" / "foundation" / "layers.py"
     file.write_text("# new\n" + LAYERS)
-    assert "> 6 |" not in traceq("lint", "trace.json").out
+    assert "> 6 |" not in traceq("lint", "trace.json", "-v").out
 
 
 def test_nothing_outside_of_the_root_is_read(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ ALLOWED = {
     "traceq.analysis.time.roofline": "roofline",
     "traceq.common.expressions": "elements",
     "traceq.common.words": "times",
-    "traceq.linter.savings": "WORTH_FIXING",
+    "traceq.linter.minor": "WORTH_FIXING",
     "traceq.model": "dtypes names",
     "traceq.model.finding": "Json",
     "traceq.model.owners": "third_party",

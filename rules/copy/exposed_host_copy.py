@@ -110,7 +110,8 @@ class ExposedHostCopy(Rule):
     seen = Seen(
         of="fixtures/twins/copies_fixed",
         text="""
-        CPY007 exposed-host-copy  saves 707 µs/step (20%), nothing to 1.06 ms
+        CPY007 exposed-host-copy (preview)
+          saves 707 µs/step (20%), nothing to 1.06 ms
           a bfloat16 [16,512,2048] of 32.0 MiB is copied to the GPU once a step, and
             no kernel runs meanwhile
           in       step (dev_cases.py:154)

@@ -26,7 +26,7 @@ from traceq.linter import (
     spans,
     text,
 )
-from traceq.linter.savings import WORTH_FIXING
+from traceq.linter.minor import WORTH_FIXING
 
 from ._pageable import blocking_calls, message, rates
 from ._transfers import TO_GPU, TO_HOST, direction, pinned_rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -237,8 +238,8 @@ def _more(view: View, plan: WorkerPlan) -> str:
     if times < _CLEARLY:
         return ""
     # Of how well many workers share a machine the trace knows nothing.
-    rounded = f"{times:.1f}" if times < _SOME else f"{round(times)}"
-    return f" to about {rounded} times as many"
+    rounded = ceil(2 * times) / 2 if times < _SOME else round(times)
+    return f" to about {rounded:g} times as many"
 
 
 def _workers(plan: WorkerPlan) -> list[Evidence]:
@@ -271,7 +272,7 @@ def _workers(plan: WorkerPlan) -> list[Evidence]:
 def _waits(view: View, waited_ns: int | None) -> list[Evidence]:
     if waited_ns is None:
         return []
-    note = "a step until a batch was ready"
+    note = "a step until a batch was ready, as recorded"
     return [Evidence("waits", value=waited_ns / view.steps, unit="ns", note=note)]
 
 
@@ -287,7 +288,7 @@ def inside_line(view: View, call: Mapping[str, Any]) -> Evidence:
         at_function(call["file"], call["line"], call["function"]),
         value=call["time"] / view.steps,
         unit="ns",
-        note="a step",
+        note="a step, as recorded",
         count=call["calls"] / view.steps,
     )
 

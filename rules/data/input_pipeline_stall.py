@@ -130,11 +130,11 @@ class InputPipelineStall(Rule):
             (num_workers=0)
           in       loss (programs.py:557)
           region   enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ ×1
-          idle     116 ms a step
+          idle     116 ms a step, as recorded
           share    86% of the step
           steps    2 of 2
-          loading  116 ms a step
-          inside   __getitem__ (programs.py:537) 114 ms a step ×32
+          loading  116 ms a step, as recorded
+          inside   __getitem__ (programs.py:537) 114 ms a step, as recorded ×32
           workers  8: 16.8 ms a step, estimated
           workers  16: 8.53 ms a step, estimated
           tensors  1 of a batch are copied
@@ -229,10 +229,12 @@ class InputPipelineStall(Rule):
             gpu_idle_ns=idle,
             evidence=[
                 Evidence("region", row["name"], count=row["calls"] / view.steps),
-                Evidence("idle", value=idle, unit="ns", note="a step"),
+                Evidence("idle", value=idle, unit="ns", note="a step, as recorded"),
                 Evidence("share", value=stalled, unit="share", note="of the step"),
                 *steps_line(view, row),
-                Evidence("loading", value=loading, unit="ns", note="a step"),
+                Evidence(
+                    "loading", value=loading, unit="ns", note="a step, as recorded"
+                ),
                 *(inside_line(view, call) for call in inside.iter_rows(named=True)),
                 *why.evidence,
             ],

@@ -51,6 +51,9 @@ def turns(stalls: pl.Series) -> list[Evidence]:
     alike = stalls.filter((stalls - middle).abs() <= _ALIKE * middle)
     if len(alike) < SPREAD or 2 * len(alike) <= len(stalls):
         return []
-    note = "longer than usual, whatever the op: as if another process had the core"
+    note = (
+        "longer than usual, as recorded, whatever the op: as if another process had"
+        " the core"
+    )
     name = f"{len(alike)} of {len(stalls)} take"
     return [Evidence("alike", name, value=median(alike), unit="ns", note=note)]

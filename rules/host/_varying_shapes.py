@@ -317,7 +317,7 @@ def evidence(
             "loading",
             value=row["loading"] / view.steps,
             unit="ns",
-            note=f"a step is loading of kernels' code, which {passes}",
+            note=f"a step, as recorded, is loading of kernels' code, which {passes}",
         )
     yield from module_line(row["modules"])
 

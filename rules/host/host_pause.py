@@ -129,9 +129,9 @@ class HostPause(Rule):
     seen = Seen(
         text="""
         HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.01 ms
-          the host stops for 6.00 ms in 1 of 3 steps
+          the host stops for 6.00 ms in 1 of 3 steps, as recorded
           at     Python between operators (stacks were not recorded)
-          usual  3.00 µs at this place
+          usual  3.00 µs at this place, as recorded
           fix    see whether steps without the profiler have it as well, and whether
                  gc.disable() removes it: then it is Python's garbage collector;
                  call gc.freeze() after setting up, or gc.collect() once in many
@@ -143,7 +143,7 @@ class HostPause(Rule):
     examples = (
         Bad(
             _drawn(0, 6000, 0),
-            finds="the host stops for 6.00 ms in 1 of 3 steps",
+            finds="the host stops for 6.00 ms in 1 of 3 steps, as recorded",
         ),
         Good(_drawn(6000, 6000, 6000)),
         Good(_drawn(0, 300, 0)),
@@ -159,7 +159,7 @@ class HostPause(Rule):
         spans = pl.DataFrame(row["spans"])
         return self.finding(
             f"the host stops for {time(row['length'] / len(row['spans']))} in"
-            f" {share_of_steps(view, row['steps'])}",
+            f" {share_of_steps(view, row['steps'])}, as recorded",
             subject=row["kind"],
             place=view.place(row),
             count=len(row["spans"]) / view.steps,
@@ -167,7 +167,12 @@ class HostPause(Rule):
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[
                 Evidence("at", row["kind"]),
-                Evidence("usual", value=row["usual"], unit="ns", note="at this place"),
+                Evidence(
+                    "usual",
+                    value=row["usual"],
+                    unit="ns",
+                    note="at this place, as recorded",
+                ),
             ],
             advice=_ADVICE + ("" if view.trace.frames.height else _LOOK),
         )

@@ -50,7 +50,8 @@ _ADVICE = {
     " collect --warmup), or run a few steps before those that count",
     UNKNOWN: f"what it does is not in the trace; {_CONTENTION}",
 }
-_MEDIAN, _SAME = "at the median", "of calls that do the same"
+_MEDIAN = "at the median, as recorded"
+_SAME = "of calls that do the same, as recorded"
 _USUAL, _SLOW = "[aten::sum          ]" * 3, f"[aten::sum {' ' * 130}]"
 _CALLS = " [cudaLaunchKernel]  " * 4
 _STEP = f"""
@@ -113,8 +114,8 @@ class SlowHostOp(Rule):
         text="""
         HST002 slow-host-op  saves 62.2 µs/step (55%), 43.5 µs to 87.6 µs
           aten::sum takes the host far longer than usual once a step
-          slow   124 µs
-          usual  3.00 µs
+          slow   124 µs as recorded
+          usual  3.00 µs as recorded
           fix    what it does is not in the trace; look for what takes the processor
                  away: more DataLoader workers and threads of libraries than cores
                  (OMP_NUM_THREADS, torch.set_num_threads), other processes on the
@@ -180,8 +181,13 @@ class SlowHostOp(Rule):
             gpu_idle_ns=row["idle"] / view.steps,
             ops=row["ops"],
             evidence=[
-                Evidence("slow", value=row["own"] / len(row["ids"]), unit="ns"),
-                Evidence("usual", value=row["usual"], unit="ns"),
+                Evidence(
+                    "slow",
+                    value=row["own"] / len(row["ids"]),
+                    unit="ns",
+                    note="as recorded",
+                ),
+                Evidence("usual", value=row["usual"], unit="ns", note="as recorded"),
                 *module_line(row["modules"]),
             ],
             advice=_ADVICE[row["why"]],

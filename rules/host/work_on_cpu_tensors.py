@@ -138,7 +138,7 @@ class WorkOnCpuTensors(Rule):
         HST005 work-on-cpu-tensors  saves 106 µs/step (71%), 73.9 µs to 127 µs
           aten::rand draws a float32 [16,3,224,224] on the CPU once a step
           op      aten::uniform_
-          takes   166 µs each
+          takes   166 µs each, as recorded
           tensor  9.19 MiB
           fix     draw the numbers on the GPU: give device="cuda" to the call,
                   instead of .to("cuda") after it; from the same seed other numbers
@@ -221,7 +221,12 @@ class WorkOnCpuTensors(Rule):
             ops=row["ids"],
             evidence=[
                 Evidence("op", row["name"]),
-                Evidence("takes", value=row["usual"] / calls, unit="ns", note="each"),
+                Evidence(
+                    "takes",
+                    value=row["usual"] / calls,
+                    unit="ns",
+                    note="each, as recorded",
+                ),
                 *([Evidence("tensor", value=size, unit="bytes")] if size else []),
                 *module_line(row["modules"]),
             ],

@@ -107,7 +107,7 @@ class SlowKernel(Rule):
     seen = Seen(
         of="tests/data/compiled/masked",
         text="""
-        KRN008 slow-kernel
+        KRN008 slow-kernel (preview)
           GPU 756 µs/step, but a fix saves nothing: it is not on the critical path
           aten::mm takes far longer than its bytes need, once a step
           at      compiled.py:76 forward in Transformer_0/Linear_24

@@ -72,7 +72,7 @@ class DriverCallRule(Rule):
                     "calls",
                     value=took / view.steps,
                     unit="ns",
-                    note="a step on the host",
+                    note="a step on the host, as recorded",
                 ),
                 *_op_lines(view, calls),
                 *evidence,

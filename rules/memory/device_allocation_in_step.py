@@ -98,7 +98,7 @@ class DeviceAllocationInStep(DriverCallRule):
         MEM001 device-allocation-in-step  saves 508 µs/step (<1%)
           the allocator calls cudaMalloc 3.5 times a step
           in     step (dev_cases.py:65)
-          calls  833 µs a step on the host
+          calls  833 µs a step on the host, as recorded
           op     aten::_log_softmax ×1
           op     aten::_log_softmax_backward_data ×1
           op     aten::nll_loss_backward ×1

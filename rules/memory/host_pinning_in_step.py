@@ -70,7 +70,7 @@ class HostPinningInStep(DriverCallRule):
         text="""
         MEM002 host-pinning-in-step  saves 7.34 µs/step (22%), 4.89 µs to 17.0 µs
           `.pin_memory()` calls cudaHostAlloc once a step
-          calls  17.0 µs a step on the host
+          calls  17.0 µs a step on the host, as recorded
           op     aten::pin_memory ×1
           fix    pin one buffer before the loop and copy_() each batch into it, or
                  let DataLoader(pin_memory=True) do it with batches of one size;

@@ -91,7 +91,8 @@ class CaptureWhileServing(Rule):
         of="tests/data/serving/graph_32_for_20.capture.json.gz",
         text="""
         SRV006 capture-while-serving
-          host 3.06 ms/step, but a fix saves nothing: it is not on the critical path
+          host 3.06 ms/step as recorded, but a fix saves nothing: it is not on the
+            critical path
           a CUDA graph is captured in 1 of 3 iterations
           takes  10.6 ms such an iteration, as recorded; a decode 12.1 ms
           fix    capture graphs for all batch sizes before the first request

@@ -107,7 +107,7 @@ class PrefillStall(Rule):
         SRV005 prefill-stall
           a prefill of 8,192 tokens makes 16 decoding requests wait
           takes   6.00 ms as recorded
-          decode  42.0 µs at the median
+          decode  42.0 µs at the median, as recorded
           stalls  1 in the trace
           chunks  of 1,024 tokens: about 787 µs each, if time grows with the tokens
           fix     read long prompts in chunks together with the decodes: vLLM's
@@ -151,7 +151,9 @@ class PrefillStall(Rule):
             count=stalls.height / max(1, every.height),
             evidence=[
                 Evidence("takes", value=worst["time"], unit="ns", note="as recorded"),
-                Evidence("decode", value=usual, unit="ns", note="at the median"),
+                Evidence(
+                    "decode", value=usual, unit="ns", note="at the median, as recorded"
+                ),
                 Evidence("stalls", value=stalls.height, note="in the trace"),
                 *(
                     [

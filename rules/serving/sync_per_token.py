@@ -99,8 +99,8 @@ class SyncPerToken(Rule):
         text="""
         SRV003 sync-per-token  saves 181 µs/step (19%), 118 µs to 364 µs
           `.item()` makes the host wait for each token before the next decode
-          waits  565 µs each
-          idle   406 µs on the GPU after each
+          waits  565 µs each, as recorded
+          idle   406 µs on the GPU after each, as recorded
           share  35% of decode
           fix    keep the sampled token on the GPU as the next iteration's input,
                  and read it, or check for the end, every few tokens or one
@@ -142,13 +142,16 @@ class SyncPerToken(Rule):
                 gpu_idle_ns=share * idle_ns / view.steps,
                 evidence=[
                     Evidence(
-                        "waits", value=row["wait"] / mine.height, unit="ns", note="each"
+                        "waits",
+                        value=row["wait"] / mine.height,
+                        unit="ns",
+                        note="each, as recorded",
                     ),
                     Evidence(
                         "idle",
                         value=idle_ns / max(1, gaps.gaps.height),
                         unit="ns",
-                        note="on the GPU after each",
+                        note="on the GPU after each, as recorded",
                     ),
                     Evidence("share", value=gaps.share, unit="share", note="of decode"),
                 ],

@@ -132,13 +132,16 @@ class DeviceSync(Rule):
             evidence=[
                 cause,
                 Evidence(
-                    "waits", value=row["wait"] / row["waits"], unit="ns", note="each"
+                    "waits",
+                    value=row["wait"] / row["waits"],
+                    unit="ns",
+                    note="each, as recorded",
                 ),
                 Evidence(
                     "idle",
                     value=row["gap"] / row["waits"],
                     unit="ns",
-                    note="on the GPU after each",
+                    note="on the GPU after each, as recorded",
                 ),
                 *(host_line(view, fix) for fix in removed),
                 *_also(row),

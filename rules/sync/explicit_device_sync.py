@@ -81,8 +81,8 @@ class ExplicitDeviceSync(DeviceSync):
         SYN002 explicit-device-sync
           `torch.cuda.synchronize()` makes the host wait for the GPU once a step
           call   cudaDeviceSynchronize
-          waits  32.5 µs each
-          idle   0 ns on the GPU after each
+          waits  32.5 µs each, as recorded
+          idle   0 ns on the GPU after each, as recorded
           fix    take it out of the loop; to time steps, record
                  torch.cuda.Event(enable_timing=True) and read it a few steps later
         """,

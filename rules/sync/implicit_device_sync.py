@@ -130,8 +130,8 @@ class ImplicitDeviceSync(DeviceSync):
           `.item()` makes the host wait for the GPU once a step
           in     step (dev_cases.py:65)
           op     aten::item
-          waits  10.7 µs each
-          idle   117 µs on the GPU after each
+          waits  10.7 µs each, as recorded
+          idle   117 µs on the GPU after each, as recorded
           fix    keep the value on the GPU, and read it only once in many steps
         """,
     )

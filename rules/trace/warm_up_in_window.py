@@ -150,12 +150,14 @@ class WarmUpInWindow(Rule):
             " nothing of later steps",
             subject="start",
             evidence=[
-                Evidence("context", start.call, start.context_ns, "ns"),
+                Evidence(
+                    "context", start.call, start.context_ns, "ns", note="as recorded"
+                ),
                 Evidence(
                     "loading",
                     value=start.loading_ns,
                     unit="ns",
-                    note=f"in {others} of over 1 ms",
+                    note=f"in {others} of over 1 ms, as recorded",
                 ),
                 Evidence("share", value=share, unit="share", note=f"of the {what}"),
             ],

@@ -18,9 +18,12 @@ from traceq.errors import TraceqError
 from traceq.inputs.discovery import programs
 from traceq.linter import cache_key
 from traceq.linter.baseline import read_baseline, without_known
+from traceq.linter.select import find_rule, selected
 from traceq.linter.trust import named
 from traceq.model.lint_report import Report
+from traceq.report.lint import brief as lint_brief
 from traceq.report.lint import content as words
+from traceq.report.lint import explain as lint_explain
 from traceq.report.lint import full as lint_full
 from traceq.report.repository_paths import located, with_sources
 
@@ -58,6 +61,8 @@ class LintResult(Result):
     """The rules that ran; none if what they found before came from the cache."""
     not_in_repository: str = ""
     """Sentence on the files of places that are not in it."""
+    config: Config | None = None
+    """The configuration, with the rules that were selected and ignored."""
 
     @property
     def rules(self) -> Rules:
@@ -82,11 +87,36 @@ class LintResult(Result):
         return not (self.failing or self.unread or self.report.crashed)
 
     def text(
-        self, *, width: int | None = None, color: bool = False, verbose: bool = False
+        self,
+        *,
+        width: int | None = None,
+        color: bool = False,
+        full: bool = False,
+        verbose: bool = False,
     ) -> str:
-        """Return the text for a terminal of this width; verbose: minor ones in full."""
-        text = lint_full.render(self.report, width=width, color=color, verbose=verbose)
+        """Return a screen for a terminal of this width, of at most 30 lines.
+
+        ``full`` is all of each finding, but one line for minor ones, and ``verbose``
+        is all of these too.
+        """
+        report = self.report
+        if full or verbose:
+            text = lint_full.render(report, width=width, color=color, verbose=verbose)
+        else:
+            text = lint_brief.render(report, width=width, color=color)
         return named(self.packs) + text
+
+    def explain(
+        self, rule: str, *, width: int | None = None, color: bool = False
+    ) -> str:
+        """Return the findings of one rule in full, or why it has none."""
+        code = find_rule(self.rules, rule).code
+        chosen = self.config
+        ran = chosen is None or code in selected(
+            self.rules, chosen.select, chosen.ignore
+        )
+        report = self.report
+        return lint_explain.render(report, code, selected=ran, width=width, color=color)
 
     def json(self) -> str:
         """Return the JSON."""
@@ -203,6 +233,7 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
         report=report,
         recordings=tuple(recordings),
         packs=config.packs,
+        config=config,
         loaded=rules,
         repository=folder,
         not_in_repository=outside,

@@ -47,6 +47,7 @@ _WORKFLOW = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_SHA")
 class Format(str, Enum):
     """Formats of the findings."""
 
+    brief = "brief"
     full = "full"
     concise = "concise"
     json = "json"
@@ -60,6 +61,7 @@ class Format(str, Enum):
 
 # Formats that are attached to lines of a change.
 _ATTACHING = (Format.sarif, Format.github, Format.gitlab)
+_TEXTS = (Format.brief, Format.full)
 
 
 def command(
@@ -72,7 +74,7 @@ def command(
         ),
     ] = None,
     *,
-    form: Annotated[Format, format_option(Format)] = Format.full,
+    form: Annotated[Format, format_option(Format)] = Format.brief,
     file: OutputFile = None,
     overwrite: Overwrite = False,
     select: Annotated[
@@ -124,9 +126,17 @@ def command(
         typer.Option(
             "--verbose",
             "-v",
-            help="Show minor findings in full, as --select does with those it selects.",
+            help="Show all findings in full, as --select does with those it selects.",
         ),
     ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            help="Show the findings of this rule in full, or why it has none.",
+            metavar="RULE",
+            autocompletion=codes,
+        ),
+    ] = None,
 ) -> None:
     """Report what is wrong in a trace or a memory snapshot, worst first, with a fix.
 
@@ -137,6 +147,9 @@ def command(
     from traceq.api.lint import known_findings, lint_files
     from traceq.linter.baseline import refuse_other_files
 
+    if explain is not None and form not in _TEXTS:
+        msg = "--explain prints text: leave out --format"
+        raise UsageError(msg)
     paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     listed: list[Known] = []
@@ -176,7 +189,12 @@ def command(
         output.say(missing)
     # Selected rules are shown in full.
     in_full = verbose or bool(select and "ALL" not in select)
-    text = _rendered(result, form, to_file=file is not None, verbose=in_full)
+    to_file = file is not None
+    if explain is None:
+        text = _rendered(result, form, to_file=to_file, verbose=in_full)
+    else:
+        width, color = output.screen(to_file=to_file)
+        text = result.explain(explain, width=width, color=color)
     deliver(text, file)
     _exit(result.report, unread=result.unread)
 
@@ -204,9 +222,10 @@ def _rendered(result: LintResult, form: Format, *, to_file: bool, verbose: bool)
     report = result.report
     if form is Format.sarif:
         return renderer("lint.sarif:render")(report, result.rules, result.repository)
-    if form is Format.full:
+    if form in _TEXTS:
         width, color = output.screen(to_file=to_file)
-        return result.text(width=width, color=color, verbose=verbose)
+        full = form is Format.full
+        return result.text(width=width, color=color, full=full, verbose=verbose)
     if form is Format.markdown:
         return renderer("lint.markdown:render")(report, _address())
     if form is Format.concise:

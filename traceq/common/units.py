@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 NS_PER_MS = 1_000_000
 
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
@@ -53,6 +58,20 @@ def share(part: float, whole: float) -> str:
     if 0 < percent < 1:
         return "<1%"
     return f"{percent:.0f}%"
+
+
+def percents(parts: Sequence[float], whole: float) -> list[int]:
+    """Return parts of a whole in percent, which together are not more than it.
+
+    >>> percents([1, 1, 1], 3), percents([3, 4], 8)
+    ([34, 33, 33], [38, 50])
+    """
+    exact = [100 * part / whole for part in parts]
+    floors = [int(percent) for percent in exact]
+    left = round(min(100.0, sum(exact))) - sum(floors)
+    largest = sorted(range(len(exact)), key=lambda at: floors[at] - exact[at])
+    rounded = set(largest[: max(0, left)])
+    return [floor + (at in rounded) for at, floor in enumerate(floors)]
 
 
 def amount(value: float, unit: str) -> str:

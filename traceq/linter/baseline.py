@@ -123,6 +123,8 @@ def _without_known(outcome: Outcome, baseline: Sequence[Known]) -> Outcome:
     hidden = len(outcome.findings) - len(shown)
     # The combined savings of all findings do not apply to the few that are shown.
     together = () if hidden else outcome.together
+    if hidden:
+        shown = tuple(replace(one, saves_after_ns=None) for one in shown)
     return structs.replace(
         outcome, findings=shown, in_baseline=hidden, together=together
     )

@@ -13,11 +13,11 @@ from traceq.linter.explained_idle import explained_idle
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
-from traceq.linter.savings import Savings, price, to_fix
+from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.select import selected
 from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
-from traceq.model.lint_report import Outcome, Report
+from traceq.model.lint_report import Outcome, Report, Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Allow
     from traceq.model.recording import Recording
+
+# Ranks of a job: fewer are a program of its own.
+_JOB = 2
 
 
 def lint(
@@ -58,14 +61,14 @@ def lint(
     return Report.of(outcomes, config.fail_on, config.allow)
 
 
-def _concerns(rule: Rule, recording: Recording) -> bool:
-    """Return whether a rule could find anything in recordings like this one."""
+def _not_applicable(rule: Rule, recording: Recording) -> str:
+    """Return why a rule can find nothing in recordings like this one, or nothing."""
     facts = recording.trace.facts if recording.trace else None
-    if Need.JOB in rule.needs:
-        return facts is not None and (facts.world_size or 1) > 1
-    if Need.NO_GPU in rule.needs:
-        return facts is not None and not facts.gpu
-    return True
+    if Need.JOB in rule.needs and (facts is None or (facts.world_size or 1) < _JOB):
+        return "it compares the ranks of a job, and this program has one"
+    if Need.NO_GPU in rule.needs and (facts is None or facts.gpu):
+        return Need.NO_GPU.value if facts else "there is no trace"
+    return ""
 
 
 def _lint(
@@ -76,7 +79,13 @@ def _lint(
     *,
     brief: bool,
 ) -> Outcome:
-    rules = [rule for rule in rules if _concerns(rule, recording)]
+    reasons = {rule.code: _not_applicable(rule, recording) for rule in rules}
+    not_applicable = tuple(
+        Skipped(rule.code, rule.name(), reasons[rule.code])
+        for rule in rules
+        if reasons[rule.code]
+    )
+    rules = [rule for rule in rules if not reasons[rule.code]]
     views = Views(recording)
     view, peak = views.trace, highest(views.memory)
     savings = Savings(view, brief=brief) if view else None
@@ -91,14 +100,16 @@ def _lint(
     )
     crashed = (*ran.crashed, *unpriced)
     full = not brief
+    step_ns = round(savings.step_ns) if savings else 0
+    together = tuple(savings.together(to_fix(shown))) if savings and full else ()
     return Outcome(
         name=recording.name,
         facts=recording.trace.facts if recording.trace else None,
         bound=view.bound if view else None,
         steps=view.steps if view else 0,
-        step_ns=round(savings.step_ns) if savings else 0,
-        findings=tuple(shown),
-        together=tuple(savings.together(to_fix(shown))) if savings and full else (),
+        step_ns=step_ns,
+        findings=tuple(in_turn(shown, together, step_ns)),
+        together=together,
         below_min_cost=len(priced) - len(shown),
         skipped=tuple(sorted(ran.skipped, key=lambda one: one.code)),
         crashed=crashed,
@@ -107,6 +118,7 @@ def _lint(
         memory=peak,
         entry=entry_of(recording.trace) if recording.trace else None,
         replayed=replayed(recording.trace) if recording.trace else None,
+        not_applicable=not_applicable,
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
         cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
         idle=explained_idle(view, savings, ran.findings)

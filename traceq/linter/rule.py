@@ -241,6 +241,7 @@ class Rule:
             data=data or {},
             residual=self.residual,
             leads=self.leads,
+            doubt="preview" if self.preview else "",
             example=example,
             explains=frozenset(explains),
             confirmed_by=frozenset(confirmed_by),

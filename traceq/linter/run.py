@@ -220,15 +220,18 @@ def crashed(rule: Rule, error: Exception) -> Crashed:
 def worst_first(finding: Finding) -> tuple[object, ...]:
     """Return a key that sorts findings: worst first, then always the same way."""
     place = finding.place
+    info = finding.severity is Severity.info
     return (
-        -finding.severity.rank,
-        not finding.leads,
+        bool(finding.minor),
+        finding.severity is not Severity.error,
+        not finding.leads or info,
         # It saves what it does on what remains: in a plan it is after the others.
         finding.residual and finding.saves_ns > 0,
         -finding.saves_ns,
         -finding.gpu_ns,
         -finding.host_ns,
         -finding.cost_bytes,
+        info,
         finding.code,
         place.file or "",
         place.line or 0,
@@ -299,7 +302,7 @@ def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
 def unconfirmed(
     findings: Iterable[Finding], rules: Iterable[Rule], ran: Ran, views: Views
 ) -> list[Finding]:
-    """Make findings of a log minor that rules on the trace should see, and do not.
+    """Doubt findings of a log that rules on the trace should see, and do not.
 
     Rules that did not run confirm nothing, and contradict nothing.
     """
@@ -319,7 +322,10 @@ def unconfirmed(
 def _contradicted(finding: Finding) -> Finding:
     codes = ", ".join(sorted(finding.confirmed_by))
     seen = Evidence("trace", f"shows nothing of it ({codes})")
-    return replace(finding, severity=Severity.info, evidence=(*finding.evidence, seen))
+    evidence = (*finding.evidence, seen)
+    return replace(
+        finding, severity=Severity.info, doubt="uncertain", evidence=evidence
+    )
 
 
 def explained(findings: Sequence[Finding]) -> list[Finding]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
+from msgspec import structs
 
 from traceq.analysis.base.assumptions import (
     GPU_BOUND,
@@ -26,6 +27,7 @@ from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
 from traceq.common.progress import tell
 from traceq.intervals import count_until, disjoint, merged
+from traceq.linter.minor import WORTH_FIXING, weighed
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
 from traceq.model.finding import Fix, Severity
@@ -39,14 +41,12 @@ if TYPE_CHECKING:
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Memory
 
-# A finding that costs less than this share of the step is minor. Heuristic threshold.
-WORTH_FIXING = 0.01
 # Unexplained idle time of this share of the step, or more, matters. Heuristic
 # threshold: a step in which the GPU idles less is GPU-bound.
 LARGE_IDLE = 1 - GPU_BOUND
 # A fix that removes this share of an op removes the op's blocking calls too.
 _MOSTLY = 0.5
-_MOST_TOGETHER = 5
+_MOST_TOGETHER = 20
 
 
 def price(
@@ -57,8 +57,8 @@ def price(
 ) -> tuple[list[Finding], list[Crashed]]:
     """Return the findings with what they cost, and rules whose fix cannot be priced.
 
-    A finding that costs too little is of severity info. One on what remains saves what
-    its fix does once those of the others that are not minor are made.
+    A finding that costs too little is minor. One on what remains saves what its fix
+    does once those of the others that are not minor are made.
     """
     priced: list[Finding] = []
     crashes: dict[str, Crashed] = {}
@@ -71,17 +71,29 @@ def price(
             priced.append(_priced(one, rule, savings, peak, others))
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
             crashes[rule.code] = crashed(rule, error)
-            priced.append(replace(one, severity=Severity.info))
+            priced.append(replace(one, severity=Severity.info, doubt="uncertain"))
     return priced, list(crashes.values())
 
 
 def to_fix(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that save time, without those that are minor."""
-    return [
-        one
-        for one in findings
-        if one.severity is not Severity.info and one.saves_ns > 0
-    ]
+    return [one for one in findings if not one.minor and one.saves_ns > 0]
+
+
+def in_turn(
+    findings: Iterable[Finding], together: Sequence[Together], step_ns: int
+) -> Iterator[Finding]:
+    """Yield the findings with what each saves after those before it in the list."""
+    left = {one.findings: one.step_ns for one in together} | {0: step_ns}
+    fixed = 0
+    for one in findings:
+        if not to_fix([one]):
+            yield one
+            continue
+        fixed += 1
+        known = fixed in left and fixed - 1 in left
+        after = left[fixed - 1] - left[fixed] if known else None
+        yield replace(one, saves_after_ns=after)
 
 
 def _priced(
@@ -92,17 +104,16 @@ def _priced(
     others: Sequence[Finding],
 ) -> Finding:
     if peak and Need.SNAPSHOT in rule.needs:
-        minor = rule.priced and finding.cost_bytes < WORTH_FIXING * peak.reserved
-        return replace(finding, severity=Severity.info) if minor else finding
-    if savings is None or finding.would_matter_on_gpu:
+        return weighed(finding, reserved=peak.reserved, priced=rule.priced)
+    if finding.would_matter_on_gpu:
         return finding
+    if savings is None:
+        return weighed(finding)
     finding = savings.removed(finding)
-    if not rule.priced:
-        return finding
-    finding = savings.of(finding, others)
-    if finding.saves_ns < WORTH_FIXING * savings.step_ns and not savings.idles(finding):
-        return replace(finding, severity=Severity.info)
-    return finding
+    if rule.priced:
+        finding = savings.of(finding, others)
+    idles = savings.idles(finding)
+    return weighed(finding, step_ns=savings.step_ns, priced=rule.priced, idles=idles)
 
 
 class Savings:
@@ -220,9 +231,14 @@ class Savings:
         counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
         if len(findings) > _MOST_TOGETHER:
             counts.append(len(findings))
+        step_ns = round(self.step_ns)
         for done, count in enumerate(counts):
             tell("fixes together", done, len(counts))
-            yield self._left(findings[:count], last=count == len(findings))
+            left = self._left(findings[:count], last=count == len(findings))
+            # One more fix makes no step longer, though a replay may differ by a little.
+            step_ns = min(step_ns, left.step_ns)
+            low_ns = min(step_ns, left.step_low_ns)
+            yield structs.replace(left, step_ns=step_ns, step_low_ns=low_ns)
 
     def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
         """Return the step with these findings fixed; the range only for all of them."""

@@ -297,6 +297,8 @@ class Outcome(Struct, frozen=True):
     """Kinds of steps, if not all are alike."""
     cpu: CpuTime | None = None
     """Time of a step by phase and line, if there is no GPU work."""
+    not_applicable: tuple[Skipped, ...] = ()
+    """Rules for recordings of another kind: several ranks, or no GPU."""
 
 
 class Report(Struct, frozen=True):

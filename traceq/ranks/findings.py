@@ -56,4 +56,5 @@ def _weighed(finding: Finding, step: float) -> Finding:
     """Make a finding minor that saves less than two runs of a program differ by."""
     if finding.saves_ns >= MEASURED_NOISE * step or finding.severity is Severity.error:
         return finding
-    return replace(finding, severity=Severity.info)
+    minor = "saves less than two runs of a program differ by"
+    return replace(finding, severity=Severity.info, minor=minor)

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from traceq.common.safe_text import printable
-from traceq.common.units import share, time
+from traceq.common.units import percents, share, time
 from traceq.common.words import counted
 from traceq.model.host_work import OPERATORS, UNKNOWN, host_work_name
 from traceq.report.base.text import of_function, styled
@@ -94,6 +94,24 @@ def sentence(bound: Bound) -> str:
     return f"{likely}host-bound: the GPU waits {idle} of {step}{_mostly(bound.waits)}"
 
 
+def short_sentence(bound: Bound) -> str:
+    """Return the bound of a step in one clause, without the step's time."""
+    if bound.bottleneck is None:
+        return NO_GPU
+    likely = "" if bound.sure else "likely "
+    whole = "the step" if bound.stepped else "the trace"
+    if bound.by == "gpu":
+        busy = share(bound.gpu_busy, 1)
+        return f"{likely}GPU-bound: the GPU is busy {busy} of {whole}"
+    text = f"{likely}host-bound: the GPU waits {share(bound.gpu_idle, 1)} of {whole}"
+    largest = bound.waits.largest if bound.waits else None
+    if bound.waits is None or largest is None:
+        return text
+    most = "mostly" if largest.ns > bound.waits.idle_ns / 2 else "longest"
+    kind = largest.kind.partition(" (")[0]
+    return f"{text}, {most} for {host_work_name(kind)}"
+
+
 def _mostly(waits: Waits | None) -> str:
     """Return the host activity that the GPU waits for most, and its largest place."""
     largest = waits.largest if waits else None
@@ -158,8 +176,10 @@ def bar(bound: Bound) -> str:
     for glyph, _, ns in drawn_parts:
         reached = min(1.0, reached + ns / causes.step_ns)
         drawn += glyph * (round(reached * _BAR) - len(drawn))
+    shares = percents([ns for _, _, ns in drawn_parts], causes.step_ns)
     named = [
-        f"{glyph} {name} {share(ns, causes.step_ns)}" for glyph, name, ns in drawn_parts
+        f"{glyph} {name} {percent}%"
+        for (glyph, name, _), percent in zip(drawn_parts, shares, strict=True)
     ]
     return f"{drawn.ljust(_BAR)}  {', '.join(named)}, {source(bound)}"
 

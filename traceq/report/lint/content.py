@@ -35,10 +35,12 @@ _PAIR = 2
 # A fix that saves less than this share of the step saves nothing.
 _NOTHING = 0.0005
 # A saving whose range is wider than this share of it is printed with the range.
-_VAGUE = 0.15
+VAGUE = 0.15
 # If this share of the idle time is explained, nothing is worth a word.
 _ALL_EXPLAINED = 0.95
 _HEADLINE = 10
+# Steps of a plan that are listed before the last one.
+_MOST_STEPS = 5
 # The rule whose finding says that replays have no known ops.
 _UNKNOWN_REPLAY = "TRC007"
 _CLAUSE = re.compile(r"[:;,](?= )| because | since | although ")
@@ -82,10 +84,11 @@ def title(outcome: Outcome) -> str:
 
 def facts(outcome: Outcome) -> str:
     """Return number, duration and bound of the steps, and the memory peak."""
-    return "; ".join(filter(None, (_time(outcome), _memory(outcome))))
+    return "; ".join(filter(None, (_time(outcome), memory_peak(outcome))))
 
 
-def _memory(outcome: Outcome) -> str:
+def memory_peak(outcome: Outcome) -> str:
+    """Return the peak of the memory; empty without a snapshot."""
     memory = outcome.memory
     if memory is None:
         return ""
@@ -124,18 +127,27 @@ def cost(finding: Finding, outcome: Outcome) -> str:
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
-    if finding.saves_ns > _NOTHING * outcome.step_ns:
+    if saves_time(finding, outcome):
         return _saving(finding, outcome)
     return _saves_nothing(finding, outcome)
 
 
+def saves_time(finding: Finding, outcome: Outcome) -> bool:
+    """Return whether a fix saves an amount of time that is worth a figure."""
+    return finding.saves_ns > _NOTHING * outcome.step_ns
+
+
+def after_others(finding: Finding, outcome: Outcome) -> bool:
+    """Return whether its saving is what remains once others are fixed."""
+    return finding.residual and any(
+        not one.residual and one.saves_ns and not one.minor for one in outcome.findings
+    )
+
+
 def _remains(finding: Finding, outcome: Outcome) -> str:
     """Return the condition of a residual finding's savings, where there are others."""
-    others = any(
-        not one.residual and one.saves_ns and one.severity is not Severity.info
-        for one in outcome.findings
-    )
-    return " once the other findings are fixed" if finding.residual and others else ""
+    others = after_others(finding, outcome)
+    return " once the other findings are fixed" if others else ""
 
 
 def _per(outcome: Outcome) -> str:
@@ -143,7 +155,8 @@ def _per(outcome: Outcome) -> str:
     return "/step" if outcome.bound is None or outcome.bound.stepped else ""
 
 
-def _a_step(outcome: Outcome) -> str:
+def a_step(outcome: Outcome) -> str:
+    """Return what follows a time: "a step", or nothing without steps."""
     return " a step" if _per(outcome) else ""
 
 
@@ -151,7 +164,7 @@ def _saving(finding: Finding, outcome: Outcome) -> str:
     part = share(finding.saves_ns, outcome.step_ns)
     text = f"saves {time(finding.saves_ns)}{_per(outcome)} ({part})"
     remains = _remains(finding, outcome)
-    if finding.saves_high_ns - finding.saves_low_ns > _VAGUE * finding.saves_ns:
+    if finding.saves_high_ns - finding.saves_low_ns > VAGUE * finding.saves_ns:
         low = time(finding.saves_low_ns) if finding.saves_low_ns else "nothing"
         text += f", {low} to {time(finding.saves_high_ns)}{',' if remains else ''}"
     return text + remains
@@ -162,6 +175,9 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
     if not held:
         return ""
     by = "GPU" if finding.gpu_ns >= finding.host_ns else "host"
+    # Kernels take as long without the profiler; the host, and waits for it, do not.
+    recorded = "" if by == "GPU" and finding.kernel_ns else " as recorded"
+    extent = f"{by} {time(held)}{per}{recorded}"
     # Without any time that a fix removes, or a call that does not block any more.
     unfixed = not (finding.kernel_ns or finding.host_ns or finding.calls)
     if (finding.residual or unfixed) and finding.gpu_idle_ns:
@@ -169,13 +185,10 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
         return f"GPU idles {idle}, what a fix saves is not known"
     if finding.saves_high_ns > _NOTHING * outcome.step_ns:
         return (
-            f"{by} {time(held)}{per}, but a fix likely saves nothing; up to"
+            f"{extent}, but a fix likely saves nothing; up to"
             f" {time(finding.saves_high_ns)} if the host is faster than estimated"
         )
-    return (
-        f"{by} {time(held)}{per}, but a fix saves nothing: it is not on the critical"
-        " path"
-    )
+    return f"{extent}, but a fix saves nothing: it is not on the critical path"
 
 
 def together(outcome: Outcome) -> str:
@@ -185,15 +198,15 @@ def together(outcome: Outcome) -> str:
     *others, last = outcome.together
     by = "GPU-bound" if last.by == "gpu" else "host-bound"
     after = time(last.step_ns)
-    if last.step_high_ns - last.step_low_ns > _VAGUE * (outcome.step_ns - last.step_ns):
+    if last.step_high_ns - last.step_low_ns > VAGUE * (outcome.step_ns - last.step_ns):
         by = f"{time(last.step_low_ns)} to {time(last.step_high_ns)}; {by}"
     text = (
-        f"After fixing {_every(last.findings)}: about {after} instead of"
-        f" {time(outcome.step_ns)}{_a_step(outcome)} ({by})"
+        f"After fixing {every(last.findings)}: about {after} instead of"
+        f" {time(outcome.step_ns)}{a_step(outcome)} ({by})"
     )
     # Only those that change what is printed.
     steps: dict[str, str] = {}
-    for one in others:
+    for one in others[:_MOST_STEPS]:
         steps.setdefault(time(one.step_ns), _first(one.findings))
     steps.pop(after, None)
     parts = ", ".join(f"{which}: {step}" for step, which in steps.items())
@@ -223,7 +236,8 @@ def idle(outcome: Outcome) -> str:
     return f"{text}; largest unexplained, {part}: {bound_words.entry(rest)}"
 
 
-def _every(count: int) -> str:
+def every(count: int) -> str:
+    """Return a number of findings as the object of a sentence: it, both, all 3."""
     if count == 1:
         return "it"
     return "both" if count == _PAIR else f"all {count}"
@@ -265,6 +279,13 @@ def code_lines(frame: CodeFrame) -> list[str]:
         f" {printable(text.expandtabs(4))}".rstrip()
         for number, text in enumerate(frame.lines, frame.first)
     ]
+
+
+def weight(finding: Finding) -> str:
+    """Return how much a finding counts: minor, in doubt, or its severity."""
+    if finding.would_matter_on_gpu:
+        return cpu.LEVEL
+    return "minor" if finding.minor else finding.doubt or finding.severity.value
 
 
 def headline(finding: Finding) -> str:
@@ -311,8 +332,10 @@ def _ranges(codes: Sequence[str]) -> list[str]:
 
 def verdict(outcome: Outcome) -> str:
     """Return one sentence on the whole."""
-    serious = [one for one in outcome.findings if one.severity is not Severity.info]
     would_matter = cpu.would_matter(outcome)
+    serious = [
+        one for one in outcome.findings if not (one.minor or one.would_matter_on_gpu)
+    ]
     minor = len(outcome.findings) - len(serious) - len(would_matter)
     if not serious:
         none = "no new findings" if outcome.in_baseline else "no findings"
@@ -320,11 +343,11 @@ def verdict(outcome: Outcome) -> str:
         if outcome.cpu:
             minors = [counted(minor, "minor finding")] if minor else []
             text = "; ".join([cpu.verdict(outcome), *minors])
-        return f"{text}; {_rules(outcome)}"
+        return f"{text}; {rules(outcome)}"
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
     worst = max(serious, key=lambda one: one.saves_ns)
     if outcome.bound and worst.saves_ns:
-        step = time(outcome.step_ns) + _a_step(outcome)
+        step = time(outcome.step_ns) + a_step(outcome)
         which = "the worst" if of_these else "which"
         text += f", {which} costs {time(worst.saves_ns)} of {step}"
     largest = max(serious, key=lambda one: one.cost_bytes)
@@ -338,16 +361,18 @@ def verdict(outcome: Outcome) -> str:
         text += f"; {minor} minor"
     if would_matter:
         text += f"; {cpu.verdict(outcome)}"
-    return f"{text}; {_rules(outcome)}"
+    return f"{text}; {rules(outcome)}"
 
 
-def _rules(outcome: Outcome) -> str:
-    """Return the numbers of rules that ran, were skipped and crashed."""
+def rules(outcome: Outcome, *, skipped: bool = True) -> str:
+    """Return the numbers of rules that ran, were skipped, crashed or do not apply."""
     text = f"{counted(outcome.ran, 'rule')} ran"
-    if outcome.skipped:
+    if outcome.skipped and skipped:
         text += f", {len(outcome.skipped)} skipped"
     if outcome.crashed:
         text += f", {len(outcome.crashed)} crashed"
+    if count := len(outcome.not_applicable):
+        text += f", {count} {'does' if count == 1 else 'do'} not apply"
     return text
 
 

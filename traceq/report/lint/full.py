@@ -74,7 +74,7 @@ def findings(
     """Yield a block for each finding; unless verbose, minor ones have a line each."""
     minor = []
     for finding in cpu.certain(outcome):
-        if finding.severity is Severity.info:
+        if finding.minor:
             minor.append(finding)
             continue
         yield ""
@@ -126,6 +126,8 @@ def block(
     head = f"{finding.code} {finding.name}"
     if finding.severity is Severity.error:
         head += " (error)"
+    elif finding.doubt:
+        head += f" ({finding.doubt})"
     cost = words.cost(finding, outcome)
     shown = styled(head, f"bold {SEVERITY_COLORS[finding.severity]}", color=color)
     if cost and len(head) + len(cost) + 2 <= width:

@@ -48,6 +48,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "below_min_cost": outcome.below_min_cost,
         "in_baseline": outcome.in_baseline,
         "skipped": [to_builtins(rule) for rule in outcome.skipped],
+        "not_applicable": [to_builtins(rule) for rule in outcome.not_applicable],
         "crashed": [to_builtins(rule) for rule in outcome.crashed],
         "allowed": [
             {"finding": finding_data(one.finding), "reason": one.reason}
@@ -90,10 +91,15 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "fingerprint": finding.fingerprint,
         "residual": finding.residual,
         "would_matter_on_gpu": finding.would_matter_on_gpu,
+        "minor": bool(finding.minor),
+        "minor_reason": finding.minor or None,
+        "doubt": finding.doubt or None,
         "count": finding.count,
         "saves_ns": finding.saves_ns,
         "saves_low_ns": finding.saves_low_ns,
         "saves_high_ns": finding.saves_high_ns,
+        "saves_alone_ns": None if finding.residual else finding.saves_ns,
+        "saves_after_ns": finding.saves_after_ns,
         "kernel_ns": finding.kernel_ns,
         "gpu_idle_ns": finding.gpu_idle_ns,
         "host_ns": finding.host_ns,

@@ -68,7 +68,7 @@ def findings(outcome: Outcome, base: str = "") -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     for finding in outcome.findings:
-        if finding.severity is not Severity.info:
+        if not finding.minor:
             yield from _details(finding)
 
 

@@ -8,7 +8,6 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from traceq.common.words import counted, listed
-from traceq.model.finding import Severity
 from traceq.report.base.text import where
 from traceq.report.lint import content as words
 from traceq.report.page.section import Section
@@ -41,11 +40,6 @@ _FAMILIES = {
     "SRV": "serving",
     "SYN": "syncs",
     "TRC": "the trace",
-}
-_SEVERITIES = {
-    Severity.error: "error",
-    Severity.warning: "warning",
-    Severity.info: "minor",
 }
 
 
@@ -115,19 +109,10 @@ def _minor_title(cards: Sequence[Card]) -> str:
 
 
 def cards_of(subject: Subject) -> list[Card]:
-    """Return the findings of a recording as cards, what saves most first."""
-    outcome = subject.outcome
-    ranked = sorted(
-        enumerate(outcome.findings),
-        key=lambda one: (
-            one[1].severity is Severity.info,
-            not one[1].leads,
-            -one[1].saves_ns,
-        ),
-    )
+    """Return the findings of a recording as cards, in the order of the list."""
     used: set[str] = set()
     cards = []
-    for number, finding in ranked:
+    for number, finding in enumerate(subject.outcome.findings):
         # The code before and after is the rule's: once is enough.
         example = "" if finding.example in used else finding.example
         used.add(finding.example)
@@ -142,7 +127,7 @@ def _card(subject: Subject, number: int, finding: Finding, example: str) -> Card
         number=number,
         finding=finding,
         family=_family(finding.code),
-        severity=_SEVERITIES[finding.severity],
+        severity=words.weight(finding),
         cost=words.cost(finding, outcome),
         bar=_bar(finding, outcome),
         place=where(finding.place),

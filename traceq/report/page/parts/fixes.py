@@ -80,7 +80,7 @@ def _fixed(outcome: Outcome, first: int, end: int) -> list[int]:
     saving = [
         number
         for number, one in enumerate(outcome.findings)
-        if one.severity.rank and one.saves_ns > 0
+        if not one.minor and one.saves_ns > 0
     ]
     return saving[first:end]
 

@@ -1,0 +1,416 @@
+"""The first screen of lint: short for every trace, with figures that agree."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from command import traceq
+from linting import bundled_rules, linted
+from msgspec import structs
+from recordings import FIXTURE_TRACES, PUBLIC, ROOT, TRACES, by_trace
+
+from traceq.common.units import percents, time
+from traceq.linter.minor import weighed
+from traceq.model.finding import NOWHERE, Finding, Place, Severity
+from traceq.model.lint_report import Allow, Crashed, Report
+from traceq.report.bound import parts
+from traceq.report.lint import brief, explain, rows, short, step_bar
+from traceq.report.lint import content as words
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceq.model.lint_report import Outcome
+
+MOST_LINES = 30
+MEDIAN_LINES = 22
+COPIES = FIXTURE_TRACES["copies"]
+# Evidence in time of the GPU's own work, which the profiler does not make longer, and
+# of the replayed step.
+GPU_TIME = {
+    *("gpu", "peak", "time", "kernels", "forward", "backward", "copies", "saved"),
+    *("part", "exposed", "casts", "norms", "then", "longest", "making", "logits"),
+}
+REPLAYED = {"LCH002": {"waits", "around", "gaps"}, "NET002": {"waits"}}
+LABELS = re.compile("recorded|estimated|measured|at 40 GB/s")
+
+
+def screen(outcome: Outcome, width: int = 100, *, color: bool = False) -> list[str]:
+    report = Report((outcome,), Severity.warning)
+    return brief.render(report, width=width, color=color).splitlines()
+
+
+def crowded(outcome: Outcome) -> Outcome:
+    """Return the outcome with 40 findings, long names, and all there may be to note."""
+    (first, *_) = outcome.findings
+    place = Place("a/long/path/to/the/folder/of/the_model_of_the_day.py", 1234, "f")
+    long = replace(first, place=place, message=f"{first.message} " * 5)
+    more = [replace(long, subject=str(at)) for at in range(40)]
+    crashed = [Crashed(f"ABC{at:03}", "a-rule", "KeyError: x" * 9) for at in range(9)]
+    return structs.replace(
+        outcome,
+        name="a/very/long/path/" * 9 + "trace.json",
+        findings=(*more, *outcome.findings),
+        crashed=tuple(crashed),
+        below_min_cost=3,
+        in_baseline=2,
+    )
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_a_screen_has_at_most_30_lines_of_100_columns(path: Path) -> None:
+    lines = screen(linted(path))
+
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.slow
+def test_the_median_screen_has_at_most_22_lines() -> None:
+    every = (FIXTURE_TRACES | PUBLIC).values()
+
+    assert statistics.median(len(screen(linted(one))) for one in every) <= MEDIAN_LINES
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+@pytest.mark.parametrize("color", [False, True])
+def test_a_crowded_screen_has_at_most_30_lines(width: int, *, color: bool) -> None:
+    outcome = crowded(linted(COPIES))
+    unused = tuple(Allow(f"ABC{at:03}", "no", "x" * 200) for at in range(9))
+    report = Report((outcome,), Severity.warning, unused)
+
+    lines = brief.render(report, width=width, color=color).splitlines()
+
+    assert len(lines) <= MOST_LINES + (10 if width < 80 else 0)
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
+    assert max(map(len, plain)) <= max(width, 80) if width < 160 else 120
+
+
+@pytest.mark.parametrize("count", [2, 8, 100])
+def test_many_recordings_have_at_most_30_lines(count: int) -> None:
+    one = crowded(linted(COPIES))
+    many = [structs.replace(one, name=f"job/rank{at}.json") for at in range(count)]
+
+    text = brief.render(Report(tuple(many), Severity.warning), width=100, color=False)
+
+    assert text.count("\n") <= MOST_LINES
+    assert text.startswith(f"{count} recordings: {count} GPU-bound; ")
+
+
+def test_no_recording_is_one_line() -> None:
+    nothing = Report((), Severity.warning)
+
+    assert brief.render(nothing, width=100, color=False) == "no recordings\n"
+
+
+def test_what_has_no_line_is_counted() -> None:
+    text = "\n".join(screen(crowded(linted(COPIES))))
+
+    shown = len(re.findall("^CPY.*the_model_of_the_day.py:1234", text, re.MULTILINE))
+    assert f"+ {46 - shown} more" in text
+
+
+# Figures that agree.
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_parts_of_a_step_are_not_more_than_the_step(path: Path) -> None:
+    bound = linted(path).bound
+    assert bound is not None
+    whole = bound.bottleneck.step_ns if bound.bottleneck else 0
+
+    times = [ns for _, ns in parts(bound)]
+
+    assert sum(times) <= 1.001 * whole
+    assert not whole or sum(percents(times, whole)) <= 100
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_savings_in_turn_add_up_to_the_plan(path: Path) -> None:
+    found = linted(path)
+    saved = [one.saves_after_ns for one in found.findings]
+
+    known = [ns for ns in saved if ns is not None]
+
+    left = found.together[-1].step_ns if found.together else found.step_ns
+    assert sum(known) == found.step_ns - left
+    assert all(ns >= 0 for ns in known)
+    assert all(
+        (one.saves_after_ns is None) == (bool(one.minor) or not one.saves_ns)
+        for one in found.findings
+    )
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_no_minor_finding_saves_more_than_a_regular_one(path: Path) -> None:
+    findings = linted(path).findings
+    minor = [one for one in findings if one.minor]
+    regular = [one for one in findings if not one.minor]
+
+    for size in ("saves_ns", "cost_bytes"):
+        most = max((getattr(one, size) for one in minor), default=0)
+        assert all(
+            getattr(one, size) >= most or not getattr(one, size) for one in regular
+        )
+    assert list(findings) == [*regular, *minor]
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_findings_are_in_the_order_of_their_savings(path: Path) -> None:
+    plain = [
+        one.saves_ns
+        for one in linted(path).findings
+        if not (one.minor or one.residual or one.leads)
+        and one.severity is not Severity.error
+    ]
+
+    assert plain == sorted(plain, reverse=True)
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_a_recorded_time_says_so_next_to_an_estimated_one(path: Path) -> None:
+    found = linted(path)
+    unlabelled = [
+        (one.code, line.label, line.note)
+        for one in found.findings
+        for line in one.evidence
+        if line.unit == "ns"
+        and line.label not in GPU_TIME | REPLAYED.get(one.code, set())
+        and not LABELS.search(f"{line.label} {line.note}")
+    ]
+
+    assert unlabelled == []
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_the_recorded_step_is_labelled(path: Path) -> None:
+    found = linted(path)
+    assert found.bound is not None
+    recorded = time(found.bound.recorded_step_ns)
+    line = short.step(found)
+
+    assert re.search(rf"{re.escape(recorded)}( a step)?,? as recorded", line)
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_a_rough_figure_has_no_decimals_but_halves(path: Path) -> None:
+    texts = [f"{one.message}; {one.advice}" for one in linted(path).findings]
+
+    rough = [found for text in texts for found in re.findall(r"about \d+\.\d+", text)]
+
+    assert all(one.endswith(".5") for one in rough)
+
+
+@pytest.mark.parametrize("path", by_trace(TRACES))
+def test_rules_are_counted_once(path: Path) -> None:
+    found = linted(path)
+    others = [one.code for one in (*found.skipped, *found.not_applicable)]
+    others += [one.code for one in found.crashed]
+
+    assert found.ran + len(others) == len(bundled_rules())
+    assert len(others) == len({*others})
+
+
+# What is minor, and what is in doubt.
+
+
+def finding(**parts: object) -> Finding:
+    found = Finding("ABC001", "odd", Severity.warning, "odd", "", NOWHERE, "odd", 1)
+    return replace(found, **parts)  # type: ignore[arg-type]  # any field
+
+
+@pytest.mark.parametrize(
+    ("saves_ns", "minor"), [(9, "saves less than 1% of the step"), (10, "")]
+)
+def test_a_finding_is_minor_if_it_saves_little(saves_ns: int, minor: str) -> None:
+    found = weighed(finding(saves_ns=saves_ns), step_ns=1000, priced=True)
+
+    assert found.minor == minor
+    assert found.severity is (Severity.info if minor else Severity.warning)
+
+
+@pytest.mark.parametrize("doubt", ["", "preview"])
+def test_a_finding_in_doubt_that_saves_much_is_not_minor(doubt: str) -> None:
+    doubted = finding(saves_ns=500, severity=Severity.info, doubt=doubt)
+
+    found = weighed(doubted, step_ns=1000, priced=True)
+
+    assert (found.minor, found.doubt) == ("", doubt or "uncertain")
+    assert found.severity is Severity.info
+
+
+def test_memory_that_a_rule_thinks_little_of_is_optional() -> None:
+    found = weighed(finding(cost_bytes=40, severity=Severity.info), reserved=1000)
+
+    assert (found.minor, found.doubt) == ("", "optional")
+
+
+def test_a_remark_without_a_cost_is_minor() -> None:
+    found = weighed(finding(severity=Severity.info), step_ns=1000)
+
+    assert found.minor == "costs no time or memory of its own"
+
+
+def test_json_states_savings_alone_and_in_turn_and_why_a_finding_is_minor() -> None:
+    (found,) = json.loads(traceq("lint", COPIES, "--format", "json").out)["recordings"]
+    first, *_, last = found["findings"]
+
+    assert first["saves_alone_ns"] == first["saves_ns"]
+    assert first["saves_after_ns"] == found["step_ns"] - found["together"][0]["step_ns"]
+    assert (first["minor"], first["minor_reason"], first["doubt"]) == (
+        False,
+        None,
+        None,
+    )
+    assert last["minor"]
+    assert last["minor_reason"] == "costs no time or memory of its own"
+
+
+# The parts of the screen.
+
+
+def test_the_bar_has_the_words_of_what_takes_long() -> None:
+    bound = linted(COPIES).bound
+    assert bound is not None
+
+    bar, below = step_bar.lines(bound, 100, color=False)
+
+    assert len(bar) == 100
+    assert re.search("▓ moving memory 2.% ▓+░ copying to or from the host 60% ░+", bar)
+    assert below.startswith("█ computing 11%")
+
+
+def test_a_line_of_the_table_has_code_saving_location_and_message() -> None:
+    (line,) = (line for line in screen(linted(COPIES)) if line.startswith("CPY003  6"))
+
+    assert re.search(
+        r"6\.43 ms 49% +6\.80 ms  dev_cases\.py:154 in step  a float32", line
+    )
+
+
+def test_a_long_path_is_cut_in_front_of_the_file() -> None:
+    place = rows.location(Place("src/of/the/whole/model.py", 42, "f", line_is="call"))
+
+    assert rows.cut_location(place, 20) == "…/whole/model.py:42"
+    assert rows.cut_location(place, 5) == "model.py:42"
+
+
+def test_a_finding_without_a_saving_has_its_line() -> None:
+    found = structs.replace(linted(COPIES), findings=(finding(),), together=())
+
+    assert "ABC001  odd" in screen(found)
+
+
+def test_a_preview_finding_says_so_in_its_line() -> None:
+    found = finding(saves_ns=10**7, doubt="preview", severity=Severity.info)
+    outcome = structs.replace(linted(COPIES), findings=(found,), together=())
+
+    assert any(line.endswith("  preview: odd") for line in screen(outcome))
+
+
+def test_a_recording_that_no_rule_can_look_at_is_not_called_clean() -> None:
+    outcome = structs.replace(linted(COPIES), findings=(), together=(), ran=0)
+
+    assert short.verdict(outcome).endswith("; no rule could run")
+
+
+def test_a_crashed_rule_is_on_the_screen() -> None:
+    crashed = (Crashed("ABC001", "odd", "KeyError: 'x'"),)
+    lines = screen(structs.replace(linted(COPIES), crashed=crashed))
+
+    assert any(line.startswith("note: ABC001 crashed: KeyError") for line in lines)
+
+
+def test_the_plan_is_that_of_the_long_text() -> None:
+    found = linted(COPIES)
+
+    assert "5.01 of 13.2 ms a step" in short.plan(found)
+    assert "about 5.01 ms instead of 13.2 ms a step" in words.together(found)
+
+
+def test_a_narrow_screen_leaves_the_message_room() -> None:
+    (line,) = (line for line in screen(linted(COPIES), 80) if "6.43 ms" in line)
+
+    assert "6.80 ms" not in line
+    assert line.endswith("a float32 [16,512,2048] of 64.0 MiB is…")
+
+
+# Details.
+
+
+def test_verbose_prints_all_of_each_finding() -> None:
+    answer = traceq("lint", COPIES, "-v")
+
+    assert "\n  fix     pin the tensor" in answer.out
+    assert "\nMinor:\n" in answer.out
+
+
+def test_the_long_text_has_a_line_for_minor_findings() -> None:
+    answer = traceq("lint", COPIES, "--format", "full")
+
+    assert "\nMinor:\n  CPY001 " in answer.out
+
+
+@pytest.mark.parametrize("rule", ["CPY001", "cpy001", "copy-share"])
+def test_a_minor_finding_is_explained_in_full(rule: str) -> None:
+    answer = traceq("lint", COPIES, "--explain", rule)
+
+    assert answer.out.startswith("CPY001 copy-share\n")
+    assert answer.out.endswith("\n  minor: costs no time or memory of its own\n")
+    assert answer.status == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("SYN001",), "SYN001 ran and has no finding here"),
+        (("LOG001",), "LOG001 did not run: there is no log: pass --log FILE"),
+        (("RNK001",), "RNK001 did not run: it compares the ranks of a job"),
+        (
+            ("SYN001", "--ignore", "SYN001"),
+            "SYN001 did not run: the configuration or the command leaves it out",
+        ),
+    ],
+)
+def test_a_rule_without_a_finding_says_why(
+    options: tuple[str, ...], sentence: str
+) -> None:
+    answer = traceq("lint", COPIES, "--explain", *options)
+
+    assert answer.out.startswith(sentence)
+    assert answer.out.count("\n") == 1
+
+
+def test_a_crashed_rule_is_explained_by_its_error() -> None:
+    crashed = (Crashed("ABC001", "odd", "KeyError: 'x'"),)
+    outcome = structs.replace(linted(COPIES), crashed=crashed)
+    report = Report((outcome,), Severity.warning)
+
+    text = explain.render(report, "ABC001", selected=True, width=100, color=False)
+
+    assert text == "ABC001 crashed: KeyError: 'x'\n"
+
+
+def test_an_unknown_rule_cannot_be_explained() -> None:
+    answer = traceq("lint", COPIES, "--explain", "SYM001")
+
+    assert (answer.status, answer.out) == (2, "")
+    assert "there is no rule 'SYM001': did you mean SYN001?" in answer.err
+
+
+def test_one_finding_is_explained_as_text_alone() -> None:
+    answer = traceq("lint", COPIES, "--explain", "CPY001", "--format", "json")
+
+    assert (answer.status, answer.out) == (2, "")
+    assert "--explain prints text: leave out --format" in answer.err
+
+
+def test_a_folder_of_fixtures_fits_a_screen() -> None:
+    answer = traceq("lint", ROOT / "fixtures" / "sweep")
+
+    assert answer.out.count("\n") <= MOST_LINES

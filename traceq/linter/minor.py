@@ -1,0 +1,57 @@
+"""Minor findings: those that save little, and for no other reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceq.model.finding import Severity
+
+if TYPE_CHECKING:
+    from traceq.model.finding import Doubt, Finding
+
+# A finding that costs less than this share of the step is minor. Heuristic threshold.
+WORTH_FIXING = 0.01
+LITTLE_TIME = "saves less than 1% of the step"
+LITTLE_MEMORY = "holds less than 1% of the reserved memory"
+NO_TIME = "a fix saves nothing"
+NO_COST = "costs no time or memory of its own"
+
+
+def weighed(
+    finding: Finding,
+    *,
+    step_ns: float = 0,
+    reserved: int = 0,
+    priced: bool = False,
+    idles: bool = False,
+) -> Finding:
+    """Return a finding that is minor if it saves little, with the reason.
+
+    One that its rule thinks less of is not minor if it saves as much as the others: it
+    says why it fails no run. ``priced`` makes others minor too, by what they save;
+    ``idles`` is true for idle time that matters though no fix is known.
+    """
+    worth = (
+        idles
+        or finding.saves_ns >= max(1, WORTH_FIXING * step_ns)
+        or finding.cost_bytes >= max(1, WORTH_FIXING * reserved)
+    )
+    info = finding.severity is Severity.info
+    if worth:
+        return replace(finding, doubt=_doubt(finding)) if info else finding
+    if not info and not priced:
+        return finding
+    return replace(finding, severity=Severity.info, minor=_reason(finding))
+
+
+def _doubt(finding: Finding) -> Doubt:
+    return finding.doubt or ("optional" if finding.cost_bytes else "uncertain")
+
+
+def _reason(finding: Finding) -> str:
+    if finding.saves_ns:
+        return LITTLE_TIME
+    if finding.cost_bytes:
+        return LITTLE_MEMORY
+    return NO_TIME if finding.gpu_ns or finding.host_ns else NO_COST
