@@ -49,11 +49,12 @@ warnings.simplefilter("ignore")
 torch.manual_seed(0)
 
 
-def record(name, step, *, stacks=False):
+def record(name, step, *, stacks=False, memory=False):
     profiler = profile(
         activities=[ProfilerActivity.CPU],
         record_shapes=True,
         with_stack=stacks,
+        profile_memory=memory,
         schedule=schedule(wait=0, warmup=1, active=1),
     )
     profiler.start()
