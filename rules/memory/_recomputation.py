@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -45,7 +46,8 @@ _REENTRANT = "CheckpointFunctionBackward"
 _ENGINE = r"^autograd::engine"
 _FILE = "torch/utils/checkpoint.py"
 _CPU = 0
-_PLACE = ("file", "line", "function")
+# All layers are called in a few places. Heuristic threshold.
+_MOST_CALLS = 64
 
 
 def recomputed_regions(view: View) -> pl.DataFrame:
@@ -144,21 +146,14 @@ def checkpoint_place(view: View, regions: pl.DataFrame) -> Place:
         text("file").str.ends_with(_FILE) & (text("function") == "checkpoint"),
         pl.col("ts") >= view.ops["ts"].min(),
     )
-    if calls.is_empty():
+    some = calls.head(_MOST_CALLS)
+    places = callers.callers(frames, some)
+    if places.is_empty():
         return _place_of_ops(view, regions)
-    own = callers.innermost(frames.filter("own"), calls)
-    library = callers.library_calls(frames, calls)
-    places = pl.concat([own.select(_PLACE), library], how="horizontal")
-    most = places.drop_nulls("file").group_by(pl.all()).len()
-    if most.is_empty():
-        return _place_of_ops(view, regions)
-    row = most.sort("len", *_PLACE, descending=[True, False, False, False]).row(
-        0, named=True
-    )
-    via = None
-    if row["library"] is not None:
-        via = at_function(row["library"], row["library_line"], row["library_function"])
-    return Place(row["file"], row["line"], row["function"], via=via)
+    own = places.row(0, named=True)
+    libraries = callers.library_calls(frames, some).drop_nulls("library").rows()
+    via = at_function(*Counter(libraries).most_common(1)[0][0]) if libraries else None
+    return Place(own["file"], own["line"], own["function"], via=via)
 
 
 def _place_of_ops(view: View, regions: pl.DataFrame) -> Place:
