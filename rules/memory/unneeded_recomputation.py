@@ -93,7 +93,6 @@ class UnneededRecomputation(Rule):
 
     code = "MEM011"
     since = "0.2.0"
-    preview = True
     see = ("torch.utils.checkpoint.checkpoint",)
     needs = frozenset({Need.GPU, Need.OPS})
 
