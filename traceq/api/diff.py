@@ -98,6 +98,7 @@ def diff(
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
     root: Name | None = None,
+    force: bool = False,
     cache: bool = True,
 ) -> DiffResult:
     """Return what changed in a step from one recording to another, and why.
@@ -111,7 +112,8 @@ def diff(
     ``before`` and ``after`` are two traces, two run folders, two memory snapshots, or
     two folders with the ranks of a job. ``step_ms`` are the two step times measured
     without the profiler, and ``fail_on`` limits as ``slower:5%,new-findings``, of
-    which ``broken`` has those that are broken; the rest is as of :func:`traceq.lint`.
+    which ``broken`` has those that are broken; ``force`` compares what are different
+    programs by all that is recorded; the rest is as of :func:`traceq.lint`.
 
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
@@ -137,7 +139,9 @@ def diff(
                 raise UsageError(msg)
             found: Compared = _jobs(two, rules, wanted, options)
         else:
-            found = _compared(two, (steps[0], steps[1]), rules, wanted, options)
+            found = _compared(
+                two, (steps[0], steps[1]), rules, wanted, options, force=force
+            )
         found = _in_repository(found, path(root))
     return DiffResult(
         compared=found,
@@ -216,6 +220,8 @@ def _compared(
     rules: Rules | None,
     config: Config,
     options: LoadOptions,
+    *,
+    force: bool,
 ) -> Diff | MemoryChange:
     """Read and analyse both, at once, and compare them."""
 
@@ -238,7 +244,24 @@ def _compared(
         after, second, second_notes = waiting.result()
     for sentence in second_notes:
         say(sentence)
+    if not force:
+        _refuse_others(before, after)
     return _compare((before, after), (first, second))
+
+
+def _refuse_others(before: Recording, after: Recording) -> None:
+    """Refuse two programs that have nothing in common."""
+    from traceq.differ.same_program import in_common  # noqa: PLC0415 - see _NEEDED
+
+    if before.trace is None or after.trace is None:
+        return
+    if in_common(before.trace, after.trace) is False:
+        msg = (
+            f"{before.name} and {after.name} are different programs: they share no"
+            " class of modules, no function and no shape of a weight; --force compares"
+            " them anyway"
+        )
+        raise UsageError(msg)
 
 
 def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outcome:

@@ -91,6 +91,9 @@ def command(
     own: Own = None,
     steps_by: StepsBy = None,
     root: Root = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare two different programs, too.")
+    ] = False,
     no_cache: NoCache = False,
 ) -> None:
     """Show what changed in a step from one recording to another, and why.
@@ -113,6 +116,7 @@ def command(
         own=own,
         steps_by=steps_by,
         root=root,
+        force=force,
         cache=not no_cache,
     )
     deliver(_rendered(found, form, to_file=file is not None), file)
