@@ -8,6 +8,7 @@ from recordings import CAPTURES, loaded, path_of
 from traceq.analysis.replay.phases import estimated_phases
 from traceq.analysis.summary import summarise
 from traceq.analysis.time.phases import by_phase
+from traceq.api.regions import regions
 from traceq.testing import load_drawn
 
 CAPTURE = "attn_flash"
@@ -62,3 +63,15 @@ def test_without_gpu_work_nothing_is_estimated() -> None:
     trace = load_drawn("host [ProfilerStep#1      ]\nhost  [aten::mm         ]")
 
     assert estimated_phases(trace) == {}
+
+
+@pytest.mark.real
+def test_regions_have_the_hosts_time_without_the_profiler() -> None:
+    path = path_of("moe_loop.trace.json.gz")
+    half, whole = (
+        regions(path, by="module", step_ms=step_ms).shown.found[0].calls
+        for step_ms in (40.0, 80.0)
+    )
+
+    assert whole["host_estimated"].sum() > half["host_estimated"].sum()
+    assert (whole["host_estimated"] <= whole["host"] * 1.001 + 1).all()

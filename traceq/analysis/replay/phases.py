@@ -1,4 +1,4 @@
-"""Duration of each phase of a step without the profiler, by replay.
+"""Duration of phases and regions of a step without the profiler, by replay.
 
 Python stacks slow down the forward more than the backward, which runs no Python. In the
 replayed steps the host is as fast as without the profiler. The GPU's wait before work
@@ -56,3 +56,29 @@ def _loading(
     length = (waits["end"] - waits["start"]).clip(1)
     share = overlap(waits, host_spans(trace, [LOADING])) / length
     return (work["idle"] * share).cast(pl.Float64)
+
+
+def estimated_host(
+    trace: Trace, calls: pl.DataFrame, step_ns: int | None = None
+) -> pl.Series:
+    """Return the host's time in calls without the profiler: ``ts`` and ``host``.
+
+    Waits for the GPU are not in it. Null without GPU work.
+    """
+    if not trace.facts.gpu:
+        return pl.repeat(None, calls.height, dtype=pl.Float64, eager=True)
+    replay, scale = replay_of(trace), calibration_of(trace, step_ns).likely
+    edges, reached = replay.host_time(scale)
+    start, end = calls["ts"], calls["ts"] + calls["host"]
+    return _at(edges, reached, end) - _at(edges, reached, start)
+
+
+def _at(edges: pl.Series, reached: pl.Series, moments: pl.Series) -> pl.Series:
+    """Return how much the host has worked until each moment."""
+    last = max(0, len(edges) - 2)
+    piece = (edges.search_sorted(moments, side="right").cast(pl.Int64) - 1).clip(
+        0, last
+    )
+    start, length = edges[piece], edges[piece + 1] - edges[piece]
+    inside = ((moments - start) / length).fill_nan(0).clip(0, 1)
+    return reached[piece] + inside * (reached[piece + 1] - reached[piece])
