@@ -104,6 +104,8 @@ class Summary:
     """Labels of the recording, as the user gave them."""
     replayed: Replayed | None = None
     """Kernels that replays of CUDA graphs ran, if there are any."""
+    doubtful_step_ns: int | None = None
+    """A measured step that is not used: the recorded ones take another time."""
     serving: Serving | None = None
     """Cost of a token, if the trace is of serving or generation."""
 
@@ -215,6 +217,7 @@ def summarise(
         roofline=_reached(trace, step_ns),
         labels=(trace.run.labels if trace.run else {}) if labels is None else labels,
         replayed=replayed(trace),
+        doubtful_step_ns=None if step_ns else trace.doubtful_step_ns,
         serving=serving(trace),
     )
 

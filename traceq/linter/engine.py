@@ -106,10 +106,18 @@ def _lint(
         entry=entry_of(recording.trace) if recording.trace else None,
         replayed=replayed(recording.trace) if recording.trace else None,
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
+        doubtful_step_ns=_doubtful_step(recording),
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full and view.meets(Need.WARM)
         else None,
     )
+
+
+def _doubtful_step(recording: Recording) -> int | None:
+    """Return the measured step that was not used, unless another one was given."""
+    if recording.trace is None or recording.step_ns:
+        return None
+    return recording.trace.doubtful_step_ns
 
 
 def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:

@@ -268,6 +268,8 @@ class Outcome(Struct, frozen=True):
     """Kernels that replays of CUDA graphs ran, if there are any."""
     step_kinds: StepKinds | None = None
     """Kinds of steps, if not all are alike."""
+    doubtful_step_ns: int | None = None
+    """A measured step that is not used: the recorded ones take another time."""
 
 
 class Report(Struct, frozen=True):

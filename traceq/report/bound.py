@@ -265,3 +265,15 @@ def waits_data(waits: Waits) -> dict[str, Any]:
 def cause_name(cause: str) -> str:
     """Return a cause in words that can be printed."""
     return "doing something else" if cause == UNKNOWN else printable(cause)
+
+
+def doubt(measured_ns: float, recorded_ns: float) -> str:
+    """Return that a measured step is of other steps than the recorded ones.
+
+    >>> doubt(90_000_000, 12_000_000)
+    'not used: 90.0 ms a step measured, 12.0 ms as recorded; other steps were timed'
+    """
+    return (
+        f"not used: {time(measured_ns)} a step measured, {time(recorded_ns)} as"
+        " recorded; other steps were timed"
+    )
