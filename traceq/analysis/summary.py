@@ -16,6 +16,7 @@ from traceq.analysis.patterns.attention_kernels import (
     AttentionParts,
     softmax_and_matmuls,
 )
+from traceq.analysis.patterns.parameters import trained_parameters
 from traceq.analysis.replay.bound import bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
 from traceq.analysis.replay.host_account import HostAccount, host_account
@@ -104,6 +105,8 @@ class Summary:
     """Labels of the recording, as the user gave them."""
     replayed: Replayed | None = None
     """Kernels that replays of CUDA graphs ran, if there are any."""
+    parameters: int | None = None
+    """Parameters that get a gradient in a backward, where shapes were recorded."""
     doubtful_step_ns: int | None = None
     """A measured step that is not used: the recorded ones take another time."""
     serving: Serving | None = None
@@ -217,6 +220,7 @@ def summarise(
         roofline=_reached(trace, step_ns),
         labels=(trace.run.labels if trace.run else {}) if labels is None else labels,
         replayed=replayed(trace),
+        parameters=trained_parameters(trace) if _trains(trace) else None,
         doubtful_step_ns=None if step_ns else trace.doubtful_step_ns,
         serving=serving(trace),
     )

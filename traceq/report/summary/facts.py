@@ -39,6 +39,7 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
     yield from _measured(summary)
+    yield from _parameters(summary)
     yield from serving_facts(summary.serving)
     if not facts.gpu:
         if not summary.ops.height:
@@ -82,6 +83,15 @@ def _run(summary: Summary) -> str:
     if run and len(run.ranks) > 1:
         parts.append(f"{len(run.ranks)} ranks")
     return " · ".join(parts)
+
+
+def _parameters(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield how many parameters are trained, if anything is."""
+    trained = "backward" in {one.phase for one in summary.phases}
+    if summary.parameters:
+        yield "Trained", f"{summary.parameters:,} parameters with a gradient"
+    elif trained:
+        yield "Trained", "parameters unknown: no shapes of gradients were recorded"
 
 
 def _measured(summary: Summary) -> Iterator[tuple[str, str]]:
