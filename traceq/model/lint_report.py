@@ -102,6 +102,9 @@ class Bound(Struct, frozen=True):
     """True if the trace has steps; otherwise the whole of it counts as one."""
     waits: Waits | None = None
     """Host activity while the GPU waits; none where the step is GPU-bound."""
+    both: bool = False
+    """True if host and GPU take about as long for the measured step, so that either
+    may bound it."""
 
     @property
     def measured(self) -> bool:

@@ -101,7 +101,8 @@ def source(bound: Bound) -> str:
 def sentence(bound: Bound) -> str:
     """Return the bound of a step: the GPU, or the host, with what the GPU waits for.
 
-    It is "likely" where the recording allows the other answer too.
+    It is both where they take about as long, and "likely" where the recording allows
+    the other answer too.
     """
     found = bound.bottleneck
     if found is None:
@@ -109,6 +110,9 @@ def sentence(bound: Bound) -> str:
     likely = "" if bound.sure else "likely "
     whole = "the step" if bound.stepped else "the trace"
     step = f"{whole} ({time(bound.step_ns)} {source(bound)})"
+    if bound.both:
+        busy = share(bound.gpu_busy, 1)
+        return f"GPU and host bound it both: the GPU is busy {busy} of {step}"
     if bound.by == "gpu":
         busy = share(bound.gpu_busy, 1)
         return f"{likely}GPU-bound: the GPU is busy {busy} of {step}"
@@ -217,6 +221,7 @@ def bound_data(bound: Bound) -> dict[str, Any]:
     return {
         "text": sentence(bound),
         "by": bound.by if found else None,
+        "both": bound.both,
         "sure": bound.sure,
         "step_ns": round(bound.step_ns),
         "step_from": bound.step_from,
