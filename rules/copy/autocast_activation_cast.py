@@ -95,7 +95,19 @@ class AutocastActivationCast(Rule):
     see = ("torch.autocast", "torch.compile")
     needs = frozenset({Need.GPU, Need.SHAPES})
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        CPY008 autocast-activation-cast
+          saves 15.8 µs/step (54%), 11.5 µs to 22.4 µs
+          autocast casts 1 activation a step between float32 and bfloat16
+          forward   29.0 µs a step
+          backward  0 ns a step
+          for       aten::linear float32 -> bfloat16 29.0 µs a step ×1
+          kernel    bfloat16_copy_kernel_cuda ×1
+          fix       compile the model, which casts while it computes: the dtypes,
+                    and so the results, stay as autocast has them
+        """,
+    )
 
     examples = (
         Bad(

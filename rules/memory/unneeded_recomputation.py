@@ -99,7 +99,18 @@ class UnneededRecomputation(Rule):
     # Heuristic threshold: the CUDA context, fragmentation and libraries need some, too.
     spare: float = option(0.15, "The share of the GPU's memory that has to stay free.")
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        MEM011 unneeded-recomputation  saves 11.5 µs/step (37%), 8.11 µs to 21.2 µs
+          the backward computes 1 region of the forward again
+          gpu     13.0 µs
+          memory  not recorded: whether the model fits is unknown
+          kernel  gemm ×1
+          fix     if memory has room, which profile_memory=True would show (so does
+                  traceq collect), call the module itself instead of
+                  checkpoint(module, …); the results stay the same
+        """,
+    )
 
     examples = (
         Bad(
