@@ -1,4 +1,4 @@
-"""Whether two recordings can be of one program, by what both have of their own."""
+"""Evidence that two recordings are of one program: what both have of their own."""
 
 from __future__ import annotations
 
