@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import traceq
 from linting import bundled_rules
-from recordings import FIXTURE_TRACES, TRACES, loaded
+from recordings import FIXTURE_TRACES, TRACES, loaded, path_of
 
 from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.replay import host_account
@@ -247,3 +247,16 @@ def test_the_host_bounds_a_measured_step_without_gpu_work_in_it() -> None:
     bound = View(trace, 1_000_000).bound
 
     assert (bound.by, bound.step_ns) == ("host", 1_000_000)
+
+
+@pytest.mark.real
+def test_near_the_balance_both_bound_the_step() -> None:
+    trace = loaded(path_of("attn_flash.trace.json.gz"))
+    alone = replay_of(trace).run(scale=TimeScale(host=0)).step_ns
+    at_balance = round(alone / GPU_BOUND)
+    bounds = [
+        bound_of(trace, round(at_balance * factor)) for factor in (0.92, 1.0, 1.25)
+    ]
+
+    assert [one.both for one in bounds] == [False, True, False]
+    assert sentence(bounds[1]).startswith("GPU and host bound it both")

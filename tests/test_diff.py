@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from diffing import causes, diff_of, drawn_diff, half
+from diffing import causes, diff_of, drawn_diff, half, shared_diff
 
 from traceq.analysis.base.assumptions import MAX_HOST_TIME_PER_LAUNCH_NS
 from traceq.differ.compare import compare
 from traceq.differ.kinds import ALL_OVER
+from traceq.differ.same_program import in_common
 from traceq.differ.steps import Step, significant, typical
 from traceq.inputs.load_trace import load
 from traceq.linter import inputs
-from traceq.report.diff.content import headline
+from traceq.report.diff.causes import cause_text
+from traceq.report.diff.content import headline, reasons
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -486,3 +488,102 @@ def test_the_first_line_says_when_there_is_no_change() -> None:
     diff = drawn_diff(MM, MM)
 
     assert headline(diff) == "62.0 µs a step, before and after: no change"
+
+
+def _net(module: str, function: str) -> str:
+    return f"""
+    host   [ProfilerStep#1                                              ]
+    host    [nn.Module: {module}_0                                     ]
+    host     [model.py(3): {function}                                 ]
+    host      [aten::linear            ]
+    host       [cudaLaunchKernel>1]
+    gpu 7                     [sgemm<1                     ]
+    """
+
+
+@pytest.mark.parametrize(
+    ("other", "shared"),
+    [
+        (_net("Small", "project"), True),
+        (_net("Tiny", "mix"), True),
+        (_net("Tiny", "project"), False),
+        (_net("Linear", "forward"), None),
+    ],
+    ids=["module", "function", "nothing", "unknown"],
+)
+def test_programs_are_told_apart_by_modules_and_functions(
+    other: str, *, shared: bool | None
+) -> None:
+    program = load_drawn(_net("Small", "mix"))
+
+    assert in_common(program, load_drawn(other)) is shared
+
+
+WEIGHT = {"aten::linear": inputs([[8, 64], [128, 64]], ["float", "float"])}
+
+
+def test_a_program_with_other_names_and_the_same_weights_is_the_same() -> None:
+    first, second = _net("Small", "mix"), _net("Tiny", "project")
+
+    assert in_common(load_drawn(first, WEIGHT), load_drawn(second, WEIGHT))
+
+
+BESIDE = """
+    host   [ProfilerStep#1                                                                       ]
+    host    [aten::copy_            ][aten::mm               ]
+    host      [cudaMemcpyAsync>1]      [cudaLaunchKernel>2]
+    gpu 7                                                  [sgemm<2                               ]
+    gpu 9   {before}[Memcpy HtoD (Pinned -> Device)<1]
+"""  # noqa: E501 - a step in which the copy runs beside the matmul
+
+
+def test_a_copy_that_runs_beside_kernels_is_hidden_and_not_faster() -> None:
+    shown = BESIDE.format(before=" " * 6)
+    hidden = BESIDE.format(before=" " * 50)
+    diff = drawn_diff(shown, hidden)
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "overlap"]
+    assert cause.ns < 0
+    assert cause_text(cause, diff) == "copies now run beside other work of the GPU"
+
+
+def test_reasons_are_sorted_by_their_size() -> None:
+    for before, after in (("attn_manual", "attn_flash"), ("moe_loop", "moe_batched")):
+        diff = shared_diff(before, after)
+        sizes = [
+            abs(cause.ns)
+            for cause in diff.causes
+            if cause.kind not in ("same launches", "not in the trace")
+            and abs(cause.sure_ns) > abs(cause.ns) / 2
+        ]
+        shown = [abs(one.ns) for one in reasons(diff)]
+        named = [one for one in shown if one in sizes]
+        assert named == sorted(named, reverse=True)
+
+
+def _searching(wait: int, dtype: str) -> Trace:
+    between = " " * wait
+    drawing = f"""
+    host   [ProfilerStep#1                                    {between}             ]
+    host    [aten::add             ][aten::mm                 {between}    ]
+    host     [cudaLaunchKernel>1]      {between}[cudaLaunchKernel>2]
+    gpu 7                      [add<1 ]{between}                    [gemm<2        ]
+    """
+    shapes = {"aten::mm": inputs([[64, 64], [64, 64]], [dtype, dtype])}
+    return load_drawn(drawing, SIZES | shapes)
+
+
+def test_new_shapes_that_cost_time_in_16_bits_alone_are_searched() -> None:
+    diff = diff_of(_searching(0, "float"), _searching(400, "c10::BFloat16"))
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "host"]
+    assert cause_text(cause, diff).endswith(
+        "cuBLASLt searches an algorithm for each new shape in bf16, and not in fp32"
+    )
+
+
+def test_new_shapes_that_cost_time_in_the_same_dtype_have_no_reason_of_it() -> None:
+    diff = diff_of(_searching(0, "float"), _searching(400, "float"))
+
+    (cause,) = [cause for cause in diff.causes if cause.kind == "host"]
+    assert "cuBLASLt" not in cause_text(cause, diff)

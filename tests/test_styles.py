@@ -49,11 +49,12 @@ warnings.simplefilter("ignore")
 torch.manual_seed(0)
 
 
-def record(name, step, *, stacks=False):
+def record(name, step, *, stacks=False, memory=False):
     profiler = profile(
         activities=[ProfilerActivity.CPU],
         record_shapes=True,
         with_stack=stacks,
+        profile_memory=memory,
         schedule=schedule(wait=0, warmup=1, active=1),
     )
     profiler.start()
@@ -471,7 +472,22 @@ def rows(h, neighbours):
     return torch.cat([h[rows] for rows in neighbours])
 
 
+def parts(x, linear):
+    return torch.cat([linear(part).relu() for part in x.split(2)])
+
+
+def fold(tree, linear):
+    if isinstance(tree, torch.Tensor):
+        return linear(tree).tanh()
+    return (fold(tree[0], linear) + fold(tree[1], linear)).tanh()
+
+
+def tree(depth):
+    return (tree(depth - 1), tree(depth - 1)) if depth else torch.randn(1, 16)
+
+
 experts, layers, linear = Experts(), Layers(), nn.Linear(16, 16)
+wide, forest = nn.Linear(32, 32), tree(5)
 x, series, h = torch.randn(64, 32), torch.randn(8, 60), torch.randn(50, 16)
 neighbours = [torch.randint(50, (3,)) for _ in range(50)]
 record("experts", lambda: experts(x).mean().backward(), stacks=True)
@@ -479,6 +495,8 @@ record("layers", lambda: layers(x).mean().backward(), stacks=True)
 record("targets", lambda: targets(series), stacks=True)
 record("nodes", lambda: nodes(linear(h), neighbours).mean().backward(), stacks=True)
 record("rows", lambda: rows(h, neighbours), stacks=True)
+record("parts", lambda: parts(x, wide).mean().backward(), stacks=True)
+record("fold", lambda: fold(forest, linear).mean().backward(), stacks=True)
 """
 
 
@@ -497,12 +515,22 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("targets", "CPY004", "a [8,56,4] tensor is filled in 56 slices along"),
         ("nodes", "LCH001", "a loop of 50 iterations launches 3 tiny kernels"),
         ("rows", "LCH001", "a loop of 50 iterations launches 1 tiny kernel"),
+        ("parts", "LCH001", "a loop of 32 iterations launches 2 tiny kernels"),
+        # Each call of a recursion has few ops, which wait for those of the calls below:
+        # one batched call does not replace them. The host's time for them is reported.
+        ("fold", "LCH002", "the GPU waits for the host"),
     ],
 )
 def test_a_loop_is_found(loops: Path, name: str, code: str, message: str) -> None:
     found = outcome(Recording(name, loaded(loops, name)), code).findings
 
     assert [one.message[: len(message)] for one in found] == [message]
+
+
+def test_a_recursion_over_a_tree_is_no_loop(loops: Path) -> None:
+    recording = Recording("fold", loaded(loops, "fold"))
+
+    assert not outcome(recording, "LCH001").findings
 
 
 def test_layers_that_keep_their_results_are_no_experts(loops: Path) -> None:

@@ -250,3 +250,30 @@ def test_a_measured_step_that_does_not_fit_is_shown_with_the_recorded_one(
 
     assert "a step takes 900 µs measured without the profiler, and 70.0 µs" in shown
     assert "the measured one is not used" in shown
+
+
+def _doubtful(run: Path) -> None:
+    slow = {"ms": 9.0, "median_ms": 9.0, "min_ms": 9.0, "max_ms": 9.0}
+    record(run, [SHORT] * 3, None, long_steps=None, period=None, **slow)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["lint", "summary"])
+def test_a_doubtful_measured_step_is_in_the_report(run: Path, name: str) -> None:
+    _doubtful(run)
+
+    assert "9.00 ms a step measured, 70.0 µs as recorded" in " ".join(
+        command(name, run, "--no-cache").out.split()
+    )
+
+
+@pytest.mark.real
+def test_a_doubtful_measured_step_is_in_the_json(run: Path) -> None:
+    _doubtful(run)
+
+    lint, summary = (
+        json.loads(command(name, run, "--no-cache", "--format", "json").out)
+        for name in ("lint", "summary")
+    )
+    assert lint["recordings"][0]["doubtful_step_ns"] == 9_000_000
+    assert summary["traces"][0]["doubtful_step_ns"] == 9_000_000

@@ -28,7 +28,7 @@ HINTS = {
     "weights": "see CPY006",
     "loss": "see LOS001",
     "cast": "CPY002 reports those that are undone",
-    "autocast": "by autocast, or for the dtype that the op computes in",
+    "autocast": "see CPY008",
     "dequantized": "dequantize them once",
     "backward": "part of the backward pass",
     "layout": "CPY005 reports those that are needless",

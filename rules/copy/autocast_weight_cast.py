@@ -64,7 +64,7 @@ class AutocastWeightCast(Rule):
     whose gradient is cast back and accumulated: weights in ``einsum`` or ``x @ w.t()``,
     which are views when they are cast. Casts of gradients in the backward pass belong
     to them. There is one finding for the model, since all its weights have the same
-    fix.
+    fix. CPY008 reports casts of activations.
 
     ## Why is this bad?
 

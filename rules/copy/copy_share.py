@@ -110,8 +110,8 @@ class CopyShare(Rule):
                  that are needless; forward (dev_cases.py:137)) ×18
           part   casts in the program 445 µs a step (CPY002 reports those that are
                  undone; forward (dev_cases.py:137)) ×12
-          part   casts inside other ops 389 µs a step (by autocast, or for the dtype
-                 that the op computes in; forward (dev_cases.py:137)) ×11
+          part   casts inside other ops 389 µs a step (see CPY008; forward
+                 (dev_cases.py:137)) ×11
           part   casts of weights and their gradients by autocast 153 µs a step (see
                  CPY006; forward (dev_cases.py:137)) ×24
           part   the backward of views, slices and joins 33.3 µs a step (part of the

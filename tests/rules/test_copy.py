@@ -846,3 +846,40 @@ def test_a_batch_of_a_class_of_its_own_is_pinned_by_its_own_method() -> None:
     (found,) = drawn_findings(example.drawing, "CPY003", args=example.args)
 
     assert "needs a pin_memory() method" in found.advice
+
+
+def test_casts_of_activations_by_autocast_are_priced() -> None:
+    (found,) = case_findings("layernorm_autocast.trace.json.gz", "CPY008")
+
+    assert (found.count, found.data["half"]) == (9, "bfloat16")
+
+
+_CASTS_FOR_EXP = """
+    host  [ProfilerStep#1                                                            ]
+    host   [{matmul}           ] [aten::exp                                     ]
+    host    [aten::to             ]   [aten::to               ]
+    host     [aten::_to_copy     ]     [aten::_to_copy       ]
+    host      [aten::copy_      ]       [aten::copy_.up     ]
+    host       [cuLaunchKern>1]          [cudaLaunchKernel>2]
+    gpu 7                      [copy_kernel<1]              [copy_kernel<2]
+"""
+
+
+def _autocast_args() -> dict[str, Any]:
+    return {
+        "aten::copy_": inputs([[32, 64]] * 2, [HALF, FLOAT]),
+        "aten::copy_.up": inputs([[32, 32]] * 2, [FLOAT, HALF]),
+    }
+
+
+def test_casts_to_float32_of_autocast_count_too() -> None:
+    drawing = _CASTS_FOR_EXP.format(matmul="aten::matmul")
+    (found,) = drawn_findings(drawing, "CPY008", args=_autocast_args())
+
+    assert found.count == 2
+
+
+def test_casts_inside_ops_without_autocast_are_those_of_the_program() -> None:
+    drawing = _CASTS_FOR_EXP.format(matmul="aten::sum   ")
+
+    assert not drawn_findings(drawing, "CPY008", args=_autocast_args())

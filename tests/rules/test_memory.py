@@ -177,3 +177,9 @@ def test_a_single_step_is_no_proof() -> None:
     )
 
     assert found.severity == "info"
+
+
+def test_a_checkpointed_resnet_is_found_in_a_public_trace() -> None:
+    (one,) = case_findings("public/mi300_resnet_checkpoint.json.gz", "MEM011")
+
+    assert (one.count, one.place.function) == (4, "train_step")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,9 +16,11 @@ from traceq.analysis.patterns.attention_kernels import (
     AttentionParts,
     softmax_and_matmuls,
 )
+from traceq.analysis.patterns.parameters import trained_parameters
 from traceq.analysis.replay.bound import bound_of, calibration_of, replay_of
 from traceq.analysis.replay.critical_path import CriticalPath, critical_path
 from traceq.analysis.replay.host_account import HostAccount, host_account
+from traceq.analysis.replay.phases import estimated_phases
 from traceq.analysis.replay.roofline_savings import recoverable_ns
 from traceq.analysis.time.gpu_time import (
     by_host_op,
@@ -31,7 +33,7 @@ from traceq.analysis.time.idle_causes import idle_causes
 from traceq.analysis.time.launch_overhead import launches_per_step
 from traceq.analysis.time.mfu import Compute, compute
 from traceq.analysis.time.modules import by_module
-from traceq.analysis.time.phases import PhaseTime, by_phase
+from traceq.analysis.time.phases import STEP, PhaseTime, by_phase
 from traceq.analysis.time.roofline import roofline
 from traceq.analysis.time.serving import Serving, serving
 from traceq.analysis.time.tokens_per_step import Tokens, tokens_of
@@ -103,6 +105,10 @@ class Summary:
     """Labels of the recording, as the user gave them."""
     replayed: Replayed | None = None
     """Kernels that replays of CUDA graphs ran, if there are any."""
+    parameters: int | None = None
+    """Parameters that get a gradient in a backward, where shapes were recorded."""
+    doubtful_step_ns: int | None = None
+    """A measured step that is not used: the recorded ones take another time."""
     serving: Serving | None = None
     """Cost of a token, if the trace is of serving or generation."""
 
@@ -206,7 +212,7 @@ def summarise(
         else None,
         run=trace.run,
         rank=trace.rank,
-        phases=by_phase(trace),
+        phases=_phases(trace, step_ns),
         longest=longest_by_phase(steady.kernels),
         modules=by_module(trace, steady),
         attention=softmax_and_matmuls(trace, kernels),
@@ -214,7 +220,21 @@ def summarise(
         roofline=_reached(trace, step_ns),
         labels=(trace.run.labels if trace.run else {}) if labels is None else labels,
         replayed=replayed(trace),
+        parameters=trained_parameters(trace) if _trains(trace) else None,
+        doubtful_step_ns=None if step_ns else trace.doubtful_step_ns,
         serving=serving(trace),
+    )
+
+
+def _phases(trace: Trace, step_ns: int | None) -> tuple[PhaseTime, ...]:
+    """Return the phases as recorded, with their time without the profiler."""
+    estimated = estimated_phases(trace, step_ns)
+    if not estimated:
+        return by_phase(trace)
+    estimated[STEP] = sum(estimated.values())
+    return tuple(
+        replace(one, estimated_ns=estimated.get(one.phase, 0.0))
+        for one in by_phase(trace)
     )
 
 

@@ -99,6 +99,7 @@ def diff(
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
     root: Name | None = None,
+    force: bool = False,
     cache: bool = True,
 ) -> DiffResult:
     """Return what changed in a step from one recording to another, and why.
@@ -112,7 +113,8 @@ def diff(
     ``before`` and ``after`` are two traces, two run folders, two memory snapshots, or
     two folders with the ranks of a job. ``step_ms`` are the two step times measured
     without the profiler, and ``fail_on`` limits as ``slower:5%,new-findings``, of
-    which ``broken`` has those that are broken; the rest is as of :func:`traceq.lint`.
+    which ``broken`` has those that are broken; ``force`` compares what are different
+    programs by all that is recorded; the rest is as of :func:`traceq.lint`.
 
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
@@ -130,7 +132,7 @@ def diff(
         )
         options = settings.LintOptions(config=wanted, load=load, root=path(root))
         two = (typed(before), typed(after))
-        result = diff_files(two, options, step_ms=step_ms, limits=limits)
+        result = diff_files(two, options, step_ms=step_ms, limits=limits, force=force)
     return replace(result, notes=tuple(notes))
 
 
@@ -140,6 +142,7 @@ def diff_files(
     *,
     step_ms: tuple[float, float] | None = None,
     limits: tuple[Limit, ...] = (),
+    force: bool = False,
 ) -> DiffResult:
     """Return the changes from one recording to another, as :func:`diff`."""
     packs = options.config.packs
@@ -154,7 +157,7 @@ def diff_files(
                 raise UsageError(msg)
             change: Compared = _jobs(two, rules, options)
         else:
-            change = _compared(two, (steps[0], steps[1]), rules, options)
+            change = _compared(two, (steps[0], steps[1]), rules, options, force=force)
         change = _in_repository(change, options.root)
     return DiffResult(
         compared=change,
@@ -227,6 +230,8 @@ def _compared(
     steps: _Steps,
     rules: Rules | None,
     options: LintOptions,
+    *,
+    force: bool,
 ) -> Diff | MemoryChange:
     """Read and analyse both, at once, and compare them."""
 
@@ -249,7 +254,24 @@ def _compared(
         after, second, second_notes = waiting.result()
     for sentence in second_notes:
         say(sentence)
+    if not force:
+        _refuse_others(before, after)
     return _compare((before, after), (first, second))
+
+
+def _refuse_others(before: Recording, after: Recording) -> None:
+    """Refuse two programs that have nothing in common."""
+    from traceq.differ.same_program import in_common  # noqa: PLC0415 - see _NEEDED
+
+    if before.trace is None or after.trace is None:
+        return
+    if in_common(before.trace, after.trace) is False:
+        msg = (
+            f"{before.name} and {after.name} are different programs: they share no"
+            " class of modules, no function and no shape of a weight; --force compares"
+            " them anyway"
+        )
+        raise UsageError(msg)
 
 
 def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outcome:

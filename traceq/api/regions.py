@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from traceq.analysis.replay.phases import estimated_host
 from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named
 from traceq.analysis.time.regions import regions as regions_of
 from traceq.api import settings
@@ -53,6 +54,7 @@ def regions(
     compare: tuple[str, str] | None = None,
     instances: bool = False,
     top: int = 30,
+    step_ms: float | None = None,
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
     cache: bool = True,
@@ -66,8 +68,9 @@ def regions(
     ``recording`` is a trace, a run folder, or two of them, of which each region is
     compared; ``by`` is ``"region"``, what the program names by ``record_function``, or
     ``"module"``; ``compare`` are two names to compare, ``instances`` is whether each
-    layer has a row, and ``top`` how many rows there are; ``own`` and ``steps_by`` are
-    as of :func:`traceq.lint`.
+    layer has a row, and ``top`` how many rows there are; ``step_ms`` is the step time
+    measured without the profiler, for the host's time without it; ``own`` and
+    ``steps_by`` are as of :func:`traceq.lint`.
 
     Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
     done.
@@ -75,6 +78,7 @@ def regions(
     if by not in (REGION, BY_MODULE):
         msg = f"by={by!r} is none of {REGION!r} and {BY_MODULE!r}"
         raise UsageError(msg)
+    step_ns = settings.nanoseconds(step_ms)
     options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
     with noted() as notes:
         files = paths(recording)
@@ -82,7 +86,7 @@ def regions(
         if unread:
             msg = f"{unread} of {len(files)} files could not be read"
             raise UsageError(msg)
-        of_each = [_regions(one, by, options) for one in read]
+        of_each = [_regions(one, by, options, step_ns) for one in read]
     shown = report.Shown(
         paths=tuple(map(str, read)),
         found=tuple(of_each),
@@ -94,8 +98,9 @@ def regions(
     return RegionsResult(shown=shown, notes=tuple(notes))
 
 
-def _regions(path: Path, by: str, options: LoadOptions) -> Regions:
-    regions = regions_of(load_shown(path, options), by)
+def _regions(path: Path, by: str, options: LoadOptions, step_ns: int | None) -> Regions:
+    trace = load_shown(path, options)
+    regions = regions_of(trace, by)
     if not regions.calls.height:
         why = (
             "it names no region: put torch.profiler.record_function around parts of"
@@ -105,7 +110,8 @@ def _regions(path: Path, by: str, options: LoadOptions) -> Regions:
         )
         msg = f"{path} has nothing to show: {why}"
         raise InputError(msg)
-    return regions
+    estimated = estimated_host(trace, regions.calls, step_ns or trace.step_ns)
+    return replace(regions, calls=regions.calls.with_columns(host_estimated=estimated))
 
 
 def _compared(

@@ -91,6 +91,9 @@ def command(
     own: Own = None,
     steps_by: StepsBy = None,
     root: Root = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare two different programs, too.")
+    ] = False,
     no_cache: NoCache = False,
 ) -> None:
     """Show what changed in a step from one recording to another, and why.
@@ -115,7 +118,8 @@ def command(
         cache=not no_cache,
     )
     options = settings.LintOptions(config=wanted, load=load, root=root)
-    result = diff_files((before, after), options, step_ms=steps, limits=limits)
+    two = (before, after)
+    result = diff_files(two, options, step_ms=steps, limits=limits, force=force)
     deliver(_rendered(result, form, to_file=file is not None), file)
     if file is not None:
         from traceq.report.diff import content as diff_content

@@ -14,6 +14,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    StepMs,
     StepsBy,
     TableFormat,
     format_option,
@@ -51,6 +52,7 @@ def command(
     top: Annotated[
         int, typer.Option(help="How many rows to show.", min=1, metavar="N")
     ] = 30,
+    step_ms: StepMs = None,
     form: Annotated[TableFormat, format_option(TableFormat)] = TableFormat.text,
     file: OutputFile = None,
     overwrite: Overwrite = False,
@@ -73,6 +75,7 @@ def command(
         compare=compare,
         instances=instances,
         top=top,
+        step_ms=step_ms,
         own=own,
         steps_by=steps_by,
         cache=not no_cache,

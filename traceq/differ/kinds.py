@@ -22,6 +22,7 @@ Kind = Literal[
     "removed",
     "replaced",
     "compiled",
+    "overlap",
     "same kernels",
     "launches",
     "same launches",
@@ -39,6 +40,8 @@ ALL_OVER: tuple[Kind, ...] = ("same kernels", "same launches", "outside operator
 # Counts change by less between steps of one program.
 _LEAST_COUNT = 0.5
 _LEAST_SHARE = 0.1
+# Work whose time moved by less than this share beside other work got slower or faster.
+_MOSTLY = 0.5
 
 
 def ranked(counter: Counter[Any]) -> list[tuple[Any, float]]:
@@ -114,7 +117,21 @@ def _kind_by_counts(
         return "fused"
     if likeness == "reshaped" and _shapes(rows[0]) != _shapes(rows[1]):
         return "shapes"
-    return "same kernels"
+    return "overlap" if _overlaps(counts) else "same kernels"
+
+
+def _overlaps(counts: list[dict[str, float]]) -> bool:
+    """Return whether as much work takes another time by running beside other work.
+
+    What it takes of the step less, it runs beside other kernels more, or the reverse.
+    """
+    shown, hidden = (
+        counts[1][name] - counts[0][name] for name in ("gpu_ns", "hidden_ns")
+    )
+    whole = max(side["gpu_ns"] for side in counts)
+    if abs(shown) < _LEAST_SHARE * whole or shown * hidden >= 0:
+        return False
+    return abs(hidden) >= _MOSTLY * abs(shown)
 
 
 def _shapes(rows: Iterable[Mapping[str, Any]]) -> set[str | None]:

@@ -34,6 +34,7 @@ END_OF_STEP = "the end of the step"
 """Idle time after the last kernel of the trace, which no launch ends."""
 NUMBERS = (
     "gpu_ns",
+    "hidden_ns",
     "launch_idle_ns",
     "sync_idle_ns",
     "calls",
@@ -41,8 +42,9 @@ NUMBERS = (
     "launches",
     "syncs",
 )
-"""Per row and step: time on the GPU, idle time before its kernels, idle time after its
-syncs, how many calls of the op, kernels, launches and syncs."""
+"""Per row and step: time on the GPU, time in which its kernels ran beside others that
+began earlier, idle time before its kernels, idle time after its syncs, how many calls
+of the op, kernels, launches and syncs."""
 
 _NO_GAPS = pl.DataFrame(
     schema={
@@ -144,6 +146,7 @@ def _gpu_parts(
     nothing = pl.lit(0, pl.Int64)
     rows = _owned(trace, trace.kernels[own["kernel"]]).with_columns(
         gpu_ns=own["gpu_ns"],
+        hidden_ns=own["hidden_ns"],
         launch_idle_ns=own["launch_idle_ns"],
         sync_idle_ns=nothing,
         kernels=own["counted"].cast(pl.Int64),
@@ -165,6 +168,7 @@ def _kernels_of(
     is_kernel = pl.col("activity") == "kernel"
     return (
         trace.kernels.select(
+            "dur",
             kernel="id",
             counted=are_in_steps(trace.kernels, trace, steady),
             # A copy or a set is not a launch.
@@ -175,9 +179,16 @@ def _kernels_of(
         .join(busy_time(trace, steady), on="kernel", how="left")
         .join(by_launch, on="kernel", how="left")
         .with_columns(pl.col(times).fill_null(0))
+        .with_columns(hidden_ns=_hidden())
         .filter(pl.col("counted") | (pl.max_horizontal(times) > 0))
         .sort("kernel")
     )
+
+
+def _hidden() -> pl.Expr:
+    """Return how long a kernel of the steps ran beside others that began earlier."""
+    beside = (pl.col("dur") - pl.col("gpu_ns")).clip(0)
+    return pl.when("counted").then(beside).otherwise(0)
 
 
 def _syncs(trace: Trace, steady: SteadySteps, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -199,6 +210,7 @@ def _syncs(trace: Trace, steady: SteadySteps, gaps: pl.DataFrame) -> pl.DataFram
         _owned(trace, calls)
         .with_columns(
             gpu_ns=nothing,
+            hidden_ns=nothing,
             launch_idle_ns=nothing,
             sync_idle_ns=calls["sync_idle_ns"],
             kernels=nothing,
@@ -296,6 +308,7 @@ def _host_parts(
     nothing = pl.lit(0, pl.Int64)
     rows = _owned(trace, events).with_columns(
         gpu_ns=ops["self_dur"],
+        hidden_ns=nothing,
         launch_idle_ns=nothing,
         sync_idle_ns=nothing,
         kernels=pl.lit(1, pl.Int64),

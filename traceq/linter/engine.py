@@ -121,6 +121,7 @@ def _lint(
         not_applicable=not_applicable,
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
         cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
+        doubtful_step_ns=_doubtful_step(recording),
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full and view.meets(Need.WARM)
         else None,
@@ -130,6 +131,13 @@ def _lint(
 def _on_cpu(view: View) -> bool:
     """Return whether a trace shows a program without GPU work."""
     return view.meets(Need.NO_GPU) and view.meets(Need.OPS)
+
+
+def _doubtful_step(recording: Recording) -> int | None:
+    """Return the measured step that was not used, unless another one was given."""
+    if recording.trace is None or recording.step_ns:
+        return None
+    return recording.trace.doubtful_step_ns
 
 
 def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:

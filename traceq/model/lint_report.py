@@ -109,6 +109,9 @@ class Bound(Struct, frozen=True):
     """True if the trace has steps; otherwise the whole of it counts as one."""
     waits: Waits | None = None
     """Host activity while the GPU waits; none where the step is GPU-bound."""
+    both: bool = False
+    """True if host and GPU take about as long for the measured step, so that either
+    may bound it."""
 
     @property
     def measured(self) -> bool:
@@ -299,6 +302,8 @@ class Outcome(Struct, frozen=True):
     """Time of a step by phase and line, if there is no GPU work."""
     not_applicable: tuple[Skipped, ...] = ()
     """Rules for recordings of another kind: several ranks, or no GPU."""
+    doubtful_step_ns: int | None = None
+    """A measured step that is not used: the recorded ones take another time."""
 
 
 class Report(Struct, frozen=True):

@@ -79,7 +79,8 @@ def source(bound: Bound) -> str:
 def sentence(bound: Bound) -> str:
     """Return the bound of a step: the GPU, or the host, with what the GPU waits for.
 
-    It is "likely" where the recording allows the other answer too.
+    It is both where they take about as long, and "likely" where the recording allows
+    the other answer too.
     """
     cause = bound.bottleneck
     if cause is None:
@@ -87,6 +88,9 @@ def sentence(bound: Bound) -> str:
     likely = "" if bound.sure else "likely "
     whole = "the step" if bound.stepped else "the trace"
     step = f"{whole} ({time(bound.step_ns)} {source(bound)})"
+    if bound.both:
+        busy = share(bound.gpu_busy, 1)
+        return f"GPU and host bound it both: the GPU is busy {busy} of {step}"
     if bound.by == "gpu":
         busy = share(bound.gpu_busy, 1)
         return f"{likely}GPU-bound: the GPU is busy {busy} of {step}"
@@ -217,6 +221,7 @@ def bound_data(bound: Bound) -> dict[str, Any]:
     return {
         "text": sentence(bound),
         "by": bound.by if causes else None,
+        "both": bound.both,
         "sure": bound.sure,
         "step_ns": round(bound.step_ns),
         "step_from": bound.step_from,
@@ -265,3 +270,15 @@ def waits_data(waits: Waits) -> dict[str, Any]:
 def cause_name(cause: str) -> str:
     """Return a cause in words that can be printed."""
     return "doing something else" if cause == UNKNOWN else printable(cause)
+
+
+def doubt(measured_ns: float, recorded_ns: float) -> str:
+    """Return that a measured step is of other steps than the recorded ones.
+
+    >>> doubt(90_000_000, 12_000_000)
+    'not used: 90.0 ms a step measured, 12.0 ms as recorded; other steps were timed'
+    """
+    return (
+        f"not used: {time(measured_ns)} a step measured, {time(recorded_ns)} as"
+        " recorded; other steps were timed"
+    )

@@ -125,6 +125,7 @@ def _rows(regions: Regions, shown: Shown) -> pl.DataFrame:
             for figure, source in (("host", "host"), ("gpu_and_backward", "gpu_all"))
             for name in ("low", "median", "high")
         },
+        host_estimated_ns_median="host_estimated",
         kernels="kernels",
         launches="launches",
         copied_bytes="bytes",
@@ -171,8 +172,9 @@ def _table(name: str, regions: Regions, shown: Shown) -> Content:
         ),
         (
             "a call",
-            "the median; host as recorded, GPU with what the call launched and"
-            " the backward of it",
+            "the median; host as recorded, and as estimated without the profiler and"
+            " waits for the GPU; GPU with what the call launched and the backward of"
+            " it",
         ),
     ]
     if rest > 0:
@@ -187,6 +189,7 @@ def _columns(what: str) -> tuple[Column, ...]:
     numbers = (
         "calls",
         "host",
+        "estimated",
         "GPU",
         "of it backward",
         "GPU idle",
@@ -208,6 +211,7 @@ def _row(row: dict[str, Any], regions: Regions) -> tuple[str, ...]:
         printable(row["path"]),
         f"{calls:,}",
         units.time(row["host_median"]),
+        "" if row["host_estimated"] is None else units.time(row["host_estimated"]),
         units.time(row["gpu_all_median"]),
         units.time(row["backward"] / calls),
         units.time(row["idle"] / calls),

@@ -61,7 +61,7 @@ def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
     """Return the time of a step by cause, with host and GPU at these speeds."""
     steps = replay.model.steps
     step_ns = replay.run(scale=scale).step_ns
-    work = _simulated_work(trace, replay, scale)
+    work = simulated_work(trace, replay, scale)
     between = pl.DataFrame({"cause": [BETWEEN], "time": [_between_ns(work)]})
     on_gpu = pl.concat([_by_kind(trace, work), between])
     late = work.filter("by_launch", pl.col("idle") > 0)
@@ -101,7 +101,7 @@ def late_work(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change] = ()
 ) -> LateWork:
     """Return the work that was launched late, after these changes."""
-    work = _simulated_work(trace, replay, scale, changes)
+    work = simulated_work(trace, replay, scale, changes)
     step_ns = replay.run(changes, scale).step_ns
     gpu_ns = float(work["busy"].sum()) + _between_ns(work)
     return LateWork(
@@ -119,12 +119,12 @@ def gpu_busy(
     The gaps between kernels that were launched in time count as work.
     """
     whole = replay.run(changes, scale).step_ns * replay.model.steps
-    work = _simulated_work(trace, replay, scale, changes)
+    work = simulated_work(trace, replay, scale, changes)
     busy = float(work["busy"].sum()) + _between_ns(work)
     return min(1.0, busy / whole) if whole else 0.0
 
 
-def _simulated_work(
+def simulated_work(
     trace: Trace, replay: Replay, scale: TimeScale, changes: Sequence[Change] = ()
 ) -> pl.DataFrame:
     """Return the work of the busiest GPU, with ``busy`` and ``idle`` before it.

@@ -88,8 +88,11 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
     others = calibration.scales[1:]
     if not calibration.measured:
         others += (AS_RECORDED,)
+    both = False
     if calibration.other is not None:
         others += calibration.other.scales
+        other = bound_by(gpu_busy(trace, replay, calibration.other.likely))
+        both = other != bound_by(busy)
     return Bound(
         by=bound_by(busy),
         sure=all(
@@ -104,6 +107,7 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
         bottleneck=by_cause,
         stepped=bool(trace.steps.height),
         waits=waits_after(trace, step_ns) if bound_by(busy) == "host" else None,
+        both=both,
     )
 
 

@@ -9,6 +9,7 @@ step is other. Without a GPU the host's outermost ops are the work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import stdev
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -41,6 +42,10 @@ class PhaseTime:
     """The part in which the GPU, or without one the host, did its work."""
     warmup_ns: float | None
     """Mean duration in warm-up steps; none without a warm-up."""
+    std_ns: float | None = None
+    """Standard deviation among the steps; none of one step."""
+    estimated_ns: float | None = None
+    """Duration without the profiler, by replay; none without GPU work."""
 
 
 def by_phase(trace: Trace) -> tuple[PhaseTime, ...]:
@@ -70,6 +75,7 @@ def _mean(times: pl.DataFrame, name: str, chosen: pl.Expr) -> PhaseTime:
         max_ns=max(walls),
         busy_ns=float(steady["busy"].sum()) / len(walls),
         warmup_ns=float(warm["wall"].sum()) / warm.height if warm.height else None,
+        std_ns=stdev(walls) if len(walls) > 1 else None,
     )
 
 

@@ -40,10 +40,11 @@ class Regions:
     calls: pl.DataFrame
     """A row for each call: ``path``, ``ts`` and what it costs, in ns and bytes.
 
-    ``host`` is from its start to its end; ``gpu`` what it launched; ``backward`` what
-    is launched after it for the backward of its ops; ``idle`` in which the GPU did
-    nothing while it ran; ``kernels``, ``launches``, ``bytes`` copied and set,
-    ``memory`` allocated and not freed in it.
+    ``host`` is from its start to its end, as recorded; ``host_estimated`` the same
+    without the profiler, where that is asked for; ``gpu`` what it launched;
+    ``backward`` what is launched after it for the backward of its ops; ``idle`` in
+    which the GPU did nothing while it ran; ``kernels``, ``launches``, ``bytes`` copied
+    and set, ``memory`` allocated and not freed in it.
     """
     work: pl.DataFrame
     """GPU work by call: ``call``, ``op``, ``dur``, and whether it is ``later``, in the
@@ -81,7 +82,9 @@ def regions(trace: Trace, by: str = REGION) -> Regions:
         counted = counted.join(more, on="call", how="left", maintain_order="left")
     placed = work.join(inside, on="kernel", how="semi")["dur"].sum()
     return Regions(
-        counted.with_columns(pl.col(_FIGURES).fill_null(0)),
+        counted.with_columns(
+            pl.col(_FIGURES).fill_null(0), host_estimated=pl.lit(None, pl.Float64)
+        ),
         call_work.select("call", "op", "dur", "later"),
         steady.count,
         int(steady.kernels["dur"].sum()),
@@ -217,7 +220,8 @@ def _memory(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 def by_path(costs: Regions, *, instances: bool = True) -> pl.DataFrame:
     """Return a row for each path, the most GPU time first.
 
-    It has ``path``, ``calls``, the totals of all figures, and for ``host`` and for
+    It has ``path``, ``calls``, the totals of all figures, the median of
+    ``host_estimated``, and for ``host`` and for
     ``gpu_all``, which is GPU time with the backward, the median of a call and the
     10th and 90th percentile. Without ``instances`` the numbers of modules are left
     out of paths, so that all layers are one row.
@@ -236,6 +240,7 @@ def by_path(costs: Regions, *, instances: bool = True) -> pl.DataFrame:
         .agg(
             pl.col("host", "idle", "gpu_all", *_FIGURES).sum(),
             calls=pl.len(),
+            host_estimated=pl.col("host_estimated").median(),
             **spread,
         )
         .sort("gpu_all", "host", descending=True, maintain_order=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.common.safe_text import printable
 from traceq.common.units import number, time
 from traceq.common.words import counted, listed
@@ -37,6 +38,9 @@ KIND_WORDS = {
     "communication": "communication",
     "memory": "fills",
 }
+# Ops by cuBLASLt, and dtypes in which cuBLAS picks an algorithm without a search.
+_MATMULS = frozenset({"aten::addmm", "aten::linear", "aten::mm", "aten::bmm"})
+_WHOLE = ("fp32", "tf32")
 _HOST = {
     "compiling": "while torch.compile compiles",
     "loading data": "for data to be loaded",
@@ -165,6 +169,11 @@ def _same_kernels(cause: Cause) -> str:
     return f"{same} take {_longer(cause)}"
 
 
+def _overlap(cause: Cause) -> str:
+    now = "now run" if cause.ns < 0 else "no longer run"
+    return f"{_what(cause)} {now} beside other work of the GPU"
+
+
 def _launches(cause: Cause) -> str:
     before, after = cause.before, cause.after
     parts = [
@@ -189,7 +198,28 @@ def _host(cause: Cause, diff: Diff) -> str:
     if not cause.host_kind.startswith("operators") or before == after:
         return text
     calls = "call" if after == 1 else "calls"
-    return f"{text}: {number(before, 6)} -> {number(after, 6)} {calls}{a_step(diff)}"
+    text = f"{text}: {number(before, 6)} -> {number(after, 6)} {calls}{a_step(diff)}"
+    return text + _searched(cause, diff)
+
+
+def _searched(cause: Cause, diff: Diff) -> str:
+    """Return why new shapes cost time in one dtype and not in another, if so."""
+    dtypes = [one for one in diff.causes if one.kind == "dtype"]
+    matmuls = _MATMULS.intersection(op_name(op) for op in cause.mostly.ops)
+    switched = [
+        (one.before.dtype, one.after.dtype)[:: 1 if cause.ns > 0 else -1]
+        for one in dtypes
+        if one.kernel_kind == "gemm"
+    ]
+    if cause.host_kind != NEW_SHAPE or not matmuls or not switched:
+        return ""
+    free, searched = switched[0]
+    if free not in _WHOLE or searched in _WHOLE:
+        return ""
+    return (
+        f"; cuBLASLt searches an algorithm for each new shape in {searched}, and not in"
+        f" {free}"
+    )
 
 
 def _outside(cause: Cause) -> str:
@@ -211,6 +241,7 @@ _TEXTS: Mapping[str, Callable[[Cause], str]] = {
     "removed": _removed,
     "replaced": _replaced,
     "compiled": _compiled,
+    "overlap": _overlap,
     "same kernels": _same_kernels,
     "launches": _launches,
     "same launches": _same_launches,

@@ -260,8 +260,8 @@ def compared(diff: Diff) -> str:
 
 def reasons(diff: Diff) -> list[Reason]:
     """Return the causes that are worth naming, and the rest as one."""
-    # The biggest first by what is certain, residuals after all others.
-    named = sorted(_named(diff), key=lambda cause: cause.kind in _RESIDUALS)
+    # The biggest first, then what the profiler may have caused, then residuals.
+    named = sorted(_named(diff), key=_rank)
     sentences = [reason(cause, diff) for cause in named]
     rest = [cause for cause in diff.causes if cause not in named and cause.ns]
     if rest and sentences:
@@ -269,6 +269,10 @@ def reasons(diff: Diff) -> list[Reason]:
         text = counted(len(rest), "smaller change")
         sentences.append(Reason(left, text, ""))
     return sentences
+
+
+def _rank(cause: Cause) -> tuple[bool, bool, float]:
+    return cause.kind in _RESIDUALS, _is_doubtful(cause), -abs(cause.ns)
 
 
 def _is_doubtful(cause: Cause) -> bool:

@@ -397,6 +397,10 @@ def notes(outcome: Outcome) -> list[str]:
         lines.append(
             f"{counted(count, 'finding')} hidden: {they} in the baseline, not grown"
         )
+    if outcome.doubtful_step_ns and outcome.bound:
+        lines.append(
+            bound_words.doubt(outcome.doubtful_step_ns, outcome.bound.recorded_step_ns)
+        )
     if outcome.replayed and not _reported_replay(outcome):
         lines.append(replayed_words.sentence(outcome.replayed))
     if outcome.facts:

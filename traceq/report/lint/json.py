@@ -40,6 +40,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "facts": _facts(outcome.facts) if outcome.facts else None,
         "steps": outcome.steps,
         "step_ns": outcome.step_ns,
+        "doubtful_step_ns": outcome.doubtful_step_ns,
         "bound": bound_data(outcome.bound) if outcome.bound else None,
         "memory": to_builtins(outcome.memory) if outcome.memory else None,
         "findings": [finding_data(finding) for finding in outcome.findings],

@@ -38,8 +38,8 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Device", _device(summary)
     yield "Recorded", _recorded(summary)
     yield "Steps", _steps(summary)
-    if summary.rank and summary.rank.step_time:
-        yield "Measured", _measured_step(summary.rank.step_time, summary.bound)
+    yield from _measured(summary)
+    yield from _parameters(summary)
     yield from serving_facts(summary.serving)
     if not facts.gpu:
         if not summary.ops.height:
@@ -83,6 +83,24 @@ def _run(summary: Summary) -> str:
     if run and len(run.ranks) > 1:
         parts.append(f"{len(run.ranks)} ranks")
     return " · ".join(parts)
+
+
+def _parameters(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield how many parameters are trained, if anything is."""
+    trained = "backward" in {one.phase for one in summary.phases}
+    if summary.parameters:
+        yield "Trained", f"{summary.parameters:,} parameters with a gradient"
+    elif trained:
+        yield "Trained", "parameters unknown: no shapes of gradients were recorded"
+
+
+def _measured(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the step without the profiler, and whether it can be of these steps."""
+    if summary.rank and summary.rank.step_time:
+        yield "Measured", _measured_step(summary.rank.step_time, summary.bound)
+    if summary.doubtful_step_ns:
+        text = bound_words.doubt(summary.doubtful_step_ns, summary.step_time)
+        yield "Doubtful", text
 
 
 def _measured_step(true: StepTime, bound: Bound) -> str:

@@ -48,6 +48,8 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "measured_step": to_builtins(rank.step_time)
         if rank and rank.step_time
         else None,
+        "trained_parameters": summary.parameters,
+        "doubtful_step_ns": summary.doubtful_step_ns,
         "facts": asdict(summary.facts)
         | {
             "path": as_unicode(summary.facts.path),

@@ -23,7 +23,7 @@ from traceq.report.base.content import TextTable
 from traceq.report.base.text import of_function, shapes, short_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from traceq.analysis.summary import Summary
     from traceq.analysis.time.phases import PhaseTime
@@ -43,10 +43,13 @@ def phases(summary: Summary) -> TextTable:
     unit, steps = _Unit.of(summary), summary.steady.count
     gpu, several = summary.facts.gpu, steps > 1
     warm = any(one.warmup_ns is not None for one in summary.phases)
+    estimated = any(one.estimated_ns is not None for one in summary.phases)
+    whole = summary.phases[-1].estimated_ns if summary.phases else None
     titles = [
         unit.title,
         "share",
-        *(["min", "max"] if several else []),
+        *(["std", "min", "max"] if several else []),
+        *(["estimated", "share"] if estimated else []),
         *(["GPU busy"] if gpu else []),
         *(["warm-up"] if warm else []),
     ]
@@ -59,7 +62,12 @@ def phases(summary: Summary) -> TextTable:
             one.phase if summary.steps.height or one.phase != STEP else "all",
             written(one.wall_ns),
             units.share(one.wall_ns, summary.step_time),
-            *([written(one.min_ns), written(one.max_ns)] if several else []),
+            *(
+                map(written, (one.std_ns or 0, one.min_ns, one.max_ns))
+                if several
+                else ()
+            ),
+            *(_without_profiler(one, whole, written) if estimated else ()),
             *([units.share(one.busy_ns, one.wall_ns)] if gpu else []),
             *([written(one.warmup_ns or 0)] if warm else []),
             *([_longest(summary, one.phase)] if gpu else []),
@@ -73,6 +81,15 @@ def phases(summary: Summary) -> TextTable:
         ),
         # One phase is the step.
         tuple(map(row, summary.phases)) if len(summary.phases) > _TWO else (),
+    )
+
+
+def _without_profiler(
+    one: PhaseTime, whole: float | None, written: Callable[[float], str]
+) -> tuple[str, str]:
+    """Return a phase without the profiler, and its share of the step."""
+    return written(one.estimated_ns or 0), units.share(
+        one.estimated_ns or 0, whole or 0
     )
 
 

@@ -1,0 +1,110 @@
+"""Casts of activations that autocast inserts, between its lists of ops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.linter import (
+    FLOAT32,
+    HALF,
+    Evidence,
+    View,
+    at_function,
+    dtype_name,
+    fill_false,
+    plain,
+    text,
+)
+
+from ._needless import cast_round_trips
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# These take 16-bit inputs under autocast; without it, other dtypes are an error.
+_NARROWING = (
+    r"^aten::(linear|matmul|mm|bmm|addmm|baddbmm|einsum|conv\w*"
+    r"|scaled_dot_product_attention)$"
+)
+# NRM001 reports casts for these.
+_NORM = r"^aten::(layer_norm|rms_norm|group_norm)$"
+_MOST_OPS = 4
+
+
+def activation_casts(view: View) -> pl.DataFrame:
+    """Return the casts of activations by autocast, with those that undo them.
+
+    They are between float32 and 16 bits, inside of ops, and neither casts of weights
+    nor for the loss, a norm, or one that CPY002 reports. ``for_op`` is the op of the
+    forward. A program is under autocast if matmuls or convolutions cast their inputs.
+    """
+    asked = plain(view.trace.ops, view.trace.ops["name"])
+    parents = view.trace.ops["parent"]
+    casts = view.copies.filter(
+        pl.col("part") == "autocast", _between(pl.col("src"), pl.col("dst"))
+    )
+    undone = pl.coalesce("origin", "request")
+    found = casts.with_columns(of=undone)
+    found = found.with_columns(for_op=asked[parents[found["of"]]])
+    if not found.select(
+        fill_false(pl.col("for_op").str.contains(_NARROWING)).any()
+    ).item():
+        return found.clear()
+    found = found.filter(~fill_false(pl.col("for_op").str.contains(_NORM)))
+    reported = cast_round_trips(view.trace, view.copies)
+    if reported.is_empty():
+        return found
+    return found.filter(~pl.col("of").is_in(reported["back"].implode()))
+
+
+def _between(one: pl.Expr, other: pl.Expr) -> pl.Expr:
+    """Return whether a cast is between float32 and 16 bits, either way."""
+    return ((one == FLOAT32) & other.is_in(HALF)) | (
+        one.is_in(HALF) & (other == FLOAT32)
+    )
+
+
+def half_of(casts: pl.DataFrame) -> str:
+    """Return the 16-bit dtype of most of the casts."""
+    types = pl.concat([casts["src"], casts["dst"]])
+    return str(types.filter(types.is_in(list(HALF))).mode().sort()[0])
+
+
+def op_lines(view: View, casts: pl.DataFrame) -> Iterator[Evidence]:
+    """Yield the ops that ask for most of the casts, each with its line."""
+    forward = casts.filter(pl.col("origin").is_null())
+    dtypes = forward.select("for_op", "file", "line", "src", "dst").unique(
+        ["for_op", "file", "line"], keep="first", maintain_order=True
+    )
+    groups = (
+        casts.group_by("for_op", "file", "line", text("function"), maintain_order=True)
+        .agg(
+            time=pl.col("dur").sum(),
+            calls=pl.col("origin").is_null().sum(),
+        )
+        .join(
+            dtypes,
+            on=["for_op", "file", "line"],
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
+        .sort("time", descending=True, maintain_order=True)
+    )
+    for row in groups.head(_MOST_OPS).iter_rows(named=True):
+        place = at_function(row["file"], row["line"], row["function"])
+        switch = (
+            f"{dtype_name(row['src'])} -> {dtype_name(row['dst'])} "
+            if row["src"]
+            else ""
+        )
+        yield Evidence(
+            "for",
+            f"{row['for_op']} {switch}".strip(),
+            value=row["time"] / view.steps,
+            unit="ns",
+            note=f"a step in {place}" if place else "a step",
+            count=row["calls"] / view.steps,
+        )
