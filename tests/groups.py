@@ -12,8 +12,13 @@ from pathlib import PurePosixPath
 from recordings import TRACES
 from xdist.scheduler import LoadScopeScheduling
 
-# Two clusters at once would be more processes than there are cores.
-_TOGETHER = {"test_fleet": "dask", "test_ranks_fleet": "dask"}
+# Two clusters at once would be more processes than there are cores; examples of rules
+# are drawn once for both.
+_TOGETHER = {
+    "test_fleet": "dask",
+    "test_ranks_fleet": "dask",
+    "test_fixes": "test_rules",
+}
 # A file that takes minutes and shares nothing among its rules.
 _BY_PARAMETER = {"test_rules_on_little"}
 
