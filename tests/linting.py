@@ -12,8 +12,7 @@ from traceq.formats.log import log_lines, read_log
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
-from traceq.linter.run import Views, run, run_rule
-from traceq.linter.select import selected
+from traceq.linter.run import Views, run_rule
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn, load_history
 from traceq.testing.examples import drawn, drawn_job
@@ -65,13 +64,6 @@ def drawn_findings(
     recording = Recording(
         "drawn", load_drawn(drawing, args), log_lines(log) if log else None
     )
-    # What bounds the step and what is saved take most of the time of a lint; where
-    # there is no finding, nobody asks for them.
-    rules = selected(bundled_rules(), codes or ("ALL",), ()).values()
-    if not any(rule.residual for rule in rules):
-        ran = run([rule() for rule in rules], Views(recording))
-        if not (ran.findings or ran.crashed):
-            return ()
     return outcome(recording, *codes).findings
 
 
