@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -89,6 +90,17 @@ def case_findings(
         return outcome(recording, *codes).findings
     found = linted(path, step_ns).findings
     return tuple(one for one in found if one.code.startswith(codes))
+
+
+def mentions(found: Finding, *facts: object) -> bool:
+    """Return whether a finding mentions all of these: numbers, shapes, ops, functions.
+
+    The words around them may change.
+    """
+    text = f" {found.message} "
+    return all(
+        re.search(rf"(?<![\w.]){re.escape(str(one))}(?![\w])", text) for one in facts
+    )
 
 
 def says(found: Finding, what: str, often: str = "") -> bool:
