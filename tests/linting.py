@@ -97,9 +97,9 @@ def mentions(found: Finding, *facts: object) -> bool:
 
     The words around them may change.
     """
-    text = f" {found.message} "
+    around = r"(?<![\w.,\[]){}(?!\w|[.,]\d)"
     return all(
-        re.search(rf"(?<![\w.]){re.escape(str(one))}(?![\w])", text) for one in facts
+        re.search(around.format(re.escape(str(one))), found.message) for one in facts
     )
 
 
