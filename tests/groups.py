@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from recordings import TRACES
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # Two clusters at once would be more processes than there are cores; examples of rules
 # are drawn once for both.

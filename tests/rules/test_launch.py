@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -51,7 +51,7 @@ ACCUMULATION = """
 def loop(found: Finding) -> tuple[str, int, int]:
     """Return what a loop is over, how many there are, and the launches in each."""
     (what,) = {"experts", "parameters", "iterations"} & set(found.message.split())
-    data = found.data
+    data: dict[str, Any] = dict(found.data)
     return what, round(data["iterations"]), round(data["launches"])
 
 
@@ -59,7 +59,7 @@ def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
     (found,) = case_findings("moe_loop.trace.json.gz", *WAITING, measured=True)
 
     assert loop(found) == ("experts", 32, 10 + 17)
-    assert round(found.data["backward_launches"]) == 17
+    assert found.data["backward_launches"] == pytest.approx(17, abs=0.5)
     assert "syncs" in found.message
     assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
     saved = saved_ns("moe_loop", "moe_batched")
