@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
 # What is spelled right: all that people read, code and tests included.
 TEXTS := *.md docs rules collect traceq benchmarks fixtures tests action.yml mkdocs.yml

@@ -85,16 +85,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give a worker all tests of a recording, else of a file."""
+    from groups import ByRecordingOrFile  # noqa: PLC0415 - there may be no xdist
+
+    return ByRecordingOrFile(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Mark what is not quick, and group tests for workers: by trace, else by file.
+    """Mark what is not quick.
 
     What takes longest comes first, so that no worker is left alone with it.
     """
     for item in items:
         mark(item)
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.get_closest_marker("collect") is None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from traceq.formats.log import log_lines, read_log
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
+from traceq.linter.run import Views, run_rule
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn, load_history
+from traceq.testing.examples import drawn, drawn_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +45,14 @@ def outcome(recording: Recording, *codes: str, **config: Any) -> Outcome:  # noq
     """Return what rules say of one recording; without codes, all rules."""
     wanted = Config(select=codes or ("ALL",), **config)
     return lint([recording], bundled_rules(), wanted).outcomes[0]
+
+
+@cache
+def example_findings(code: str, number: int) -> tuple[Finding, ...]:
+    """Return what a rule finds in one of its examples, once."""
+    rule = bundled_rules()[code]
+    example = rule.examples[number]
+    return tuple(run_rule(rule(), Views(drawn(example), job=drawn_job(example))))
 
 
 def drawn_findings(
@@ -79,6 +90,17 @@ def case_findings(
         return outcome(recording, *codes).findings
     found = linted(path, step_ns).findings
     return tuple(one for one in found if one.code.startswith(codes))
+
+
+def mentions(found: Finding, *facts: object) -> bool:
+    """Return whether a finding mentions all of these: numbers, shapes, ops, functions.
+
+    The words around them may change.
+    """
+    around = r"(?<![\w.,\[]){}(?!\w|[.,]\d)"
+    return all(
+        re.search(around.format(re.escape(str(one))), found.message) for one in facts
+    )
 
 
 def says(found: Finding, what: str, often: str = "") -> bool:

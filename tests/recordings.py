@@ -87,18 +87,12 @@ FEW = {"copies_fixed", "public/a100_vit_graph", "serving/sglang_decode"}
 def by_trace(
     files: Mapping[str, Path], usual: AbstractSet[str] = SAMPLE
 ) -> list[object]:
-    """Return a parameter for each file, slow but for the usual ones.
-
-    One worker gets all tests of a file.
-    """
+    """Return a parameter for each file, slow but for the usual ones."""
     return [
         pytest.param(
             path,
             id=name,
-            marks=[
-                pytest.mark.xdist_group(name),
-                *([] if name in usual else [pytest.mark.slow]),
-            ],
+            marks=[] if name in usual else [pytest.mark.slow],
         )
         for name, path in files.items()
     ]

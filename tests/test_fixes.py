@@ -6,11 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from linting import bundled_rules, linted
+from linting import bundled_rules, example_findings, linted
 
 from traceq.linter.rule import Bad
-from traceq.linter.run import Views, run_rule
-from traceq.testing.examples import drawn, drawn_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,8 +67,10 @@ def test_the_fixes_of_a_fixture_agree_with_their_examples(fixture_trace: Path) -
 
 @pytest.mark.parametrize("code", sorted(bundled_rules()))
 def test_the_fixes_of_a_drawing_agree_with_their_examples(code: str) -> None:
-    rule = bundled_rules()[code]()
-    shown = [one for one in rule.examples if isinstance(one, Bad)]
-    found = [run_rule(rule, Views(drawn(one), job=drawn_job(one))) for one in shown]
+    found = [
+        example_findings(code, number)
+        for number, example in enumerate(bundled_rules()[code].examples)
+        if isinstance(example, Bad)
+    ]
 
     assert [text for one in found for text in of_all(one)] == []

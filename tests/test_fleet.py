@@ -141,7 +141,6 @@ def test_there_are_no_more_processes_than_memory_is_free_for(
     assert local.workers_for([1 << 40] * 64) == 1
 
 
-@pytest.mark.xdist_group("dask")
 class TestDask:
     """A cluster that is there, and those that are not."""
 

@@ -64,7 +64,6 @@ def _kill_a_busy_worker(cluster: Any, killed: list[int]) -> None:  # noqa: ANN40
         time.sleep(0.005)
 
 
-@pytest.mark.xdist_group("dask")
 def test_processes_and_a_cluster_that_loses_a_worker_print_the_same_bytes(
     cluster: Any,  # noqa: ANN401 - Dask has no types
     monkeypatch: pytest.MonkeyPatch,

@@ -88,27 +88,30 @@ LITTLE: dict[str, Callable[[Events], Events]] = {
 }
 
 
-def each_loss(name: str, among: Iterable[str]) -> pytest.MarkDecorator:
-    """Return all losses for each of some things; of one thing, one is not slow."""
-    return pytest.mark.parametrize(
-        (name, "lost"),
-        [
-            pytest.param(
-                one,
-                lost,
-                marks=[pytest.mark.slow] if (turn - number) % len(LITTLE) else [],
-            )
-            for number, one in enumerate(among)
-            for turn, lost in enumerate(LITTLE)
-        ],
+# Of each thing one loss is not slow, another one for the next thing.
+_TURNS = [
+    pytest.param(False, id="one"),
+    pytest.param(True, id="all", marks=pytest.mark.slow),
+]
+
+
+def losses(number: int, *, every: bool) -> Iterable[str]:
+    """Return the other losses of a thing, or the one that is not slow."""
+    usual = [*LITTLE][number % len(LITTLE)]
+    return [lost for lost in LITTLE if lost != usual] if every else [usual]
+
+
+def left(document: dict[str, Any], lost: str) -> bytes:
+    """Return what is left of a trace."""
+    return orjson.dumps(
+        document | {"traceEvents": LITTLE[lost](document["traceEvents"])}
     )
 
 
-def crashed(document: dict[str, Any], lost: str, folder: Path, *codes: str) -> object:
+def crashed(content: bytes, folder: Path, *codes: str) -> object:
     """Return the rules that crash on what is left of a trace."""
-    events = LITTLE[lost](document["traceEvents"])
     path = folder / "little.json"
-    path.write_text(json.dumps(document | {"traceEvents": events}), encoding="utf-8")
+    path.write_bytes(content)
     try:
         trace = load(path, cache=False)
     except TraceqError:
@@ -117,29 +120,42 @@ def crashed(document: dict[str, Any], lost: str, folder: Path, *codes: str) -> o
 
 
 @pytest.mark.real
-@each_loss("code", bundled_rules())
+@pytest.mark.parametrize("every", _TURNS)
+@pytest.mark.parametrize("code", bundled_rules())
 def test_a_rule_runs_on_what_is_left_of_its_examples(
-    code: str, lost: str, tmp_path: Path
+    code: str,
+    every: bool,  # noqa: FBT001 - a case
+    tmp_path: Path,
 ) -> None:
     drawn = [
-        example
+        draw(example.drawing, example.args, DEVICE)
         for example in bundled_rules()[code].examples
         if isinstance(example, Bad) and example.drawing
     ]
+    number = [*bundled_rules()].index(code)
+    # Losses of what is not there leave the same.
+    contents = {
+        left(document, lost): lost
+        for document in drawn
+        for lost in losses(number, every=every)
+    }
 
-    for example in drawn:
-        document = draw(example.drawing, example.args, DEVICE)
-        assert not crashed(document, lost, tmp_path, code)
+    for content, lost in contents.items():
+        assert not crashed(content, tmp_path, code), lost
 
 
 @pytest.mark.real
-@each_loss("name", VARIED)
+@pytest.mark.parametrize("every", _TURNS)
+@pytest.mark.parametrize("name", VARIED)
 def test_all_rules_run_on_what_is_left_of_a_real_trace(
-    name: str, lost: str, tmp_path: Path
+    name: str,
+    every: bool,  # noqa: FBT001 - a case
+    tmp_path: Path,
 ) -> None:
     document = orjson.loads(gzip.decompress(FIXTURE_TRACES[name].read_bytes()))
 
-    assert not crashed(document, lost, tmp_path)
+    for lost in losses(VARIED.index(name), every=every):
+        assert not crashed(left(document, lost), tmp_path), lost
 
 
 def test_a_bound_step_without_kernels_has_no_median_of_them(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from linting import bundled_rules, case_findings, drawn_findings, says
+from linting import bundled_rules, case_findings, drawn_findings, mentions, says
 from recordings import saved_ns
 
 from traceq.linter import View, inputs
@@ -91,10 +91,8 @@ def test_weights_that_are_cast_for_each_micro_batch_are_counted_once() -> None:
         args={"aten::linear": linear, "aten::copy_": cast},
     )
 
-    assert finding.message == (
-        "autocast casts 1 weight from float32 to bfloat16, each twice a step"
-    )
-    assert finding.advice.startswith("put one autocast around all forward passes")
+    assert mentions(finding, 1, "float32", "bfloat16", "twice")
+    assert "one autocast" in finding.advice
 
 
 def _of_node(sequence: int, thread: int, dims: list[int], kind: str) -> dict[str, Any]:
@@ -135,9 +133,7 @@ def test_a_weight_that_is_a_view_when_it_is_cast_is_a_weight() -> None:
 
     (finding,) = drawn_findings(drawing, "CPY006", args=_einsum([64, 4, 16]))
 
-    assert finding.message == (
-        "autocast casts 1 weight from float32 to bfloat16, each once a step"
-    )
+    assert mentions(finding, 1, "float32", "bfloat16", "once")
     # The casts of both passes go, on the GPU and on the host.
     assert finding.kernel_ns == 1000 * 2 * len("[copy_kernel<1]")
     assert finding.host_ns == 1000 * (
@@ -185,7 +181,7 @@ def test_one_autocast_around_micro_batches_saves_casts_of_the_forward_only() -> 
 
     (finding,) = drawn_findings(drawing, "CPY006", args=args)
 
-    assert finding.advice.startswith("put one autocast around all forward passes")
+    assert "one autocast" in finding.advice
     assert finding.kernel_ns == 1000 * len("[copy_kernel<1]")
     assert finding.host_ns == 1000 * len("[aten::_to_copy      ]")
 
@@ -205,8 +201,9 @@ def test_autocast_does_not_cache_a_weight_that_is_a_view_when_it_is_cast() -> No
 
     (finding,) = drawn_findings("\n".join(again), "CPY006", args=_einsum([64, 4, 16]))
 
-    assert "each twice a step" in finding.message
-    assert finding.advice.startswith("keep the weights in bfloat16")
+    assert mentions(finding, "twice")
+    assert "one autocast" not in finding.advice
+    assert "bfloat16" in finding.advice
     assert [fix.kernel_share for fix in finding.fixes] == [1.0]
 
 
@@ -289,7 +286,7 @@ def test_a_wait_for_the_copy_alone_is_not_reported_as_a_wait_too() -> None:
     drawing, args = _read(kernel=2, copy=98, size=65_536)
 
     (found,) = drawn_findings(drawing, "CPY003", args=args)
-    assert "copied from the GPU to pageable memory" in found.message
+    assert found.data["direction"] == "to the host"
     assert found.host_ns > 0
     assert not drawn_findings(drawing, "SYN001", args=args)
 
@@ -400,9 +397,7 @@ def test_a_loop_over_slices_pays_for_its_backward_too() -> None:
     drawing, args = slice_loop([0, 1, 2, 3, 4])
     (finding,) = drawn_findings(drawing, "CPY004", args=args)
 
-    assert (
-        finding.message == "a [8,16,64] tensor is filled in 5 slices along dimension 1"
-    )
+    assert mentions(finding, "[8,16,64]", 5, "dimension 1")
     assert finding.count == 5
     # Five kernels of 10 µs and one of 21; what remains is unknown without the GPU.
     assert finding.gpu_ns == 5 * 10_000 + 21_000
@@ -414,7 +409,7 @@ def test_slices_in_host_memory_are_said_to_be_on_the_cpu() -> None:
     gpu = "\n        gpu 7   [gemm]"
     (finding,) = drawn_findings(on_cpu + gpu, "CPY004", args=args)
 
-    assert finding.message.endswith("filled in 5 slices along dimension 1 on the CPU")
+    assert mentions(finding, 5, "dimension 1", "CPU")
     assert not {"forward", "backward"} & {one.label for one in finding.evidence}
 
 
@@ -467,9 +462,7 @@ def test_rows_of_different_length_are_slices_of_one_tensor() -> None:
 
     (finding,) = drawn_findings(drawing, "CPY004", args=args)
 
-    assert (
-        finding.message == "a [8,16,64] tensor is filled in 5 slices along dimension 0"
-    )
+    assert mentions(finding, "[8,16,64]", 5, "dimension 0")
     assert "pad_sequence" in finding.advice
     # The host cuts and writes for 66 µs in each iteration; joining takes one of them.
     assert finding.host_ns == pytest.approx(4 * 70_000, rel=0.1)
@@ -517,10 +510,7 @@ def test_tensors_that_are_filled_to_different_lengths_are_many() -> None:
 
     (finding,) = drawn_findings(drawing, "CPY004", args=args)
 
-    assert finding.message == (
-        "4 tensors [16,64] a step are filled one by one, to different lengths along"
-        " dimension 0"
-    )
+    assert mentions(finding, 4, "[16,64]", "dimension 0")
 
 
 def test_one_position_in_many_tensors_is_not_a_loop_over_slices() -> None:
@@ -577,10 +567,7 @@ def test_a_gradient_that_is_materialised_slice_by_slice_is_found(
 ) -> None:
     (finding,) = _gradients([0, 1, 2, 3], *around)
 
-    assert finding.message == (
-        "the gradient of a [4,64,128] tensor is materialised in full for each of 4"
-        " slices along dimension 0"
-    )
+    assert mentions(finding, "[4,64,128]", 4, "dimension 0")
     assert "unbind(0)" in finding.advice
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 from captures import read_captures
 from estimates import FOLDER
-from linting import case_findings, drawn_findings, outcome, rule_module
+from linting import case_findings, drawn_findings, mentions, outcome, rule_module
 from msgspec import structs
 from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 
@@ -19,6 +20,9 @@ from traceq.linter import View, inputs
 from traceq.model.finding import Severity
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.linter import Finding
 
 drawn_steps = rule_module("launch._host_bound_examples").drawn
 host_bound_advice = rule_module("launch._host_bound_advice")
@@ -44,13 +48,19 @@ ACCUMULATION = """
 """
 
 
+def loop(found: Finding) -> tuple[str, int, int]:
+    """Return what a loop is over, how many there are, and the launches in each."""
+    (what,) = {"experts", "parameters", "iterations"} & set(found.message.split())
+    data: dict[str, Any] = dict(found.data)
+    return what, round(data["iterations"]), round(data["launches"])
+
+
 def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
     (found,) = case_findings("moe_loop.trace.json.gz", *WAITING, measured=True)
 
-    assert found.message == (
-        "a loop over 32 experts launches 10 tiny kernels in each and 17 in its"
-        " backward, and syncs with the GPU"
-    )
+    assert loop(found) == ("experts", 32, 10 + 17)
+    assert found.data["backward_launches"] == pytest.approx(17, abs=0.5)
+    assert "syncs" in found.message
     assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
     saved = saved_ns("moe_loop", "moe_batched")
     assert 0.8 * saved < found.saves_ns <= saved
@@ -84,9 +94,7 @@ def test_the_loop_of_an_optimizer_costs_what_the_fused_one_is_faster() -> None:
     found = case_findings("optimizer_loop_sync.trace.json.gz", "LCH003", measured=True)
 
     (one,) = found
-    assert one.message == (
-        "AdamW updates 52 parameters one by one, with 8 kernels for each"
-    )
+    assert mentions(one, "AdamW", 52, 8)
     assert "fused=True" in one.advice
     saved = saved_ns("optimizer_loop_sync", "optimizer_fused")
     assert 0.8 * saved < one.saves_ns <= saved
@@ -121,8 +129,8 @@ def test_a_closure_is_no_part_of_the_optimizers_loop() -> None:
     (whole,) = drawn_findings(STEP_OF_ADAMW, "LCH003")
     (without,) = drawn_findings(STEP_OF_ADAMW, "LCH003", args=counted)
 
-    assert "with 2 kernels for each" in whole.message
-    assert "with 1 kernel for each" in without.message
+    assert mentions(whole, 2)
+    assert mentions(without, 1)
     assert without.host_ns < 0.6 * whole.host_ns
 
 
@@ -142,7 +150,7 @@ def test_a_fused_optimizer_has_no_finding_of_its_own_in_a_launch_bound_step() ->
     (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH", measured=True)
 
     assert found.code == "LCH002"
-    assert found.message == ("the GPU waits for the host to launch 153 kernels a step")
+    assert mentions(found, 153)
 
 
 def test_it_is_only_likely_where_the_bound_is() -> None:
@@ -151,9 +159,9 @@ def test_it_is_only_likely_where_the_bound_is() -> None:
     replayed = Recording("replayed", loaded(CAPTURES.trace("graph_replay")))
     (unsure,) = outcome(replayed, "LCH002").findings
 
-    assert found.message.startswith("the GPU waits")
+    assert not mentions(found, "likely")
     assert found.severity is Severity.warning
-    assert unsure.message.startswith("the GPU likely waits")
+    assert mentions(unsure, "likely")
     assert unsure.severity is Severity.info
 
 
@@ -202,7 +210,7 @@ def test_what_is_around_replayed_graphs_is_no_saving_of_another_graph() -> None:
     trace = loaded(FOLDER / "mobilenet.compiled.json.gz")
     (found,) = outcome(Recording("compiled", trace), "LCH002").findings
 
-    assert found.message.startswith("the GPU waits for the host around CUDA graphs")
+    assert mentions(found, "CUDA graphs")
     assert found.saves_ns < 0.1 * bound_of(trace, None).step_ns
     assert not found.example
 
@@ -520,10 +528,8 @@ def test_nothing_is_promised_for_the_passes_of_a_gan() -> None:
 def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
     (found,) = case_findings("public/v100_resnet50_workers4.json.gz", "LCH003")
 
-    assert "161 parameters" in found.message
-    assert found.advice == (
-        "upgrade torch: SGD updates many parameters at once from 2.0 on"
-    )
+    assert mentions(found, 161)
+    assert "upgrade torch" in found.advice
     assert not found.example
 
 
@@ -622,10 +628,7 @@ def test_nothing_is_said_of_an_optimizer_that_is_fused(twin: str) -> None:
 def test_foreach_operators_of_adam_are_reported(name: str) -> None:
     (found,) = drawn_findings(an_optimizer(name, *FOREACH), "LCH003", "LCH004")
 
-    assert found.message == (
-        f"{name} updates its parameters with 4 foreach operators, not with the fused"
-        " one"
-    )
+    assert mentions(found, name, 4)
     assert f"torch.optim.{name}(" in found.example
 
 
@@ -708,7 +711,7 @@ def test_experts_are_recognised_whether_results_are_added_in_place_or_not(
 ) -> None:
     (found,) = drawn_findings(a_loop(*[f"where linear {add}"] * 8), "LCH001")
 
-    assert found.message.startswith("a loop over 8 experts launches 3 tiny kernels")
+    assert loop(found) == ("experts", 8, 3)
 
 
 def test_most_ops_of_an_iteration_may_be_called_twice_in_it() -> None:
@@ -716,7 +719,7 @@ def test_most_ops_of_an_iteration_may_be_called_twice_in_it() -> None:
 
     (found,) = drawn_findings(a_loop(*[expert] * 16), "LCH001")
 
-    assert found.message == "a loop over 16 experts launches 8 tiny kernels in each"
+    assert loop(found) == ("experts", 16, 8)
 
 
 def test_ops_around_a_loop_do_not_count_as_iterations_of_it() -> None:
@@ -724,7 +727,7 @@ def test_ops_around_a_loop_do_not_count_as_iterations_of_it() -> None:
 
     (found,) = drawn_findings(a_loop("index mul", *[expert] * 8, "mul to"), "LCH001")
 
-    assert found.message == "a loop over 8 experts launches 8 tiny kernels in each"
+    assert loop(found) == ("experts", 8, 8)
 
 
 def test_what_is_picked_after_the_weights_ran_makes_no_experts() -> None:
@@ -732,7 +735,7 @@ def test_what_is_picked_after_the_weights_ran_makes_no_experts() -> None:
 
     (found,) = drawn_findings(a_loop(*[environment] * 16), "LCH001")
 
-    assert found.message.startswith("a loop of 16 iterations")
+    assert loop(found)[:2] == ("iterations", 16)
 
 
 def test_an_expert_without_tokens_is_an_expert() -> None:
@@ -741,13 +744,13 @@ def test_an_expert_without_tokens_is_an_expert() -> None:
 
     (found,) = drawn_findings(a_loop(*experts), "LCH001")
 
-    assert found.message.startswith("a loop over 8 experts")
+    assert loop(found)[:2] == ("experts", 8)
 
 
 def test_a_loop_in_a_loop_is_counted_by_the_outer_one() -> None:
     (found,) = drawn_findings(a_loop(*["add relu mul mul mul"] * 8), "LCH001")
 
-    assert found.message == "a loop of 8 iterations launches 5 tiny kernels in each"
+    assert loop(found) == ("iterations", 8, 5)
 
 
 def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over() -> (
@@ -760,7 +763,7 @@ def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over()
 
     (found,) = drawn_findings("\n".join(rows), "LCH001")
 
-    assert found.message == "a loop of 8 iterations launches 2 tiny kernels in each"
+    assert loop(found) == ("iterations", 8, 2)
     assert found.place.function == "forward"
 
 
@@ -798,7 +801,7 @@ def test_the_same_op_before_and_after_a_loop_is_no_iteration_of_it() -> None:
 
     (found,) = drawn_findings(a_loop(*before, *["mul add mm"] * 64, *after), "LCH001")
 
-    assert found.message == "a loop of 64 iterations launches 3 tiny kernels in each"
+    assert loop(found) == ("iterations", 64, 3)
     assert found.data["ops"] == ["aten::mul", "aten::add", "aten::mm"]
 
 
@@ -819,7 +822,7 @@ def test_the_last_two_iterations_may_both_be_left_early() -> None:
 
     (found,) = drawn_findings(a_loop(*experts, "to add relu mm tanh"), "LCH001")
 
-    assert found.message.startswith("a loop over 16 experts")
+    assert loop(found)[:2] == ("experts", 16)
 
 
 def test_a_loop_that_begins_again_has_only_its_own_iterations() -> None:
@@ -829,7 +832,7 @@ def test_a_loop_that_begins_again_has_only_its_own_iterations() -> None:
 
     (found,) = drawn_findings(a_loop(*task * 8, width=40), "LCH001")
 
-    assert found.message == "a loop of 96 iterations launches 2 tiny kernels in each"
+    assert loop(found) == ("iterations", 96, 2)
     assert found.data["ops"] == ["aten::mul", "aten::sub"]
 
 
@@ -840,7 +843,7 @@ def test_iterations_that_take_another_branch_are_of_the_loop() -> None:
 
     (found,) = drawn_findings(a_loop(*taken), "LCH001")
 
-    assert found.message == "a loop of 11 iterations launches 8 tiny kernels in each"
+    assert loop(found) == ("iterations", 11, 8)
 
 
 def test_modules_that_take_turns_are_one_iteration() -> None:
@@ -857,7 +860,7 @@ def test_modules_that_take_turns_are_one_iteration() -> None:
     twice = "\n".join(rows).replace("Conv_1", "Conv_0")
     (found,) = drawn_findings(twice, "LCH001")
 
-    assert found.message == "a loop of 10 iterations launches 2 tiny kernels in each"
+    assert loop(found) == ("iterations", 10, 2)
 
 
 @pytest.mark.parametrize(("iterations", "unrolled"), [(8, False), (40, True)])
@@ -927,9 +930,8 @@ def test_without_stacks_experts_are_counted_in_each_layer() -> None:
         "LCH001",
     )
 
-    assert found.message == (
-        "a loop over 8 experts launches 3 tiny kernels in each, and syncs with the GPU"
-    )
+    assert loop(found) == ("experts", 8, 3)
+    assert "syncs" in found.message
     assert found.count == 2 * 8 * len(expert)
 
 
@@ -942,7 +944,7 @@ def test_a_loop_over_parameters_has_ops_that_take_all_of_them() -> None:
 
     (found,) = drawn_findings("\n".join(rows), "LCH001")
 
-    assert found.message == ("a loop over 8 parameters launches 2 tiny kernels in each")
+    assert loop(found) == ("parameters", 8, 2)
     assert found.advice.endswith("lists to torch._foreach_mul_, torch._foreach_add_")
 
 
@@ -976,7 +978,7 @@ def _iterations(last: str) -> str:
 def test_a_loop_that_reads_values_may_need_them(last: str, *, asked: bool) -> None:
     (found,) = drawn_findings(_iterations(last), "LCH001")
 
-    assert found.message.endswith(", and syncs with the GPU")
+    assert "syncs" in found.message
     assert ("read on the host" in found.advice) is asked
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from captures import read_captures
-from linting import linted
+from linting import linted, mentions
 from recordings import ROOT
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def test_a_finding_saves_what_its_repair_did(name: str, code: str) -> None:
 def test_the_experts_of_a_model_are_counted_as_its_author_does() -> None:
     (one,) = found("mixtral_experts", "LCH001")
 
-    assert one.message.startswith("a loop over 16 experts launches 20 tiny kernels")
+    assert mentions(one, "16 experts", 20)
     assert "38 in its backward" in one.message
 
 
 def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None:
     written, read = found("slices_copied", "CPY004")
 
-    assert written.message.startswith("a [128,64,256] tensor is filled in 128 slices")
+    assert mentions(written, "[128,64,256]", 128)
     assert read.message.startswith("the gradient of a [")
     together = written.saves_ns + read.saves_ns
     assert together == pytest.approx(saved_ns("slices_copied"), rel=0.25)
@@ -73,7 +73,7 @@ def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None
 def test_a_loop_over_the_parameters_is_one_finding(name: str, parameters: int) -> None:
     (one,) = found(name, "LCH001")
 
-    assert one.message.startswith(f"a loop over {parameters} parameters launches")
+    assert mentions(one, f"{parameters} parameters")
     assert "torch._foreach_" in one.advice
 
 
