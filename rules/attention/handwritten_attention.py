@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base import assumptions, ownership
+from traceq.analysis.base import assumptions, callers, ownership
 from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
@@ -192,7 +192,7 @@ class HandwrittenAttention(Rule):
         for row in found.iter_rows(named=True):
             row["making"] = making(view, row)
             row["share"] = share(row, gpu)
-            row["by_torch"] = _MODULE in (row["module"] or "").rpartition("/")[2]
+            row["by_torch"] = _by_torch(view, row)
             rows.append(row)
         for same in ownership.together(rows, "by_torch"):
             yield self._finding(view, same)
@@ -235,3 +235,15 @@ class HandwrittenAttention(Rule):
             example="" if example is None else self.example(example),
             ops=[op for row in rows for op in row["ops"]],
         )
+
+
+def _by_torch(view: View, row: Row) -> bool:
+    """Return whether torch's module computes it, not one of the same name.
+
+    Where stacks were not recorded, the name alone is known.
+    """
+    if _MODULE not in (row["module"] or "").rpartition("/")[2]:
+        return False
+    moment = view.trace.ops.slice(row["first"], 1)
+    file = callers.innermost_calls(view.trace.frames, moment)["inner_file"].item()
+    return file is None or "torch/nn/" in file

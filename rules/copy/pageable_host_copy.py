@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import callers
 from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Bad,
@@ -163,6 +164,8 @@ class PageableHostCopy(Rule):
         large = view.copies.filter(
             pl.col("part") == "pageable", pl.col("bytes") >= self.min_kib * 1024
         )
+        # A checkpoint is written seldom, and SYN001 reports its waits.
+        large = large.filter(~_saved_to_file(view, large))
         if not large.height:
             return
         kernels = view.kernels[["ts", "dur"]].filter(
@@ -222,3 +225,10 @@ class PageableHostCopy(Rule):
             example=self.example(_EXAMPLES.index(row["direction"])),
             ops=row["op"],
         )
+
+
+def _saved_to_file(view: View, copies: pl.DataFrame) -> pl.Series:
+    """Return which copies torch.save makes, as far as stacks tell."""
+    calls = view.trace.ops[["thread", "ts"]][copies["op"]]
+    file = callers.innermost_calls(view.trace.frames, calls)["inner_file"]
+    return fill_false(file.str.contains(r"(^|/)torch/storage\.py$"))

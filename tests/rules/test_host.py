@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,6 +17,8 @@ from traceq.check.fixture import read_fixture
 from traceq.inputs.load_trace import load
 from traceq.linter import View, inputs
 from traceq.model.recording import Recording
+from traceq.model.run import Rank, StepTime
+from traceq.testing import load_drawn
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
@@ -468,6 +471,25 @@ def test_what_half_of_the_steps_do_or_is_short_is_no_pause(
     pauses: tuple[int, ...],
 ) -> None:
     assert not drawn_findings(paused(*pauses), "HST004")
+
+
+@pytest.mark.parametrize(
+    ("mean", "most", "saves"),
+    [(1.0, 1.2, None), (1.0, 21.0, None), (1.5, 11.0, 0.5), (9.0, 21.0, 20 / 3)],
+)
+def test_a_pause_saves_what_steps_without_the_profiler_have_of_it(
+    mean: float, most: float, saves: float | None
+) -> None:
+    ns = [round(ms * 1e6) for ms in (mean, 1.0, 0.9, most)]
+    rank = Rank("rank-0", 0, "done", None, None, StepTime(*ns, steps=20), ())
+    trace = replace(load_drawn(paused(10, 20_000, 10)), rank=rank)
+    recording = Recording("drawn", trace=trace, step_ns=ns[0])
+
+    found = outcome(recording, "HST004").findings
+
+    assert [round(one.saves_ns / 1e6, 1) for one in found] == (
+        [] if saves is None else [pytest.approx(saves, abs=0.1)]
+    )
 
 
 def test_stacks_are_asked_for_only_where_there_are_none() -> None:
