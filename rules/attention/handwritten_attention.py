@@ -27,6 +27,7 @@ from traceq.linter import (
     kernel_lines,
     listed,
     module_line,
+    named_like,
     often,
     shape,
 )
@@ -240,10 +241,14 @@ class HandwrittenAttention(Rule):
 def _by_torch(view: View, row: Row) -> bool:
     """Return whether torch's module computes it, not one of the same name.
 
-    Where stacks were not recorded, the name alone is known.
+    Where no function inside of the module was recorded, the name alone is known.
     """
     if _MODULE not in (row["module"] or "").rpartition("/")[2]:
         return False
-    moment = view.trace.ops.slice(row["first"], 1)
-    file = callers.innermost_calls(view.trace.frames, moment)["inner_file"].item()
-    return file is None or "torch/nn/" in file
+    frames, moment = view.trace.frames, view.trace.ops.slice(row["first"], 1)
+    inner = callers.innermost_calls(frames, moment).row(0, named=True)
+    module = frames.filter(named_like(frames, rf"^nn\.Module: {_MODULE}"))
+    begins = callers.innermost(module, moment)["ts"].item()
+    if inner["inner_file"] is None or begins is None:
+        return True
+    return "torch/nn/" in inner["inner_file"] or inner["inner_start"] < begins

@@ -48,6 +48,11 @@ _ADVICE = {
     " buffer.copy_(tensor, non_blocking=True); sync only before reading it",
 }
 # In the order of the page.
+_SAVE = (
+    "torch.save copies them: save less often; or copy the state into pinned memory and"
+    " write it in another thread or process, as torch.distributed.checkpoint.async_save"
+    " does"
+)
 _EXAMPLES = (TO_GPU, TO_HOST)
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
@@ -164,8 +169,6 @@ class PageableHostCopy(Rule):
         large = view.copies.filter(
             pl.col("part") == "pageable", pl.col("bytes") >= self.min_kib * 1024
         )
-        # A checkpoint is written seldom, and SYN001 reports its waits.
-        large = large.filter(~_saved_to_file(view, large))
         if not large.height:
             return
         kernels = view.kernels[["ts", "dur"]].filter(
@@ -181,9 +184,10 @@ class PageableHostCopy(Rule):
                 direction=direction(),
                 alone=pl.col("dur") - hidden,
                 waits=fill_false(pl.col("op").is_in(waits["op"].implode())),
+                saved=_saved_to_file(view, large),
             )
             .sort("bytes", "ts", descending=[True, False])
-            .group_by(*same_place(), "direction", maintain_order=True)
+            .group_by(*same_place(), "direction", "saved", maintain_order=True)
             .agg(
                 "id",
                 pl.col("op").drop_nulls(),
@@ -221,8 +225,10 @@ class PageableHostCopy(Rule):
                 *rates(row, rate, saved / view.steps),
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
-            advice=_ADVICE[row["direction"]],
-            example=self.example(_EXAMPLES.index(row["direction"])),
+            advice=_SAVE if row["saved"] else _ADVICE[row["direction"]],
+            example=""
+            if row["saved"]
+            else self.example(_EXAMPLES.index(row["direction"])),
             ops=row["op"],
         )
 

@@ -297,6 +297,26 @@ def test_what_a_function_does_without_a_call_is_not_known(
     assert bool(found.example) == bool(inside)
 
 
+@pytest.mark.parametrize(
+    ("inside", "found"),
+    [("[aten::add]", 0), ("", 1)],
+)
+def test_a_library_around_its_own_operators_is_not_python_of_the_program(
+    inside: str, found: int
+) -> None:
+    space = " " * 400
+    drawing = f"""
+        host   [ProfilerStep#1 {space}]
+        host    [train.py(30): fit {space[:390]}]
+        host     [torch/nn.py(5): f    ] [gpytorch/mlls.py(4): forward {space[:340]}]
+        host      [aten::mm           ]     {inside}
+        host       [cudaLaunchKernel>1]
+        gpu 7                    [gemm<1]
+    """
+
+    assert len(drawn_findings(drawing, "HST003")) == found
+
+
 def test_python_that_calls_operators_is_needed() -> None:
     drawing = """
         host   [ProfilerStep#1                                                ]
