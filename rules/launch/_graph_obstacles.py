@@ -159,12 +159,11 @@ def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     shape = trace.inputs["dims_text"].rank("dense")[ops["inputs"]]
     last = ops["step"] == steady.windows["step"].max()
     first = alike(ops["name"], shape).first
-    # What only the last step runs, as one that encodes an image, has no other size.
-    before = ops.filter(~last).select("name", "module").unique()
-    again = ops.with_row_index("row").join(
-        before, on=["name", "module"], how="semi", nulls_equal=True
-    )["row"]
-    new = first.filter(last[first] & first.is_in(again.implode()))
+    # A module that only the last step runs, as an encoder of images, has no other size.
+    again = ops["module"].is_null() | ops["module"].is_in(
+        ops["module"].filter(~last).unique().implode()
+    )
+    new = first.filter(last[first] & again[first])
     if len(new) <= _OTHER_SHAPES * int(last.sum()):
         return None
     return _most("shapes", trace.ops[[*_PLACE]][ops["id"][new]], text("name"), 1)

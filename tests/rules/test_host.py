@@ -494,11 +494,11 @@ def test_what_half_of_the_steps_do_or_is_short_is_no_pause(
 
 
 @pytest.mark.parametrize(
-    ("mean", "most", "saves"),
-    [(1.0, 1.2, None), (1.0, 21.0, None), (1.5, 11.0, 0.5), (9.0, 21.0, 20 / 3)],
+    ("mean", "most", "shares"),
+    [(1.0, 1.2, []), (1.0, 21.0, []), (1.5, 12.0, [0.075]), (9.0, 21.0, [1.0])],
 )
-def test_a_pause_saves_what_steps_without_the_profiler_have_of_it(
-    mean: float, most: float, saves: float | None
+def test_a_pause_counts_as_far_as_steps_without_the_profiler_have_it(
+    mean: float, most: float, shares: list[float]
 ) -> None:
     ns = [round(ms * 1e6) for ms in (mean, 1.0, 0.9, most)]
     rank = Rank("rank-0", 0, "done", None, None, StepTime(*ns, steps=20), ())
@@ -507,9 +507,7 @@ def test_a_pause_saves_what_steps_without_the_profiler_have_of_it(
 
     found = outcome(recording, "HST004").findings
 
-    assert [round(one.saves_ns / 1e6, 1) for one in found] == (
-        [] if saves is None else [pytest.approx(saves, abs=0.1)]
-    )
+    assert [one.fixes[0].host_share for one in found] == pytest.approx(shares, rel=0.01)
 
 
 def test_stacks_are_asked_for_only_where_there_are_none() -> None:
