@@ -500,10 +500,11 @@ def test_what_half_of_the_steps_do_or_is_short_is_no_pause(
 def test_a_pause_counts_as_far_as_steps_without_the_profiler_have_it(
     mean: float, most: float, shares: list[float]
 ) -> None:
-    ns = [round(ms * 1e6) for ms in (mean, 1.0, 0.9, most)]
-    rank = Rank("rank-0", 0, "done", None, None, StepTime(*ns, steps=20), ())
+    mean_ns, most_ns = round(mean * 1e6), round(most * 1e6)
+    timed = StepTime(mean_ns, 1_000_000, 900_000, most_ns, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
     trace = replace(load_drawn(paused(10, 20_000, 10)), rank=rank)
-    recording = Recording("drawn", trace=trace, step_ns=ns[0])
+    recording = Recording("drawn", trace=trace, step_ns=mean_ns)
 
     found = outcome(recording, "HST004").findings
 
