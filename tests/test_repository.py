@@ -53,6 +53,14 @@ def repository(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
+def test_a_file_without_the_function_is_another_programs(tmp_path: Path) -> None:
+    found = read_repository(repository(tmp_path, {"lib/model.py": "def load(): ..."}))
+
+    assert found.find("model.py", "load", 9) == "lib/model.py"
+    assert found.find("model.py", "forward", 9) is None
+    assert found.find("model.py", "<module>", 9) == "lib/model.py"
+
+
 def in_src(folder: Path) -> Path:
     return repository(
         folder,

@@ -112,6 +112,14 @@ def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     return located_advice(view, rewritten(last), advice), example
 
 
+def _is_bias(row: Row, dims: list[int]) -> bool:
+    """Return whether scores are added to: as they are, or viewed with more dims."""
+    scores = row["scores"]
+    return scores[-2:] == dims[-2:] or (
+        len(dims) > len(scores) and prod(dims) == prod(scores)
+    )
+
+
 def _call(row: Row) -> tuple[str, int | None]:
     """Return which call replaces it, and which example of the page shows it, if any."""
     steps = row["steps"] or ()
@@ -123,7 +131,7 @@ def _call(row: Row) -> tuple[str, int | None]:
         call = f"call {_SDPA.format(f', is_causal=True{dropout}')}"
         call = f"where nothing is padded, {call}; see ATT001" if padded else call
         return call, _WITH_CAUSAL
-    if any(row["scores"][-2:] == dims[-2:] for dims in _operands(row, _ADDING)):
+    if any(_is_bias(row, dims) for dims in _operands(row, _ADDING)):
         return f"call {_SDPA.format(', attn_mask=bias')}", _WITH_BIAS
     if _causal(row):
         call = _SDPA.format(f", is_causal=True{dropout}")

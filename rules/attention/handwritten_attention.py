@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base import assumptions, ownership
+from traceq.analysis.base import assumptions, callers, ownership
 from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
@@ -27,6 +27,7 @@ from traceq.linter import (
     kernel_lines,
     listed,
     module_line,
+    named_like,
     often,
     shape,
 )
@@ -193,7 +194,7 @@ class HandwrittenAttention(Rule):
         for row in found.iter_rows(named=True):
             row["making"] = making(view, row)
             row["share"] = share(row, gpu)
-            row["by_torch"] = _MODULE in (row["module"] or "").rpartition("/")[2]
+            row["by_torch"] = _by_torch(view, row)
             rows.append(row)
         for same in ownership.together(rows, "by_torch"):
             yield self._finding(view, same)
@@ -236,3 +237,19 @@ class HandwrittenAttention(Rule):
             example="" if example is None else self.example(example),
             ops=[op for row in rows for op in row["ops"]],
         )
+
+
+def _by_torch(view: View, row: Row) -> bool:
+    """Return whether torch's module computes it, not one of the same name.
+
+    Where no function inside of the module was recorded, the name alone is known.
+    """
+    if _MODULE not in (row["module"] or "").rpartition("/")[2]:
+        return False
+    frames, moment = view.trace.frames, view.trace.ops.slice(row["first"], 1)
+    inner = callers.innermost_calls(frames, moment).row(0, named=True)
+    module = frames.filter(named_like(frames, rf"^nn\.Module: {_MODULE}"))
+    begins = callers.innermost(module, moment)["ts"].item()
+    if inner["inner_file"] is None or begins is None:
+        return True
+    return "torch/nn/" in inner["inner_file"] or inner["inner_start"] < begins

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import callers
 from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Bad,
@@ -47,6 +48,11 @@ _ADVICE = {
     " buffer.copy_(tensor, non_blocking=True); sync only before reading it",
 }
 # In the order of the page.
+_SAVE = (
+    "torch.save copies them: save less often; or copy the state into pinned memory and"
+    " write it in another thread or process, as torch.distributed.checkpoint.async_save"
+    " does"
+)
 _EXAMPLES = (TO_GPU, TO_HOST)
 _BATCH = inputs([[512, 1024], [512, 1024], []], ["float", "float", "Scalar"])
 _BYTES = {"bytes": 2097152}
@@ -178,9 +184,10 @@ class PageableHostCopy(Rule):
                 direction=direction(),
                 alone=pl.col("dur") - hidden,
                 waits=fill_false(pl.col("op").is_in(waits["op"].implode())),
+                saved=_saved_to_file(view, large),
             )
             .sort("bytes", "ts", descending=[True, False])
-            .group_by(*same_place(), "direction", maintain_order=True)
+            .group_by(*same_place(), "direction", "saved", maintain_order=True)
             .agg(
                 "id",
                 pl.col("op").drop_nulls(),
@@ -218,7 +225,16 @@ class PageableHostCopy(Rule):
                 *rates(row, rate, saved / view.steps),
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
-            advice=_ADVICE[row["direction"]],
-            example=self.example(_EXAMPLES.index(row["direction"])),
+            advice=_SAVE if row["saved"] else _ADVICE[row["direction"]],
+            example=""
+            if row["saved"]
+            else self.example(_EXAMPLES.index(row["direction"])),
             ops=row["op"],
         )
+
+
+def _saved_to_file(view: View, copies: pl.DataFrame) -> pl.Series:
+    """Return which copies torch.save makes, as far as stacks tell."""
+    calls = view.trace.ops[["thread", "ts"]][copies["op"]]
+    file = callers.innermost_calls(view.trace.frames, calls)["inner_file"]
+    return fill_false(file.str.contains(r"(^|/)torch/storage\.py$"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -186,6 +187,27 @@ def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     looks, advice = _looks_like(segments)
     away = _LESS in advice and in_forward(segments)
     return looks, _IN_FORWARD if away else advice
+
+
+def is_library(view: View, row: Mapping[str, Any], segments: pl.DataFrame) -> bool:
+    """Return whether most of it is a library's Python around operators that it runs.
+
+    It cannot be moved away from them, unlike what decodes images or texts.
+    """
+    package = pl.col("library").str.extract(r"^(?:.*site-packages/)?([^/]+)/")
+    found = (
+        segments.with_columns(package=package)
+        .drop_nulls("package")
+        .group_by("package")
+        .agg(pl.col("estimated").sum())
+        .sort(-pl.col("estimated"), "package")
+    )
+    if not found.height or 2 * found["estimated"][0] < segments["estimated"].sum():
+        return False
+    library = str(found["package"][0])
+    via = view.ops.filter(is_at(row))["via"].cast(pl.String)
+    theirs = via.str.contains(rf"\((?:.*/)?{re.escape(library)}/")
+    return bool(fill_false(theirs).any())
 
 
 def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:

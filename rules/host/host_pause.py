@@ -45,6 +45,9 @@ _AT = ("kind", *host_activity.PLACE)
 # long. Heuristic thresholds: pauses of 73 and 127 ms were recorded.
 _UNUSUAL = 5
 _SHORTEST_NS = 5_000_000
+# The same pause without the profiler, which slows Python down, is this share of it or
+# more. Heuristic threshold.
+_AS_LONG = 0.5
 _ADVICE = (
     "see whether steps without the profiler have it as well, and whether gc.disable()"
     " removes it: then it is Python's garbage collector; call gc.freeze() after setting"
@@ -76,7 +79,9 @@ class HostPause(Rule):
 
     Looks for a stretch of Python in which nothing at all is recorded, of at least 5 ms
     and a tenth of a step, in fewer than half of the steps, at a place that takes less
-    than a fifth of it in most of them.
+    than a fifth of it in most of them. Where steps were timed without the profiler, the
+    saving is at most what their mean is above their median, and a pause that none of
+    them has is not reported.
 
     ## Why is this bad?
 
@@ -153,9 +158,11 @@ class HostPause(Rule):
         """Group the pauses by what the host is at."""
         least = max(_SHORTEST_NS, self.min_share * view.steady.time / view.steps)
         for row in _pauses(view, least).iter_rows(named=True):
-            yield self._finding(view, row)
+            share = _seen_without_profiler(view, row)
+            if share > 0:
+                yield self._finding(view, row, share)
 
-    def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
+    def _finding(self, view: View, row: Mapping[str, Any], share: float) -> Finding:
         spans = pl.DataFrame(row["spans"])
         return self.finding(
             f"the host stops for {time(row['length'] / len(row['spans']))} in"
@@ -163,7 +170,7 @@ class HostPause(Rule):
             subject=row["kind"],
             place=view.place(row),
             count=len(row["spans"]) / view.steps,
-            fix=Fix(spans=spans),
+            fix=Fix(spans=spans, host_share=share),
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[
                 Evidence("at", row["kind"]),
@@ -176,6 +183,21 @@ class HostPause(Rule):
             ],
             advice=_ADVICE + ("" if view.trace.frames.height else _LOOK),
         )
+
+
+def _seen_without_profiler(view: View, row: Mapping[str, Any]) -> float:
+    """Return the share of the pauses that steps timed without the profiler have.
+
+    Of a few recorded steps one may happen to stop, or the profiler makes it.
+    """
+    timed = view.trace.rank.step_time if view.trace.rank else None
+    if timed is None or view.step_ns is None:
+        return 1.0
+    longest = row["length"] / len(row["spans"])
+    if timed.max_ns - timed.median_ns < _AS_LONG * longest:
+        return 0.0
+    above = max(0, view.step_ns - timed.median_ns)
+    return min(1.0, above * view.steps / row["length"])
 
 
 def _pauses(view: View, least: float) -> pl.DataFrame:

@@ -31,6 +31,7 @@ from ._python_functions import (
     in_forward,
     inside,
     is_at,
+    is_library,
     looks_like,
     silent_calls,
     times,
@@ -81,7 +82,8 @@ class PythonOverhead(Rule):
     Looks at the program's own functions in the account of the host's time (``traceq
     summary --host``): their time in Python without their callees, with built-in
     functions and libraries other than torch that they call. What Python needs to call
-    operators does not count, and a function that does little else is not reported.
+    operators does not count, and a function that does little else is not reported; nor
+    is one whose time is a library's, around operators that it runs: LCH002 has that.
     Hooks on modules count whole, with operators, launches and GPU work. The time is
     estimated without the profiler, since recording Python calls slows them down several
     times, and only what the GPU waits for is a saving.
@@ -157,7 +159,11 @@ class PythonOverhead(Rule):
         """Group the time in Python by function, and that of hooks."""
         least = self.min_share * view.bound.step_ns * view.steps
         for row in functions(view, least).iter_rows(named=True):
-            yield self._of_function(view, row)
+            mine = inside(view, is_at(row)).with_columns(
+                text("library"), text("called")
+            )
+            if not (looks_like(mine)[0] == WORKS and is_library(view, row, mine)):
+                yield self._of_function(view, row, mine)
         if not (
             view.host_account.described.things["kind"] == host_activity.HOOKS
         ).any():
@@ -176,13 +182,15 @@ class PythonOverhead(Rule):
             if one.advice != _UNKNOWN:
                 yield one
 
-    def _of_function(self, view: View, row: Mapping[str, Any]) -> Finding:
-        mine = inside(view, is_at(row)).with_columns(text("library"), text("called"))
+    def _of_function(
+        self, view: View, row: Mapping[str, Any], mine: pl.DataFrame
+    ) -> Finding:
         silent = silent_calls(mine)
         looks, advice = (_SILENT, _UNKNOWN) if silent else looks_like(mine)
         row = {**row, "recorded": int(mine["recorded"].sum())}
         own = mine["caller"].filter(mine["kind"] == host_activity.PYTHON)
-        calls = (silent or own.n_unique()) / view.steps
+        # A call that goes on through all steps, as the loop itself, is one in each.
+        calls = max(silent or own.n_unique(), mine["step"].n_unique()) / view.steps
         return self.finding(
             f"{row['function']} {looks} {often(calls)}",
             subject=row["function"],

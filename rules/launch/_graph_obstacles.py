@@ -159,7 +159,11 @@ def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     shape = trace.inputs["dims_text"].rank("dense")[ops["inputs"]]
     last = ops["step"] == steady.windows["step"].max()
     first = alike(ops["name"], shape).first
-    new = first.filter(last[first])
+    # A module that only the last step runs, as an encoder of images, has no other size.
+    again = ops["module"].is_null() | ops["module"].is_in(
+        ops["module"].filter(~last).unique().implode()
+    )
+    new = first.filter(last[first] & again[first])
     if len(new) <= _OTHER_SHAPES * int(last.sum()):
         return None
     return _most("shapes", trace.ops[[*_PLACE]][ops["id"][new]], text("name"), 1)

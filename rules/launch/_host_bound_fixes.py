@@ -99,7 +99,7 @@ def _outside_optimizer(trace: Trace, account: HostAccount) -> pl.DataFrame:
 def _only_dispatch(
     trace: Trace, account: HostAccount, segments: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return what only calls kernels: no gaps, and no work on the host."""
+    """Return what only calls kernels: no gaps, no pauses, and no work on the host."""
     longest = (
         assumptions.MOST_IN_TRAINER_NS
         if optimizers.closures(trace).height
@@ -110,7 +110,10 @@ def _only_dispatch(
         pl.col("name").str.starts_with("aten::"),
     )
     working = fill_false(pl.col("op").is_in(slow["op"].implode()))
-    return _without_optimizer(trace, segments.filter(~_is_gap(longest), ~working))
+    paused = pl.col("end") - pl.col("start") > assumptions.MOST_BETWEEN_OPS_NS
+    return _without_optimizer(
+        trace, segments.filter(~_is_gap(longest), ~paused, ~working)
+    )
 
 
 @cached_per_trace

@@ -12,8 +12,12 @@ from traceq.linter import SIZES, nth, roofline_ns, text
 if TYPE_CHECKING:
     from traceq.linter import Gpu, Trace
 
-# Those for channels_last have that in their names.
-_NCHW = rf"\bbatch_norm_({'|'.join(assumptions.CHANNELS_LAST_BATCH_NORM)})_kernel\b"
+# Of torch, where those for channels_last have that in their names, and of cuDNN.
+_NCHW = (
+    rf"\b(?:batch_norm_|cudnn::)({'|'.join(assumptions.CHANNELS_LAST_BATCH_NORM)})"
+    r"(?:_kernel\b|_1C11_)"
+)
+_BACKWARD = ("backward", "bn_bw")
 _IMAGES = 4
 
 
@@ -41,7 +45,7 @@ def nchw_batch_norms(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFr
         .drop_nulls("then_ns")
         .with_columns(
             then_ns=pl.min_horizontal("then_ns", "dur"),
-            back=pl.col("part") == "backward",
+            back=pl.col("part").is_in(_BACKWARD),
         )
     )
 

@@ -63,8 +63,8 @@ class ConvolutionTransposes(Rule):
     Adds up the transposes that cuDNN (``nchwToNhwcKernel``, ``nhwcToNchwKernel``) or
     MIOpen (``batched_transpose``) runs around convolutions of NCHW images that use
     tensor cores. Images that are channels_last already are left out, and convolutions
-    of one dimension, which have no such format. Batch norms on torch's kernels for NCHW
-    count with what those for channels_last take less.
+    of one dimension, which have no such format. Batch norms on kernels for NCHW, of
+    torch or cuDNN, count with what those for channels_last take less.
 
     ## Why is this bad?
 

@@ -14,6 +14,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     counted,
     dataclass,
     option,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding, Place, SnapshotView
 
+# Below this share of the GPU's memory, nobody lacks what is reserved. Heuristic.
+_FULL = 0.5
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
     "fragmented": f"set {_EXPANDABLE}: segments then grow and shrink by pages, and free"
@@ -70,6 +73,8 @@ class UnusedReservation(Rule):
 
     What needs the memory may be outside of the history, such as a validation every
     thousand steps. Histories that allocate less than what is free are not checked.
+    Where the trace says how much memory the GPU has, and most of it is not reserved,
+    nobody lacks what is free, and the finding is minor.
     """
 
     code = "MEM004"
@@ -187,7 +192,17 @@ class UnusedReservation(Rule):
                 "free_blocks": blocks.height,
             },
             advice=_ADVICE.get(key, _ADVICE[cause]),
+            severity=Severity.info if _has_room(view, row) else Severity.warning,
         )
+
+
+def _has_room(view: SnapshotView, row: dict[str, Any]) -> bool:
+    """Return whether most of the GPU's memory is not even reserved."""
+    if view.trace is None:
+        return False
+    device = view.trace.devices.filter(pl.col("device") == row["device"])
+    total = device["memory"].drop_nulls().max()
+    return isinstance(total, int) and row["reserved"] < _FULL * total
 
 
 def _holder(view: SnapshotView, row: dict[str, Any]) -> Place:

@@ -35,6 +35,21 @@ _WAITS = (
         "format it (f-string, format, logging) once in many steps, or after the loop",
     ),
     KnownWait(
+        r"(^|/)torch/storage\.py: cpu$",
+        None,
+        "saving tensors of the GPU (`torch.save`)",
+        "save less often; or copy the state into pinned memory and write it in another"
+        " thread or process, as torch.distributed.checkpoint.async_save does",
+    ),
+    KnownWait(
+        r"(^|/)torch/optim/optimizer\.py: _get_value$",
+        None,
+        "the optimizer's step counter, which is on the GPU,",
+        "pass fused=True to the optimizer, or capturable=True: both read it on the GPU;"
+        " it is there where tensors are made on the GPU by default"
+        " (torch.set_default_device, set_default_tensor_type)",
+    ),
+    KnownWait(
         r"(^|/)torch/(cuda/)?amp/grad_scaler\.py: (_maybe_opt_step|<genexpr>)$",
         None,
         "GradScaler's check of the gradients",

@@ -43,6 +43,9 @@ _THEIRS = pl.format(
     "{} ({}:{})", text("library_function"), text("library"), "library_line"
 )
 _MOST_ALSO = 3
+# More waits in a row and step are a loop that reads values: it is a finding of its own,
+# and what removing it saves is not of the wait before it. As many are read at once.
+_MOST_CHAINED = 7
 # What a library waits for, the program can avoid, and only its authors can rewrite.
 IN_LIBRARY = (
     "it is in {}: look for an option that turns it off, or call it less often; inside"
@@ -186,7 +189,8 @@ def _told_apart() -> Iterator[pl.Expr]:
 def _chains(view: View) -> pl.DataFrame:
     """Return for each sync the ``calls`` to remove, and ``places`` that wait instead.
 
-    The longest one of a chain has those of all, if all are in the program's own code.
+    The longest one of a chain has those of all, if all are in the program's own code
+    and no loop of many is among them.
     Where a library waits too, that wait stays and takes the place of the others.
     """
     chains = device_syncs.sync_chains(view.trace)
@@ -200,7 +204,7 @@ def _chains(view: View) -> pl.DataFrame:
     together = rows.group_by("chain").agg(
         chained=pl.col("mine").explode(),
         places=pl.col("place").drop_nulls(),
-        all_own=pl.col("library").is_null().all(),
+        all_own=pl.col("library").is_null().all() & (pl.len() <= _MOST_CHAINED),
     )
     return rows.join(together, on="chain", how="left", maintain_order="left").select(
         "id",

@@ -396,6 +396,30 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
     assert found.advice.startswith("in forward: pass need_weights=False")
 
 
+def test_a_module_of_the_same_name_is_not_that_of_torch() -> None:
+    half = ["c10::BFloat16"] * 3
+    drawing = """
+    host [ProfilerStep#1                                                  ]
+    host  [esm/layer.py(52): forward                                     ]
+    host   [nn.Module: MultiheadAttention_0                             ]
+    host    [esm/attention.py(159): forward                            ]
+    host    [aten::bmm          ] [aten::_softmax     ] [aten::baddbmm  ]
+    host    [cudaLaunchKernel>1 ] [cudaLaunchKernel>2 ] [cudaLaunch>3   ]
+    gpu 7               [gemm<1         ][softmax<2    ]      [gemm<3    ]
+    """
+    args = {
+        "aten::bmm": inputs([[96, 1024, 64], [96, 64, 1024]], half[:2]),
+        "aten::_softmax": inputs([[96, 1024, 1024]], half[:1]),
+        "aten::baddbmm": inputs([[1], [96, 1024, 1024], [96, 1024, 64]], half),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (found,) = outcome(recording, "ATT003").findings
+
+    assert found.message.startswith("attention is hand-written once a step")
+    assert "need_weights" not in found.advice
+
+
 def by_hand(*names: str, **given: dict[str, Any]) -> list[Finding]:
     """Return what ATT003 says of ops in a row, each with a kernel."""
     return by_hand_in((), names, given)
@@ -769,3 +793,21 @@ def test_a_cast_of_the_mask_goes_with_it() -> None:
     assert with_cast.host_ns - other.host_ns == pytest.approx(21_000, abs=2_000)
     assert "making" in {one.label for one in with_cast.evidence}
     assert "making" not in {one.label for one in other.evidence}
+
+
+def test_matmuls_of_a_bias_between_scores_and_softmax_belong_to_the_attention() -> None:
+    # The decomposed relative positions of an image encoder.
+    half = ["c10::BFloat16"] * 2
+    bias = inputs([[32, 384, 64], [32, 64, 32]], half)
+
+    (found,) = by_hand(
+        *("bmm.a", "bmm.b", "bmm.b", "add", "_softmax", "bmm.c"),
+        bmm__a=inputs([[12, 1024, 64], [12, 64, 1024]], half),
+        bmm__b=bias,
+        add=inputs([[12, 32, 32, 32, 32], [12, 32, 32, 32, 1]], half),
+        _softmax=inputs([[12, 1024, 1024]], half[:1]),
+        bmm__c=inputs([[12, 1024, 1024], [12, 1024, 64]], half),
+    )
+
+    assert "its scores [12,1024,1024]" in found.message
+    assert "attn_mask=bias" in found.advice

@@ -249,6 +249,25 @@ def test_the_example_of_a_pageable_copy_is_of_its_direction(
     assert f"+ {example}" in found.example.splitlines()
 
 
+def test_a_checkpoint_is_to_be_saved_less_often_not_read_through_a_buffer() -> None:
+    copy = "Memcpy DtoH (Device -> Pageable)"
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1                                      ]
+        host   [train.py(3): main                                 ]
+        host    [torch/storage.py(261): cpu                      ]
+        host     [aten::copy_                                   ]
+        host      [cudaMemcpyAsync>1                           ]
+        gpu 7       [{copy}<1]
+        """,
+        "CPY003",
+        args={copy: {"bytes": 65536}},
+    )
+
+    assert "save less often" in found.advice
+    assert not found.example
+
+
 def _read(*, kernel: int, copy: int, size: int) -> tuple[str, dict[str, Any]]:
     """Draw a tensor that is copied to the host behind a kernel, all of some length."""
     name, host = "Memcpy DtoH (Device -> Pageable)", kernel + copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,6 +17,8 @@ from traceq.check.fixture import read_fixture
 from traceq.inputs.load_trace import load
 from traceq.linter import View, inputs
 from traceq.model.recording import Recording
+from traceq.model.run import Rank, StepTime
+from traceq.testing import load_drawn
 from traceq.testing.timeline import draw
 
 if TYPE_CHECKING:
@@ -294,6 +297,26 @@ def test_what_a_function_does_without_a_call_is_not_known(
     assert bool(found.example) == bool(inside)
 
 
+@pytest.mark.parametrize(
+    ("inside", "found"),
+    [("[aten::add]", 0), ("", 1)],
+)
+def test_a_library_around_its_own_operators_is_not_python_of_the_program(
+    inside: str, found: int
+) -> None:
+    space = " " * 400
+    drawing = f"""
+        host   [ProfilerStep#1 {space}]
+        host    [train.py(30): fit {space[:390]}]
+        host     [torch/nn.py(5): f    ] [gpytorch/mlls.py(4): forward {space[:340]}]
+        host      [aten::mm           ]     {inside}
+        host       [cudaLaunchKernel>1]
+        gpu 7                    [gemm<1]
+    """
+
+    assert len(drawn_findings(drawing, "HST003")) == found
+
+
 def test_python_that_calls_operators_is_needed() -> None:
     drawing = """
         host   [ProfilerStep#1                                                ]
@@ -466,6 +489,24 @@ def test_what_half_of_the_steps_do_or_is_short_is_no_pause(
     pauses: tuple[int, ...],
 ) -> None:
     assert not drawn_findings(paused(*pauses), "HST004")
+
+
+@pytest.mark.parametrize(
+    ("mean", "most", "shares"),
+    [(1.0, 1.2, []), (1.0, 21.0, []), (1.5, 12.0, [0.075]), (9.0, 21.0, [1.0])],
+)
+def test_a_pause_counts_as_far_as_steps_without_the_profiler_have_it(
+    mean: float, most: float, shares: list[float]
+) -> None:
+    mean_ns, most_ns = round(mean * 1e6), round(most * 1e6)
+    timed = StepTime(mean_ns, 1_000_000, 900_000, most_ns, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
+    trace = replace(load_drawn(paused(10, 20_000, 10)), rank=rank)
+    recording = Recording("drawn", trace=trace, step_ns=mean_ns)
+
+    found = outcome(recording, "HST004").findings
+
+    assert [one.fixes[0].host_share for one in found] == pytest.approx(shares, rel=0.01)
 
 
 def test_stacks_are_asked_for_only_where_there_are_none() -> None:

@@ -205,6 +205,18 @@ def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
     assert "pad or bucket" in found.advice
 
 
+def test_a_module_that_one_step_alone_runs_has_no_other_size() -> None:
+    module = "host    [nn.Module: {}                 ]"
+    first, second = module.format("Decoder_0"), module.format("Encoder_0")
+    lines = OTHER_SIZES.splitlines()
+    lines.insert(2, f"    {first}       {second.removeprefix('host    ')}")
+
+    found = drawn_findings("\n".join(lines), "LCH002", args=SIZES)
+
+    forbids = [line.name for one in found for line in one.evidence]
+    assert not any("new in every step" in (name or "") for name in forbids)
+
+
 def test_what_is_around_replayed_graphs_is_no_saving_of_another_graph() -> None:
     """Compiled with reduce-overhead: guards, wrappers, gradients and the optimizer."""
     trace = loaded(FOLDER / "mobilenet.compiled.json.gz")

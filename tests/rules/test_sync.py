@@ -220,6 +220,18 @@ def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
     [
         ("torch/_tensor.py(9): __format__", "item", "formatting a tensor", "loop"),
         (
+            "torch/storage.py(261): cpu",
+            "copy_",
+            "saving tensors of the GPU (`torch.save`)",
+            "save less often",
+        ),
+        (
+            "torch/optim/optimizer.py(91): _get_value",
+            "item",
+            "the optimizer's step counter, which is on the GPU,",
+            "capturable=True",
+        ),
+        (
             "torch/amp/grad_scaler.py(371): <genexpr>",
             "item",
             "GradScaler's check of the gradients",
@@ -364,6 +376,27 @@ def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
     assert first.saves_ns > 0.5 * alone.saves_ns
     (also,) = (line for line in first.evidence if line.label == "also")
     assert also.name == "g (b.py:8)"
+
+
+def test_a_loop_of_reads_is_no_saving_of_the_wait_before_it() -> None:
+    spans = {
+        "host ": [(0, 900, "ProfilerStep#1")],
+        "host  ": [(5, 190, "a.py(3): f"), (200, 680, "b.py(8): g")],
+        "host   ": [(10, 20, "cudaLaunch>1"), (40, 150, "aten::item")],
+        "host    ": [(45, 140, "cudaStreamSynchronize")],
+        "gpu 7": [(30, 150, "gemm<1")],
+    }
+    for number in range(12):
+        start = 210 + 50 * number
+        spans["host   "].append((start, 40, "aten::is_nonzero"))
+        spans["host    "].append((start + 2, 10, f"cudaMemcpyAsync>{number + 2}"))
+        spans["host    "].append((start + 14, 24, "cudaStreamSynchronize"))
+        spans["gpu 7"].append((start + 20, 2, f"Mem<{number + 2}"))
+
+    found = drawn_findings(placed(spans, 900), "SYN001")
+
+    waits = {one.place.file: len(one.fixes[0].syncs) for one in found}
+    assert waits["a.py"] == 1
 
 
 def test_a_wait_that_one_of_a_library_takes_over_saves_only_what_is_left() -> None:

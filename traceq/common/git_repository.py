@@ -41,7 +41,8 @@ class Repository:
     ) -> str | None:
         """Return the one file that a recorded path means, from the root; else none.
 
-        Where several end alike, it is the one in which the function begins at the line.
+        Where several end alike, it is the one in which the function begins at the line;
+        one without a function of that name is another program's.
         """
         path = PurePosixPath(file.replace("\\", "/"))
         ends = self.files.get(path.name, [])
@@ -51,6 +52,7 @@ class Repository:
             files = [one for one in ends if one == tail or one.endswith(f"/{tail}")]
             if len(files) > 1:
                 files = [one for one in files if self.begins(one, function, line)]
+            files = [one for one in files if self._may_have(one, function)]
             if files:
                 return files[0] if len(files) == 1 else None
             if not path.is_absolute():
@@ -82,6 +84,12 @@ class Repository:
         return line is not None and any(
             first <= line <= last for first, last in self._spans(file, function)
         )
+
+    def _may_have(self, file: str, function: str | None) -> bool:
+        """Return whether a file may have a function: not if it has only others."""
+        known = {name for name, _, _ in _functions("\n".join(self.lines(file)))}
+        named = function is not None and not function.startswith("<")
+        return not (named and known) or function in known
 
     def _spans(self, file: str, function: str | None) -> list[tuple[int, int]]:
         functions = _functions("\n".join(self.lines(file)))

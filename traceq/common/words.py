@@ -49,9 +49,16 @@ def at_function(file: str | None, line: int | None, function: str | None) -> str
 
     >>> at_function("model.py", 42, "forward"), at_function("train.py", None, "main")
     ('forward (model.py:42)', 'main (train.py)')
+
+    A file's own statements begin nowhere, and a trace has some line that ran:
+
+    >>> at_function("train.py", 248, "<module>")
+    '<module> (train.py)'
     """
     if not file:
         return ""
+    if function == "<module>":
+        line = None
     return f"{function} ({at_line(file, line)})" if function else file
 
 

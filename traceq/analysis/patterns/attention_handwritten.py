@@ -1,9 +1,9 @@
 """Handwritten attention: matmul, softmax, matmul.
 
-It is recognised by shapes and order: of two batched matmuls in a row on one thread, the
-first computes scores, an op in between turns them into weights, and the second applies
-these. Everything else between the two, such as scales, masks, casts and dropout,
-belongs to it.
+It is recognised by shapes and order: of two batched matmuls on one thread, in a row or
+with those of a bias between them, the first computes scores, an op in between turns
+them into weights, and the second applies these. Everything else between the two, such
+as scales, masks, casts and dropout, belongs to it.
 
 Autocast calls an op that it casts for again, inside of itself, and so do the transforms
 of torch.func, which add dims: of ops inside each other the innermost counts.
@@ -53,6 +53,9 @@ _OF_SOFTMAX = (_EXPONENTIAL, *_SUM, *_DIVIDE, *_LOGARITHMS, *_LARGEST)
 _AROUND_MATMUL = ("aten::matmul", "aten::einsum")
 # Batch and heads, rows, columns.
 _BATCHED = 3
+# Matmuls between that of the scores and the softmax, which compute a bias: two, one for
+# each axis of an image.
+_SKIPPED = 2
 # Inputs of a softmax and of the matmuls around it, and the ops of the latter.
 _GIVEN = ("inputs", "inputs_before", "inputs_after", "plain_before", "plain_after")
 _NOTHING = (None, None)
@@ -165,22 +168,35 @@ def _spans(trace: Trace) -> pl.DataFrame:
     near = chosen.with_row_index("at").select(
         before=at.forward_fill().over("thread"),
         after=at.backward_fill().over("thread"),
+        previous=at.shift(1).forward_fill().over("thread"),
     )
-    rows = chosen[["id", "plain", "inputs"]]
     between = pl.concat(
-        [
-            chosen,
-            *(
-                rows[near[side]].select(pl.all().name.suffix(f"_{side}"))
-                for side in near.columns
-            ),
-        ],
-        how="horizontal",
-    ).filter(~pl.col("matmul"), *(near[side].is_not_null() for side in near.columns))
+        _around(chosen, near, skipped) for skipped in range(_SKIPPED + 1)
+    )
     fitting = _fitting(trace, between) if between.height else NOTHING
     if not fitting.height:
         return NOTHING
-    return _softmaxes(trace, _with_times(trace, fitting))
+    nearest_first = fitting.sort("skipped", maintain_order=True)
+    fitting = nearest_first.unique("id", keep="first", maintain_order=True)
+    return _softmaxes(trace, _with_times(trace, fitting.sort("thread", "ts")))
+
+
+def _around(chosen: pl.DataFrame, near: pl.DataFrame, skipped: int) -> pl.DataFrame:
+    """Return what may weigh with the matmuls around it, so many before it skipped."""
+    before = near["before"]
+    for _ in range(skipped):
+        before = near["previous"][before]
+    rows = chosen[["id", "plain", "inputs"]]
+    sides = {"before": before, "after": near["after"]}
+    columns = (
+        rows[side].select(pl.all().name.suffix(f"_{name}"))
+        for name, side in sides.items()
+    )
+    return (
+        pl.concat([chosen, *columns], how="horizontal")
+        .with_columns(skipped=pl.lit(skipped))
+        .filter(~pl.col("matmul"), *(side.is_not_null() for side in sides.values()))
+    )
 
 
 def _innermost(trace: Trace) -> pl.DataFrame:
