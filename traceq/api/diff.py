@@ -104,20 +104,35 @@ def diff(
 ) -> DiffResult:
     """Return what changed in a step from one recording to another, and why.
 
-    >>> found = diff("fixtures/attn_mask_fmha", "fixtures/twins/attn_flash")
-    >>> found.compared.verdict
-    'faster'
-    >>> [(change.state, change.finding.code) for change in found.findings]
-    [('gone', 'ATT001')]
+    Args:
+        before: A trace, a run folder, a folder with the ranks of a job, or a memory
+            snapshot.
+        after: Another one of the same program.
+        step_ms: Step times measured without the profiler, before and after, in ms.
+        fail_on: Limits, as ``slower:5%,launches:+10,new-findings``.
+        config: Configuration to use instead of the nearest traceq.toml.
+        captures: Traces in which the CUDA graphs were captured that the recording
+            replays; a run folder has its own.
+        kernels: Folder with the code that inductor generated, for traces without a run
+            folder.
+        own: Packages, or folders of them, that are your own code, not a library.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        root: Folder of the source; by default the git repository around the working
+            directory.
+        force: Compare recordings of different programs.
+        cache: Read and write the cache.
 
-    ``before`` and ``after`` are two traces, two run folders, two memory snapshots, or
-    two folders with the ranks of a job. ``step_ms`` are the two step times measured
-    without the profiler, and ``fail_on`` limits as ``slower:5%,new-findings``, of
-    which ``broken`` has those that are broken; ``force`` compares what are different
-    programs by all that is recorded; the rest is as of :func:`traceq.lint`.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Examples:
+        >>> found = diff("fixtures/attn_mask_fmha", "fixtures/twins/attn_flash")
+        >>> found.compared.verdict
+        'faster'
+        >>> [(change.state, change.finding.code) for change in found.findings]
+        [('gone', 'ATT001')]
+
     """
     limits = read_limits(fail_on)
     with noted() as notes:

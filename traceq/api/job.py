@@ -66,13 +66,21 @@ def job(
 ) -> JobResult:
     """Return which ranks of a job hold the others up, by how much, and why.
 
-    ``recordings`` are the traces of its ranks: a folder, an archive or a run folder of
-    them, or files. ``findings`` lints each rank, too, and ``on`` is the address of a
-    Dask scheduler whose workers read the traces; the rest is as of
-    :func:`traceq.lint`. It answers what ``traceq ranks`` does.
+    Args:
+        recordings: The traces of the ranks: a folder, an archive or a run folder of
+            them, or files.
+        fail_on: Lowest severity that fails: ``info``, ``warning`` or ``error``.
+        config: Configuration to use instead of the nearest traceq.toml.
+        own: Packages, or folders of them, that are your own code, not a library.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        findings: Lint each rank, too.
+        on: Address of a Dask scheduler whose workers read the traces.
+        cache: Read and write the cache.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
+
     """
     files = paths(recordings)
     with noted() as notes:

@@ -152,29 +152,44 @@ def lint(
 ) -> LintResult:
     """Return what is wrong in a trace, a memory snapshot or a run folder, worst first.
 
-    >>> found = lint("fixtures/attn_mask_fmha/trace.json.gz")
-    >>> [(one.code, one.place.file, one.place.line) for one in found.findings]
-    [('ATT001', 'dev_cases.py', 48), ('LCH004', 'dev_cases.py', 65)]
-    >>> found.findings[0].advice.split(": ")[0], found.clean
-    ('in masked', False)
+    Args:
+        recording: A path or several: traces, memory snapshots, logs, folders or
+            archives of them, run folders, URLs.
+        log: The program's log.
+        step_ms: Step time measured without the profiler, in ms.
+        labels: Labels and step times of the recordings, from
+            ``traceq.inputs.labels.read_labels``.
+        select: Codes, prefixes of codes or names of the rules to run.
+        ignore: Codes, prefixes of codes or names of rules not to run.
+        rules: Folders of your own rules.
+        packs: Run trusted rules that the configuration names (``traceq rules
+            --trust``).
+        fail_on: Lowest severity that fails: ``info``, ``warning`` or ``error``.
+        baseline: File of findings to hide.
+        config: Configuration to use instead of the nearest traceq.toml.
+        captures: Traces in which the CUDA graphs were captured that the recording
+            replays; a run folder has its own.
+        kernels: Folder with the code that inductor generated, for traces without a run
+            folder.
+        own: Packages, or folders of them, that are your own code, not a library.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        root: Folder of the source; by default the git repository around the working
+            directory.
+        tables: Load the recordings into the result. Without them, findings of an
+            earlier run with the same files, settings and rules come from the cache.
+        cache: Read and write the cache.
 
-    ``recording`` is a path or several: traces, snapshots, logs, folders or archives of
-    them, run folders, URLs. The rest is as the options of ``traceq lint``: ``log`` the
-    program's log, ``step_ms`` the step time measured without the profiler, ``labels``
-    what ``traceq.inputs.labels.read_labels`` returns, with such a time for each,
-    ``select`` and ``ignore`` codes, prefixes or names of rules, ``rules`` folders of
-    your own ones, ``packs`` whether those that the configuration names run too if you
-    have trusted them (``traceq rules --trust``), ``fail_on`` the lowest severity that
-    fails, ``baseline`` a file of findings to hide, ``config`` the configuration instead
-    of the nearest traceq.toml,
-    ``captures`` traces of CUDA graphs' captures, ``kernels`` the folder of inductor's
-    code, ``own`` packages that are your own code, ``steps_by`` what steps are taken
-    from, ``root`` where the source is, and ``cache`` whether the cache is used. Without
-    ``tables`` the result has no ``recordings``, and where files, settings and rules are
-    as they were, it comes from the cache.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Examples:
+        >>> found = lint("fixtures/attn_mask_fmha/trace.json.gz")
+        >>> [(one.code, one.place.file, one.place.line) for one in found.findings]
+        [('ATT001', 'dev_cases.py', 48), ('LCH004', 'dev_cases.py', 65)]
+        >>> found.findings[0].advice.split(": ")[0], found.clean
+        ('in masked', False)
+
     """
     with noted() as notes:
         wanted = settings.overridden(

@@ -60,18 +60,22 @@ def memory(
 ) -> MemoryResult:
     """Return what holds the GPU's memory at its peak: by category, module and line.
 
-    >>> found = memory("fixtures/twins/memory_leak/snapshot.pickle.gz")
-    >>> found.summaries[0].leaks.height > 0
-    True
+    Args:
+        recording: A path or several: memory snapshots, folders or archives of them, run
+            folders, URLs. Nothing in a snapshot is executed.
+        label: Labels of recordings, each as ``FILE:KEY=VALUE``.
+        runs: TOML file that lists recordings with their labels.
+        own: Packages, or folders of them, that are your own code, not a library.
+        cache: Read and write the cache.
 
-    ``recording`` is a path or several: memory snapshots, folders or archives of them,
-    run folders, URLs. Nothing in a snapshot is executed. ``label`` are labels of
-    snapshots, ``runs`` is a file that lists some with their labels, as ``--label`` and
-    ``--runs`` of the command; ``own`` are packages that are your own code, ``cache`` is
-    whether the table cache is used.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Examples:
+        >>> found = memory("fixtures/twins/memory_leak/snapshot.pickle.gz")
+        >>> found.summaries[0].leaks.height > 0
+        True
+
     """
     files = paths(recording) or None
     files, labels = labelled(files, list(several(label)) or None, path(runs))

@@ -106,28 +106,39 @@ def profile(
 ) -> Profile:
     """Record a few steps of a loop into a run folder, as ``traceq collect`` does.
 
-    ::
+    Args:
+        out: Folder for run folders.
+        name: Name of the run folder.
+        labels: Labels to store with the run.
+        steps_by: Origin of the steps without ``run.step()``: ``auto``, ``optimizer``,
+            ``forward`` or ``mark``.
+        warmup: Steps to skip, and more while something is compiled.
+        timed: Steps to time without the profiler.
+        active: Steps to trace with shapes.
+        memory_steps: Steps of the allocator's history.
+        memory: Record the allocator's history.
+        stacks: Record Python stacks.
+        source: Copy your own source files.
+        compiled: Store what torch.compile generates.
+        captures: Profile captures of CUDA graphs.
+        ranks: Ranks of a job that record, as ``0,8-15``.
+        max_mb: Largest trace per rank, in MB before compression.
+        overhead: Measure the cost of recording at the end.
+        keep_paths: Store host name and full paths.
 
+    Raises:
+        UsageError: Another profiler runs. Errors of the loop pass; what was recorded
+            until then stays.
+
+    Examples:
+        ```
         with traceq.profile(warmup=5) as run:
             for batch in loader:
                 train(batch)
                 run.step()
         print(run.lint())
+        ```
 
-    After ``warmup`` steps, and once nothing is compiled any more, ``timed`` steps are
-    timed without the profiler, ``active`` ones traced with shapes and, if ``stacks``,
-    Python stacks, and, if ``memory``, the allocator's history of ``memory_steps`` more
-    is kept; then the loop goes on as if nothing were there. Without ``run.step()``
-    steps are found as ``steps_by`` says: ``"auto"``, ``"optimizer"``, ``"forward"`` or
-    ``"mark"``. The other options are those of the command: ``out`` the folder for run
-    folders, ``name`` that of the run folder, ``labels`` to store with it, ``source``
-    whether your own source files are copied, ``compiled`` and ``captures`` whether what
-    torch.compile makes and captures of CUDA graphs are kept, ``ranks`` those of a job
-    that record, ``max_mb`` the largest trace, ``overhead`` whether the cost of
-    recording is measured at the end, and ``keep_paths`` whether full paths are stored.
-
-    Errors of the loop pass; what was recorded until then is kept. Raises
-    :class:`traceq.errors.UsageError` where another profiler runs.
     """
     return Profile(
         out=out,

@@ -61,19 +61,26 @@ def regions(
 ) -> RegionsResult:
     """Return what each region or module costs: host, GPU, its backward, idle time.
 
-    >>> found = regions("fixtures/attn_mask_fmha/trace.json.gz", by="module", top=1)
-    >>> found.to_dict()["by"]
-    'module'
+    Args:
+        recording: A trace or a run folder, or two of them to compare.
+        by: ``region`` for what the program names by ``record_function``, or ``module``.
+        compare: Two names to compare.
+        instances: Give each layer a row of its own.
+        top: Number of rows.
+        step_ms: Step time measured without the profiler, in ms.
+        own: Packages, or folders of them, that are your own code, not a library.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        cache: Read and write the cache.
 
-    ``recording`` is a trace, a run folder, or two of them, of which each region is
-    compared; ``by`` is ``"region"``, what the program names by ``record_function``, or
-    ``"module"``; ``compare`` are two names to compare, ``instances`` is whether each
-    layer has a row, and ``top`` how many rows there are; ``step_ms`` is the step time
-    measured without the profiler, for the host's time without it; ``own`` and
-    ``steps_by`` are as of :func:`traceq.lint`.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Examples:
+        >>> found = regions("fixtures/attn_mask_fmha/trace.json.gz", by="module", top=1)
+        >>> found.to_dict()["by"]
+        'module'
+
     """
     if by not in (REGION, BY_MODULE):
         msg = f"by={by!r} is none of {REGION!r} and {BY_MODULE!r}"

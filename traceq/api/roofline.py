@@ -54,15 +54,23 @@ def roofline(
 ) -> RooflineResult:
     """Return how far each op is from what the GPU can do, and what that costs a step.
 
-    >>> found = roofline("fixtures/attn_mask_fmha/trace.json.gz", top=3)
-    >>> len(found.contents()[0].tables[0].rows)
-    3
+    Args:
+        recording: A trace or a run folder.
+        top: Number of ops.
+        step_ms: Step time measured without the profiler, in ms.
+        own: Packages, or folders of them, that are your own code, not a library.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        cache: Read and write the cache.
 
-    ``recording`` is a trace or a run folder, ``top`` how many ops are shown, and the
-    rest is as of :func:`traceq.lint`.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Examples:
+        >>> found = roofline("fixtures/attn_mask_fmha/trace.json.gz", top=3)
+        >>> len(found.contents()[0].tables[0].rows)
+        3
+
     """
     path = typed(recording)
     options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)

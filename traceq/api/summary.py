@@ -88,18 +88,31 @@ def summary(
 ) -> SummaryResult:
     """Return where the time of a step goes: what bounds it, phases, ops, kernels.
 
-    >>> found = summary("fixtures/attn_mask_fmha/trace.json.gz")
-    >>> found.summaries[0].bound.by, found.to_dict()["traces"][0]["facts"]["gpu"]
-    ('gpu', True)
+    Args:
+        recording: A path or several: traces, folders or archives of them, run folders,
+            URLs.
+        critical_path: Add the work that decides how long a step takes.
+        host: Add an account of the host's time.
+        step_ms: Step time measured without the profiler, in ms.
+        label: Labels of recordings, each as ``FILE:KEY=VALUE``.
+        runs: TOML file that lists recordings with their labels.
+        captures: Traces in which the CUDA graphs were captured that the recording
+            replays; a run folder has its own.
+        kernels: Folder with the code that inductor generated, for traces without a run
+            folder.
+        own: Packages, or folders of them, that are your own code, not a library.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        cache: Read and write the cache.
 
-    ``recording`` is a path or several: traces, folders or archives of them, run
-    folders, URLs. ``critical_path`` adds the work that decides how long a step takes,
-    ``host`` an account of the host's time, ``label`` labels of traces, and ``runs`` is
-    a file that lists traces with their labels, as ``--label`` and ``--runs`` of the
-    command; the rest is as of :func:`traceq.lint`.
+    Raises:
+        TraceqError: The work cannot be done, for the reason in its one sentence.
 
-    Raises :class:`traceq.errors.TraceqError` with one sentence for what cannot be
-    done.
+    Examples:
+        >>> found = summary("fixtures/attn_mask_fmha/trace.json.gz")
+        >>> found.summaries[0].bound.by, found.to_dict()["traces"][0]["facts"]["gpu"]
+        ('gpu', True)
+
     """
     files = paths(recording) or None
     files, labels = labelled(files, list(several(label)) or None, path(runs))

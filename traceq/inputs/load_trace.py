@@ -55,19 +55,22 @@ def load(  # noqa: PLR0913 - what is known beside the file
 ) -> Trace:
     """Load a trace of PyTorch's profiler into linked Polars tables.
 
-    ``path`` may be compressed, a folder or an archive with one trace in it, ``-`` for
-    standard input, or a URL that fsspec can read. Of a run folder of ``traceq collect``
-    the trace of one rank is loaded, the lowest unless ``rank`` says another, with what
-    is known of the run. ``own`` are packages and modules that are the user's own,
-    whatever their name and their path say. ``captures`` are traces in which the CUDA
-    graphs were captured that the trace replays; a run folder has its own. ``steps_by``
-    is what the steps are taken from: ``profiler``, ``annotation``, ``optimizer``,
-    ``repeats``, ``graph`` or ``none``; unless given, the first that tells any.
+    Args:
+        path: A trace, compressed or not, a folder or an archive with one trace in it,
+            ``-`` for standard input, or a URL that fsspec can read. Of a run folder,
+            the trace of one rank is loaded, with what is known of the run.
+        rank: Rank to load of a run folder; by default the lowest.
+        own: Packages, or folders of them, that are your own code, not a library.
+        captures: Traces in which the CUDA graphs were captured that the recording
+            replays; a run folder has its own.
+        steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
+            ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        cache: Read and write the tables in the user's cache directory.
+        progress: Function that is called with the number of bytes read and their total.
 
-    The tables are kept in the user's cache directory, and come from there when the
-    same content is loaded again; with ``cache=False`` they are neither written nor
-    read. ``progress`` is told, now and then, how many bytes of how many were read.
-    Raises ``InputError`` for a file that is not such a trace.
+    Raises:
+        InputError: The file is not such a trace.
+
     """
     if steps_by not in ("", *SOURCES):
         msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
