@@ -143,10 +143,10 @@ class HostBoundStep(Rule):
           remains  53% of the step is idle once the other findings are fixed
           waits    2.10 ms in 816 operators (most in aten::mm in forward
                    (python_in_step.py:43))
-          waits    445 µs in autograd engine (most in torch in step
+          waits    445 µs in the autograd engine (most in torch in step
                    (python_in_step.py:60))
-          waits    405 µs in Python (most in forward (python_in_step.py:43))
-          waits    266 µs in Python of the optimizer (most in torch in step
+          waits    405 µs in Python code (most in forward (python_in_step.py:43))
+          waits    266 µs in Python code of the optimizer (most in torch in step
                    (python_in_step.py:60))
           kernels  3.68 µs each at the median
           fix      torch.compile(mode="reduce-overhead") of the function that calls

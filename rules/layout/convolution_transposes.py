@@ -107,11 +107,14 @@ class ConvolutionTransposes(Rule):
         of="benchmarks/models/loader_alone.trace.json.gz",
         text="""
         LAY001 convolution-transposes
-          GPU 1.27 ms/step, but a fix saves nothing: it is not on the critical path
-          157 kernels a step transpose NCHW tensors for convolutions
+          GPU 2.68 ms/step, but a fix saves nothing: it is not on the critical path
+          157 kernels a step transpose NCHW tensors for convolutions, and 20 batch
+            norms in NCHW
           in       loss (programs.py:557) via forward
                    (torchvision/models/resnet.py:89)
           time     1.27 ms of transposes a step
+          norms    2.05 ms of batch norms a step
+          then     643 µs of them in channels_last, estimated
           ops      39 a step, forward and backward
           shapes   [32,64,112,112]
           kernel   cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float,

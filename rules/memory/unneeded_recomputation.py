@@ -101,7 +101,8 @@ class UnneededRecomputation(Rule):
 
     seen = Seen(
         text="""
-        MEM011 unneeded-recomputation  saves 11.5 µs/step (37%), 8.11 µs to 21.2 µs
+        MEM011 unneeded-recomputation (uncertain)
+          saves 11.5 µs/step (37%), 8.11 µs to 21.2 µs
           the backward computes 1 region of the forward again
           gpu     13.0 µs
           memory  not recorded: whether the model fits is unknown
