@@ -55,7 +55,9 @@ _BEYOND = 300 * 10**6
 _ADDRESSES = 6 << 30
 _INPUTS_OF_A_WORKER = 500
 _OWN_PACK = "_traceq_pack0"
-_ASSIGNS_TO_POLARS = re.compile(rb"\bpl\s*\.\s*\w+\s*[-+*/]?=(?!=)")
+_ASSIGNS_TO_POLARS = re.compile(
+    rb"\bpl\s*\.\s*\w+\s*(:[^=\n]*|[-+*/%|&^]|,[^=\n(]*)?=(?!=)|\b(for|as|del)\s+pl\s*\."
+)
 _WORST_STATUS = 2
 _FAULT = re.compile(
     r"internal error|rules? crashed|Traceback \(most recent", re.IGNORECASE
