@@ -1,4 +1,4 @@
-"""What `traceq check` runs without being asked to, and what only with --run."""
+"""Programs that `traceq check` runs by itself, and those it runs only with --run."""
 
 from __future__ import annotations
 

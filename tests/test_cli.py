@@ -304,7 +304,7 @@ def test_a_read_error_is_no_internal_error(
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "/disk/trace.json")
 
-    monkeypatch.setattr("traceq.api.lint.lint", fails)
+    monkeypatch.setattr("traceq.api.lint.lint_files", fails)
 
     answer = traceq("lint", tmp_path)
 

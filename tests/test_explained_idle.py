@@ -77,7 +77,7 @@ def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
 
     (one,) = (one for one in found.findings if one.severity is not Severity.info)
     assert one.code == "LCH002"
-    assert one.message.endswith("mostly waiting for locks and I/O")
+    assert one.message.endswith("mostly locks and I/O")
     assert one.saves_ns < 0.5 * found.step_ns
     assert one.gpu_idle_ns > 0.4 * found.step_ns
     assert "88%: locks and I/O (all of that: main (train.py:3))" in words.idle(found)

@@ -13,6 +13,7 @@ from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.host_activity import DISPATCH, HOOKS, WITH_LIBRARIES
 from traceq.intervals import spans
+from traceq.model.host_work import host_work_name
 from traceq.report.bound import bar, sentence
 from traceq.testing import load_drawn
 
@@ -98,7 +99,7 @@ def test_the_verdict_names_what_was_planted(fixture: str, kind: str, name: str) 
     largest = found.waits.largest
     assert largest is not None
     assert (largest.kind, (largest.name or "").startswith(name)) == (kind, True)
-    assert f" for {kind} (" in sentence(found)
+    assert f" for {host_work_name(kind)} (" in sentence(found)
     assert f"{fixture}.py:" in sentence(found)
 
 

@@ -84,7 +84,7 @@ def test_a_snapshot_is_linted_by_its_name(name: str, tmp_path: Path) -> None:
     answer = traceq("lint", "-v", written(tmp_path / name, leak()))
 
     assert answer.status == 1
-    assert "MEM003 growing-memory  16.0 MiB (3%)" in answer.out
+    assert "MEM003 growing-memory (error)  16.0 MiB (3%)" in answer.out
     assert "memory peaks at 596 MiB allocated" in answer.out
     assert "MEM001, MEM002" in answer.out
 
@@ -146,7 +146,7 @@ def test_findings_on_memory_are_ordered_by_severity_and_bytes() -> None:
 
     found = memory_findings(history, "MEM003", "MEM010")
 
-    assert [one.code for one in found] == ["MEM010", "MEM003"]
+    assert [one.code for one in found] == ["MEM003", "MEM010"]
 
 
 SCORES = """
@@ -205,11 +205,11 @@ def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:
     [
         (
             "concise",
-            "train.py:12: warning MEM003 each step leaks 16.0 MiB from 1 line;"
+            "train.py:12: error MEM003 each step leaks 16.0 MiB from 1 line;"
             " 16.0 MiB (3%)",
         ),
         ("markdown", "| `train.py:12 step` | 16.0 MiB (3%) |"),
-        ("github", "::warning file=train.py,line=12,title=MEM003 growing-memory::"),
+        ("github", "::error file=train.py,line=12,title=MEM003 growing-memory::"),
     ],
 )
 def test_a_format_writes_bytes_in_place_of_time(

@@ -136,7 +136,7 @@ def test_each_cause_in_the_bar_has_its_own_glyph() -> None:
 
     glyphs = [part.split()[0] for part in legend]
 
-    assert {"p Python", "o operators"} <= {
+    assert {"p Python code", "o operator dispatch"} <= {
         part.strip().rsplit(" ", 1)[0].replace("\n", " ") for part in legend
     }
     assert len({*glyphs}) == len(glyphs) > 5

@@ -17,7 +17,7 @@ from conftest import ROOT
 
 from traceq import __version__
 from traceq.common import toml
-from traceq.common.locations import bundled
+from traceq.common.locations import bundled, demo_recordings
 from traceq.errors import ConfigError
 
 FOLDERS = ("rules", "collect")
@@ -57,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_sdist_has_no_recordings() -> None:
+def test_the_sdist_has_no_recordings_but_the_demo() -> None:
     content = toml.read(ROOT / "pyproject.toml", ConfigError)
     included = content["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 
@@ -70,7 +70,9 @@ def test_the_sdist_has_no_recordings() -> None:
 
     assert {"traceq", "rules", "collect", "hatch_build.py"} <= {*included}
     assert sum(file.stat().st_size for file in files) < 8 << 20
-    assert not [file for file in files if file.suffix in {".gz", ".pickle"}]
+    recordings = [file for file in files if file.suffix in {".gz", ".pickle"}]
+    # Those of `traceq demo` are a part of the program.
+    assert {file.parent for file in recordings} == {*demo_recordings().values()}
 
 
 @pytest.fixture(scope="module")

@@ -300,7 +300,7 @@ def test_the_summary_of_several_ranks_has_a_row_each(run: Path) -> None:
 
 
 def test_lint_takes_the_true_step_time(run: Path) -> None:
-    said = command("lint", str(run)).out
+    said = command("lint", str(run), "-v").out
 
     assert "13.2 ms measured without the profiler" in " ".join(said.split())
 
@@ -343,7 +343,7 @@ def test_a_run_without_gpu_work_quotes_why_and_counts_the_attempts(run: Path) ->
     trace = {"file": "rank-0.trace.json.gz", "attempts": [tried, tried]}
     without_gpu_work(run, device="cuda:0", missing=why, trace=trace)
 
-    shown = " ".join(command("lint", run).out.split())
+    shown = " ".join(command("lint", run, "-v").out.split())
 
     assert "TRC005 lost-gpu-work (error)" in shown
     assert "CUPTI is used by another tool" in shown
@@ -366,7 +366,7 @@ def test_a_window_of_time_without_a_loop_says_how_to_mark_steps(run: Path) -> No
     steps = {"by": "time", "of": None, "seen": 0}
     write(run, [rank(0, step_time=None, device="cpu", steps=steps)])
 
-    shown = " ".join(command("lint", run).out.split())
+    shown = " ".join(command("lint", run, "-v").out.split())
 
     assert "no steps, the whole trace of" in shown
     assert "TRC002 no steps were counted, and nothing that repeats was found" in shown
@@ -379,7 +379,7 @@ def test_a_window_of_time_has_the_iterations_of_its_loop(run: Path) -> None:
     steps = {"by": "time", "of": None, "seen": 0}
     write(run, [rank(0, step_time=None, device="cpu", steps=steps)])
 
-    shown = " ".join(command("lint", run).out.split())
+    shown = " ".join(command("lint", run, "-v").out.split())
 
     assert "5 steps of" in shown
     assert "taken from what repeats (likely)" in shown
@@ -389,7 +389,7 @@ def test_a_window_of_time_has_the_iterations_of_its_loop(run: Path) -> None:
 
 
 def run_of(folder: Path, trace: Path, *, age: int = 0) -> Path:
-    """Write a run of one rank, so many seconds old."""
+    """Write a run of one rank that is some seconds old."""
     folder.mkdir(parents=True)
     shutil.copy(trace, folder / "rank-0.trace.json.gz")
     facts = {"format": 1, "command": ["python", "x.py"], "ranks": [rank(0)]}

@@ -64,7 +64,7 @@ def record(
 
 
 def said(run: Path) -> str:
-    return " ".join(command("lint", run).out.split())
+    return " ".join(command("lint", run, "-v").out.split())
 
 
 def kinds(run: Path) -> dict[str, Any]:

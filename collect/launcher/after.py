@@ -1,4 +1,4 @@
-"""What follows a recording: lint or a report page of it, by traceq itself."""
+"""Lint or report page of a new recording, by traceq itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a program failed before its first step, by the end of its stderr."""
+"""Reason for a failure before the first step, from the end of stderr."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from traceq.linter import (
     View,
     fill_false,
     located_advice,
+    named_like,
     own_function,
     rewritten,
 )
@@ -20,6 +21,7 @@ from traceq.linter import (
 if TYPE_CHECKING:
     from traceq.linter import Row
 
+MODULE = "MultiheadAttention"
 _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
 _ADDING = ("aten::add", "aten::add_")
 _FLEX = "use FlexAttention under torch.compile and write {} in its score_mod"
@@ -148,3 +150,19 @@ def making(view: View, row: Row) -> str:
         return ""
     queries, keys = row["scores"][-2:]
     return attention.causal_making(view.trace, queries, keys, row["module"])
+
+
+def by_torch(view: View, row: Row) -> bool:
+    """Return whether torch's module computes it, not one of the same name.
+
+    Where no function inside of the module was recorded, the name alone is known.
+    """
+    if MODULE not in (row["module"] or "").rpartition("/")[2]:
+        return False
+    frames, moment = view.trace.frames, view.trace.ops.slice(row["first"], 1)
+    inner = callers.innermost_calls(frames, moment).row(0, named=True)
+    module = frames.filter(named_like(frames, rf"^nn\.Module: {MODULE}"))
+    begins = callers.innermost(module, moment)["ts"].item()
+    if inner["inner_file"] is None or begins is None:
+        return True
+    return "torch/nn/" in inner["inner_file"] or inner["inner_start"] < begins

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base import assumptions, callers, ownership
+from traceq.analysis.base import assumptions, ownership
 from traceq.analysis.patterns.attention_handwritten import (
     handwritten_attention,
     writes_attention,
@@ -27,12 +27,11 @@ from traceq.linter import (
     kernel_lines,
     listed,
     module_line,
-    named_like,
     often,
     shape,
 )
 
-from ._handwritten_advice import advice_for, making, share
+from ._handwritten_advice import MODULE, advice_for, by_torch, making, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from traceq.linter import Finding, Row
 
 # The module of torch that leaves fused attention to return the weights, its default.
-_MODULE = "MultiheadAttention"
 
 _SCORES = [8, 12, 1024, 1024]
 _FIRST = inputs([[96, 1024, 64], [96, 64, 1024]], ["c10::BFloat16"] * 2)
@@ -194,7 +192,7 @@ class HandwrittenAttention(Rule):
         for row in found.iter_rows(named=True):
             row["making"] = making(view, row)
             row["share"] = share(row, gpu)
-            row["by_torch"] = _by_torch(view, row)
+            row["by_torch"] = by_torch(view, row)
             rows.append(row)
         for same in ownership.together(rows, "by_torch"):
             yield self._finding(view, same)
@@ -206,13 +204,13 @@ class HandwrittenAttention(Rule):
         steps = [name.removeprefix("aten::") for name in most["steps"] or ()]
         what = "attention is hand-written"
         if most["by_torch"]:
-            what = f"nn.{_MODULE} runs op by op"
+            what = f"nn.{MODULE} runs op by op"
         advice, example = advice_for(view, most)
         kernels = [kernel for row in rows for kernel in row["kernels"]]
         return self.finding(
             f"{what} {often(calls)}: its scores {shape(scores)} go through"
             " memory between matmul, softmax and matmul",
-            subject=_MODULE if most["by_torch"] else "attention",
+            subject=MODULE if most["by_torch"] else "attention",
             place=view.place(most),
             count=calls,
             fix=[
@@ -237,19 +235,3 @@ class HandwrittenAttention(Rule):
             example="" if example is None else self.example(example),
             ops=[op for row in rows for op in row["ops"]],
         )
-
-
-def _by_torch(view: View, row: Row) -> bool:
-    """Return whether torch's module computes it, not one of the same name.
-
-    Where no function inside of the module was recorded, the name alone is known.
-    """
-    if _MODULE not in (row["module"] or "").rpartition("/")[2]:
-        return False
-    frames, moment = view.trace.frames, view.trace.ops.slice(row["first"], 1)
-    inner = callers.innermost_calls(frames, moment).row(0, named=True)
-    module = frames.filter(named_like(frames, rf"^nn\.Module: {_MODULE}"))
-    begins = callers.innermost(module, moment)["ts"].item()
-    if inner["inner_file"] is None or begins is None:
-        return True
-    return "torch/nn/" in inner["inner_file"] or inner["inner_start"] < begins

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _LOADER = text("name").str.extract(r"#(\w+)").alias("loader")
+_A_STEP = "a step, as recorded"
 
 
 @dataclass(frozen=True)
@@ -229,12 +230,10 @@ class InputPipelineStall(Rule):
             gpu_idle_ns=idle,
             evidence=[
                 Evidence("region", row["name"], count=row["calls"] / view.steps),
-                Evidence("idle", value=idle, unit="ns", note="a step, as recorded"),
+                Evidence("idle", value=idle, unit="ns", note=_A_STEP),
                 Evidence("share", value=stalled, unit="share", note="of the step"),
                 *steps_line(view, row),
-                Evidence(
-                    "loading", value=loading, unit="ns", note="a step, as recorded"
-                ),
+                Evidence("loading", value=loading, unit="ns", note=_A_STEP),
                 *(inside_line(view, call) for call in inside.iter_rows(named=True)),
                 *why.evidence,
             ],
@@ -242,8 +241,8 @@ class InputPipelineStall(Rule):
                 "region": row["name"],
                 "idle_ns": round(idle),
                 "loading_ns": round(loading),
-                **(why.data or {}),
-            },
+            }
+            | dict(why.data or {}),
             advice=why.advice,
             example=why.example,
             severity=Severity.info if why.goes is None else None,

@@ -189,7 +189,7 @@ def test_it_lists_what_the_gpu_waits_for_the_longest_first() -> None:
 
     waits = [one for one in found.evidence if one.label == "waits"]
     assert " operators (most in aten::" in waits[0].note
-    assert waits[1].note.startswith("in autograd engine")
+    assert waits[1].note.startswith("in the autograd engine")
     times = [one.value or 0 for one in waits]
     assert times == sorted(times, reverse=True)
 

@@ -1,4 +1,4 @@
-"""Whether `traceq check` runs the program of a fixture without being asked to.
+"""Conditions under which `traceq check` runs a fixture's program without `--run`.
 
 A fixture names a command, and a fixture may be a stranger's: only what lies in the
 repository that the user works in, and what git has there, is run without ``--run``. In

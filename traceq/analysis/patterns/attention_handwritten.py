@@ -182,7 +182,7 @@ def _spans(trace: Trace) -> pl.DataFrame:
 
 
 def _around(chosen: pl.DataFrame, near: pl.DataFrame, skipped: int) -> pl.DataFrame:
-    """Return what may weigh with the matmuls around it, so many before it skipped."""
+    """Return what may weigh with the matmuls around it, less ``skipped`` before."""
     before = near["before"]
     for _ in range(skipped):
         before = near["previous"][before]

@@ -260,7 +260,7 @@ def compared(diff: Diff) -> str:
 
 def reasons(diff: Diff) -> list[Reason]:
     """Return the causes that are worth naming, and the rest as one."""
-    # The biggest first, then what the profiler may have caused, then residuals.
+    # The biggest first, residuals after all others.
     named = sorted(_named(diff), key=_rank)
     sentences = [reason(cause, diff) for cause in named]
     rest = [cause for cause in diff.causes if cause not in named and cause.ns]
@@ -271,8 +271,8 @@ def reasons(diff: Diff) -> list[Reason]:
     return sentences
 
 
-def _rank(cause: Cause) -> tuple[bool, bool, float]:
-    return cause.kind in _RESIDUALS, _is_doubtful(cause), -abs(cause.ns)
+def _rank(cause: Cause) -> tuple[bool, float]:
+    return cause.kind in _RESIDUALS, -abs(cause.ns)
 
 
 def _is_doubtful(cause: Cause) -> bool:

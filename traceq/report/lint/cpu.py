@@ -66,7 +66,7 @@ def time_lines(found: CpuTime, width: int) -> Iterator[str]:
         yield from wrapped(text, max(width, _LEAST), first="", rest="  ")
     if not found.lines:
         return
-    yield f"Most expensive {counted(len(found.lines), 'line')} of a step, as recorded:"
+    yield f"The {counted(len(found.lines), 'line')} that take longest, as recorded:"
     times = [time(line.ns) for line in found.lines]
     widest = max(map(len, times))
     for text, line in zip(times, found.lines, strict=True):
