@@ -41,7 +41,7 @@ def test_the_demo_lints_what_it_writes(here: Path) -> None:
 def test_the_lines_of_its_findings_are_those_of_its_source(here: Path) -> None:
     traceq("demo", here / "d")
 
-    shown = traceq("lint", here / "d" / "before", "-v").lines
+    shown = traceq("lint", here / "d/before", "-v", "--root", here / "d/before").lines
 
     marked = [line for line in shown if " > " in line]
     assert any('x = batch.to("cuda")' in line for line in marked)

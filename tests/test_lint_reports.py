@@ -291,6 +291,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "minor": False,
         "minor_reason": None,
         "doubt": None,
+        "would_matter_on_gpu": False,
         "count": 1,
         "saves_ns": 0,
         "saves_low_ns": 0,

@@ -369,7 +369,7 @@ def test_a_window_of_time_without_a_loop_says_how_to_mark_steps(run: Path) -> No
     shown = " ".join(command("lint", run, "-v").out.split())
 
     assert "no steps, the whole trace of" in shown
-    assert "TRC002 no steps were counted, and nothing that repeats was found" in shown
+    assert "no steps were counted, and nothing that repeats was found" in shown
 
 
 def test_a_window_of_time_has_the_iterations_of_its_loop(run: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_long_first_step_of_a_period_counts_though_something_was_compiled(
 def test_a_whole_period_is_said_in_one_line(run: Path) -> None:
     record(run, [LONG, *[SHORT] * 15], "period")
 
-    shown = command("lint", run).lines
+    shown = command("lint", run, "-v").lines
 
     line = "16 steps, one whole period: 1 in 16 takes 600 µs, the others 60.0 µs"
     assert line in shown

@@ -260,7 +260,8 @@ def compared(diff: Diff) -> str:
 
 def reasons(diff: Diff) -> list[Reason]:
     """Return the causes that are worth naming, and the rest as one."""
-    # The biggest first, residuals after all others.
+    # The biggest first; what the profiler may have caused counts half, and residuals
+    # are after all others.
     named = sorted(_named(diff), key=_rank)
     sentences = [reason(cause, diff) for cause in named]
     rest = [cause for cause in diff.causes if cause not in named and cause.ns]
@@ -272,7 +273,8 @@ def reasons(diff: Diff) -> list[Reason]:
 
 
 def _rank(cause: Cause) -> tuple[bool, float]:
-    return cause.kind in _RESIDUALS, -abs(cause.ns)
+    size = abs(cause.ns) / (2 if _is_doubtful(cause) else 1)
+    return cause.kind in _RESIDUALS, -size
 
 
 def _is_doubtful(cause: Cause) -> bool:
