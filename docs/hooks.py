@@ -87,6 +87,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Take the picture of the front page again, of the gallery's own report."""
+    site = Path(config.site_dir)
+    take = import_module("_docs_of_traceq.picture").take
+    take(site / "gallery" / "copies.html", site / "images" / "report.png")
+
+
 def _family(code: str, rules: Rules) -> str:
     """Return links to all rules, and to those of the same family."""
     family = code.rstrip(digits)

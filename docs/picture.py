@@ -1,6 +1,7 @@
-"""Draw the README's picture again: the top of a fixture's report, in a real browser.
+"""Picture of a report's top, taken in a real browser.
 
-python docs/picture.py        needs chromium; writes docs/images/report.png
+python docs/picture.py        writes docs/images/report.png, for the README; the pages
+                              on the web have one that their build takes
 """
 
 from __future__ import annotations
@@ -14,27 +15,34 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FIXTURE = ROOT / "fixtures" / "copies"
 PICTURE = ROOT / "docs" / "images" / "report.png"
+_OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--force-device-scale-factor=1",
+    "--window-size=1280,1180",
+)
+
+
+def take(page: Path, picture: Path) -> bool:
+    """Write the picture of a page; return False where there is no browser."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        return False
+    call = [browser, *_OPTIONS, f"--screenshot={picture}", page.resolve().as_uri()]
+    subprocess.run(call, check=True, capture_output=True)  # noqa: S603
+    return True
 
 
 def main() -> None:
-    """Write the report, open it and keep what is seen first."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        sys.exit("there is no chromium here")
+    """Write the report of a fixture, and take its picture."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
         report = [sys.executable, "-m", "traceq", "report", FIXTURE, "-o", page]
         subprocess.run([*report, "--step-ms", "13.2"], check=True)  # noqa: S603
-        options = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--force-device-scale-factor=1",
-            "--window-size=1280,1180",
-            f"--screenshot={PICTURE}",
-        ]
-        subprocess.run([browser, *options, page.as_uri()], check=True)  # noqa: S603
+        if not take(page, PICTURE):
+            sys.exit("there is no chromium here")
 
 
 if __name__ == "__main__":
