@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 import pytest
 from captures import read_pairs
 from conftest import ROOT
 from goldens import assert_block
 from savings import FILES, accuracy, compared, each_pair, estimated, read_results
+
+from traceq.common.import_folder import mount
 
 RESULTS = read_results()
 PAGE = (ROOT / "docs" / "savings.md").read_text(encoding="utf-8")
@@ -27,6 +30,14 @@ def test_the_error_of_the_step_before_the_fixes_is_that_of_the_benchmark() -> No
 @pytest.mark.golden
 def test_each_pair_is_shown_with_what_was_predicted() -> None:
     assert_block("savings-pairs", each_pair(RESULTS))
+
+
+@pytest.mark.golden
+def test_fresh_programs_are_shown_with_what_was_predicted() -> None:
+    mount(ROOT / "benchmarks" / "fresh", "_fresh_programs")
+    text: str = import_module("_fresh_programs.table").table()
+
+    assert_block("savings-fresh", text)
 
 
 def test_the_benchmark_has_every_pair_that_is_committed() -> None:

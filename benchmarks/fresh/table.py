@@ -1,0 +1,90 @@
+"""Table of predicted and measured steps of programs that no rule was tuned on.
+
+    python benchmarks/fresh/table.py
+
+``predictions.json`` has what ``traceq lint`` predicted for recordings on an H200 before
+anything was changed because of them, ``measured.jsonl`` the steps of the same programs
+with one change switched on and off in alternating blocks (A B B A) of one process, or
+of two where a switch needs a new process.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+# Their steps come in cycles of unlike ones: the mean is the step.
+CYCLES = ("dcgan", "esm_extract", "hf_t5_beam", "llama2c_sample")
+# Another change than the one that is priced.
+OTHER = {("dit_sample", "autocast")}
+
+
+def pairs() -> list[dict[str, Any]]:
+    """Return each change with its predicted and measured step, in ms."""
+    measured: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in (HERE / "measured.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        kind = "mean_ms" if entry["program"] in CYCLES else "trimmed_ms"
+        for name, figures in entry["variants"].items():
+            if figures.get(kind):
+                measured[entry["program"], name] = figures[kind]
+    rows = []
+    text = (HERE / "predictions.json").read_text(encoding="utf-8")
+    for one in json.loads(text):
+        key = (one["program"], one["variant"])
+        if key not in measured or key in OTHER:
+            continue
+        steps = measured[key]
+        share = one["saves_ms"] / one["step_ms"]
+        low, high = (one[end] or one["saves_ms"] for end in ("low_ms", "high_ms"))
+        saved = 1 - steps["b"] / steps["a"]
+        predicted = steps["a"] * (1 - share)
+        rows.append(
+            {
+                **{key: one[key] for key in ("program", "variant", "code", "bound")},
+                "before": steps["a"],
+                "after": steps["b"],
+                "predicted": predicted,
+                "error": predicted / steps["b"] - 1,
+                "in_range": low <= saved * one["step_ms"] <= high,
+                "overlap": steps["overlap"],
+            }
+        )
+    return rows
+
+
+def table() -> str:
+    """Return the changes whose rounds do not overlap, and a line on the others."""
+    every = pairs()
+    clear = [one for one in every if not one["overlap"]]
+    lines = [
+        "| program | change | rule | bound | before | predicted | measured | error |"
+        " in the range |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {one['program']} | {one['variant']} | {one['code']} | {one['bound']} |"
+        f" {one['before']:.1f} ms | {one['predicted']:.1f} ms | {one['after']:.1f} ms |"
+        f" {one['error']:+.0%} | {'yes' if one['in_range'] else 'no'} |"
+        for one in sorted(clear, key=lambda one: (one["bound"], one["program"]))
+    ]
+    for bound in ("gpu", "host"):
+        some = [one for one in clear if one["bound"] == bound]
+        error = median(abs(one["error"]) for one in some)
+        inside = sum(one["in_range"] for one in some)
+        lines.append(
+            f"| **{bound}-bound** | {len(some)} changes | | | | | | {error:.0%} at the"
+            f" median | {inside} |"
+        )
+    unclear = sorted(
+        f"{one['program']} {one['variant']}" for one in every if one["overlap"]
+    )
+    lines += ["", f"Rounds overlap, and count for nothing: {', '.join(unclear)}."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table())
