@@ -118,7 +118,7 @@ def test_severity_and_changes_have_colours_on_a_terminal_only() -> None:
     words = ("diff", str(FIXTURE_TRACES["copies"]), str(other))
     warning = "\x1b[1;33mATT001 masked-attention-fallback\x1b[0m"
 
-    assert warning in on_terminal("lint", str(TRACE))
+    assert warning in on_terminal("lint", str(TRACE), "-v")
     assert "\x1b[33mwarning\x1b[0m" in on_terminal(
         "lint", str(TRACE), "--format", "concise"
     )

@@ -232,7 +232,7 @@ def test_the_ranks_of_a_job_share_a_folder_and_trace_the_same_steps(
         check=True,
     )
 
-    (run,) = (tmp_path / "traceq-runs").iterdir()
+    (run,) = (tmp_path / "traceq-runs").glob("[!.]*")
     ranks = [json.loads((run / f"rank-{one}.json").read_text()) for one in (0, 1)]
     assert {rank["state"] for rank in ranks} == {"done"}
     assert len({rank["trace"]["first_step"] for rank in ranks}) == 1
@@ -268,6 +268,6 @@ def test_the_folder_alone_records_a_loop_where_traceq_is_not_installed(
         check=True,
     )
 
-    (run,) = (tmp_path / "traceq-runs").iterdir()
+    (run,) = (tmp_path / "traceq-runs").glob("[!.]*")
     assert done.stdout.strip() == str(run)
     assert json.loads((run / "run.json").read_text())["ranks"][0]["state"] == "done"

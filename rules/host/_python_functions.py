@@ -119,7 +119,8 @@ def functions(view: View, least: float) -> pl.DataFrame:
     asked = ("start", "end", "thing", "estimated")
     segments = inside(view, pl.lit(value=True), *asked)
     # What things are is looked up for their sums: of spans there are many more.
-    sums = segments.group_by("thing").agg(pl.col("estimated").sum())
+    # In a fixed order, so that sums of these are the same to the last digit.
+    sums = segments.group_by("thing").agg(pl.col("estimated").sum()).sort("thing")
     things = view.host_account.described.things
     rows = (
         sums.hstack(things[["kind", *host_activity.PLACE]][sums["thing"]])
