@@ -119,8 +119,7 @@ def functions(view: View, least: float) -> pl.DataFrame:
     asked = ("start", "end", "thing", "estimated")
     segments = inside(view, pl.lit(value=True), *asked)
     # What things are is looked up for their sums: of spans there are many more.
-    # In a fixed order, so that sums of these are the same to the last digit.
-    sums = segments.group_by("thing").agg(pl.col("estimated").sum()).sort("thing")
+    sums = segments.group_by("thing").agg(pl.col("estimated").sum())
     things = view.host_account.described.things
     rows = (
         sums.hstack(things[["kind", *host_activity.PLACE]][sums["thing"]])
@@ -236,7 +235,9 @@ def times(view: View, row: Mapping[str, Any], label: str) -> Iterator[Evidence]:
         (label, "estimated", "a step, estimated without the profiler"),
         ("recorded", "recorded", "a step"),
     ):
-        yield Evidence(called, value=row[column] / view.steps, unit="ns", note=note)
+        # Whole nanoseconds: the last digits of a sum depend on the order of threads.
+        value = round(row[column] / view.steps)
+        yield Evidence(called, value=value, unit="ns", note=note)
 
 
 def called_line(view: View, segments: pl.DataFrame) -> Iterator[Evidence]:
