@@ -65,7 +65,7 @@ CHANGES = (
     ("no `.item()`, fused optimizer", ("LCH004", "SYN001")),
     ("compiled", ("CPY006",)),
 )
-"""What each state changes, and the findings of the state before that it fixes."""
+"""Change of each state, and the findings of the state before that it fixes."""
 PARTS = {
     "no clones, no changes of layout": " for the clones alone",
     "compiled": " for the casts of weights alone",

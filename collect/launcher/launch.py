@@ -101,7 +101,7 @@ class Launch:
 
     @property
     def has_trace(self) -> bool:
-        """Whether a rank of this launcher was traced."""
+        """True if a rank of this launcher was traced."""
         return any(rank["trace"] for rank in self.facts["ranks"])
 
     def _open(self) -> Tee:

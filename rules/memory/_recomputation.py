@@ -100,7 +100,7 @@ class Memory:
 
     @property
     def free(self) -> int | None:
-        """What is free at the peak, if that is known."""
+        """Memory that is free at the peak, if that is known."""
         if self.device is None or self.peak is None:
             return None
         return self.device - self.peak

@@ -61,7 +61,7 @@ class FixtureResult:
     linted: bool = True
     """True if its committed trace was linted."""
     not_run: str | None = None
-    """Why its program was not run, where that was to be decided."""
+    """The reason that its program was not run; none if that was not considered."""
 
     @property
     def fails(self) -> bool:

@@ -41,7 +41,7 @@ class Running:
     cpu: bool
     timeout_s: float
     by_itself: bool = False
-    """Whether nobody asked to run them: then only the user's own programs are run."""
+    """True if no option asks for runs: then only the user's own programs run."""
     base: str = ""
     """Commit that has to define a program as it is now, if any."""
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 RUNS = Path("traceq-runs")
-"""Where ``traceq collect`` writes its runs."""
+"""Folder in which ``traceq collect`` writes its runs."""
 MOST_BYTES = 64 << 30
 """Largest size of the data from standard input or from an archive."""
 _BLOCK = 1 << 20

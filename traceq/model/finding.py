@@ -201,11 +201,11 @@ class Finding:
     """The same once the findings before it in the list are fixed; none if that is not
     known, or if it saves no time."""
     minor: str = ""
-    """Why it is minor: how little it saves. Empty if it is not minor."""
+    """The reason that it is minor: how little it saves. Empty if it is not minor."""
     doubt: Doubt = ""
-    """Why it fails no run though it is not minor: its rule is on trial, the recording
-    allows another explanation, or the memory is worth the change only if it is short.
-    """
+    """The reason that it fails no run though it is not minor: its rule is on trial, the
+    recording allows another explanation, or the memory is worth the change only if it
+    is short."""
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
     example: str = field(default="", repr=False, compare=False)

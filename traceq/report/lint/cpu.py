@@ -8,7 +8,6 @@ from msgspec import to_builtins
 
 from traceq.common.safe_text import printable
 from traceq.common.units import share, time
-from traceq.common.words import counted
 from traceq.report.base.text import where, wrapped
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def facts(found: CpuTime) -> Iterator[tuple[str, str]]:
     if found.phases:
         yield "Phases", phases(found)
     for line in found.lines:
-        yield "Line", f"{time(line.ns)} {_line(line)}"
+        yield _noun(found).capitalize(), f"{time(line.ns)} {_line(line)}"
 
 
 def time_lines(found: CpuTime, width: int) -> Iterator[str]:
@@ -66,12 +65,17 @@ def time_lines(found: CpuTime, width: int) -> Iterator[str]:
         yield from wrapped(text, max(width, _LEAST), first="", rest="  ")
     if not found.lines:
         return
-    yield f"The {counted(len(found.lines), 'line')} that take longest, as recorded:"
+    yield f"Longest {_noun(found)}s, as recorded:"
     times = [time(line.ns) for line in found.lines]
     widest = max(map(len, times))
     for text, line in zip(times, found.lines, strict=True):
         shown = f"  {text:>{widest}}  {_line(line)}"
         yield shown if len(shown) <= width else shown[: max(width, _LEAST) - 1] + "…"
+
+
+def _noun(found: CpuTime) -> str:
+    """Return what the rows are: without stacks, no line is known."""
+    return "line" if any(line.place.source for line in found.lines) else "operator"
 
 
 def _line(line: CpuLine) -> str:
