@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceq.annotate.splice import Text, read_text
-from traceq.formats.gunzip import MAGIC
+from traceq.formats.compression import GZIP_MAGIC
 from traceq.formats.unmodified_file import unchanged
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def spliced_packed(
     ``InputError`` for a file that is cut off.
     """
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
+        if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
             return False
     with unchanged(path):
         text = read_text(path, progress)

@@ -9,23 +9,24 @@ from __future__ import annotations
 import bz2
 import importlib
 import lzma
+import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from traceq.formats import gunzip
-from traceq.formats.gunzip import DamagedGzipError as DamagedError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DamagedError", "Peekable", "blocks", "compression"]
-
+GZIP_MAGIC = b"\x1f\x8b"
 _PACKED_BLOCK = 1 << 16
 _LONGEST_MAGIC = 6
 # Four times what `xz -9` needs; a stream may ask for 4 GiB.
 _XZ_MEMORY = 256 << 20
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd")
+
+
+class DamagedError(Exception):
+    """A stream that cannot be unpacked to its end; the message is the reason."""
 
 
 class Peekable(Protocol):
@@ -98,7 +99,7 @@ def compression(head: bytes) -> str:
     >>> compression(b"BZh91AY&SY"), compression(b"[1]")
     ('bzip2', '')
     """
-    if head.startswith(gunzip.MAGIC):
+    if head.startswith(GZIP_MAGIC):
         return "gzip"
     return next((one.name for one in _FORMATS if head.startswith(one.magics)), "")
 
@@ -111,13 +112,17 @@ def blocks(
     ``read`` reads from the file in another way than its own. Raises ``DamagedError``
     after the last block that can be unpacked.
     """
+    read = read or file.read
     # A pipe cannot be read twice, only looked into.
     head = file.peek(_LONGEST_MAGIC)
     codec = next((one for one in _FORMATS if head.startswith(one.magics)), None)
     if codec:
-        yield from _unpacked(codec, read or file.read, most)
+        yield from _unpacked(codec, read, most)
+    elif head.startswith(GZIP_MAGIC):
+        yield from _gunzipped(read, most)
     else:
-        yield from gunzip.blocks(file, most, read)
+        while block := read(most):
+            yield block
 
 
 def _unpacked(
@@ -153,3 +158,41 @@ def _unpacked(
 def _why(error: Exception) -> str:
     needs_much = "memory" in str(error).lower()
     return "needs too much memory to unpack" if needs_much else "is damaged"
+
+
+def _gunzipped(read: Callable[[int], bytes], most: int) -> Iterator[bytes]:
+    """Unpack with a bound on each block, so that a gzip bomb stays small."""
+    unpacker = zlib.decompressobj(wbits=31)
+    while True:
+        if unpacker.eof:
+            packed = unpacker.unused_data or read(_PACKED_BLOCK)
+            # What follows the end of a member is another member, or padding that every
+            # gzip tool ignores.
+            if not packed.startswith(GZIP_MAGIC):
+                return
+            unpacker = zlib.decompressobj(wbits=31)
+        else:
+            packed = unpacker.unconsumed_tail or read(_PACKED_BLOCK)
+            if not packed:
+                msg = "the gzip stream is cut off"
+                raise DamagedError(msg)
+        before = unpacker.copy()
+        try:
+            block = unpacker.decompress(packed, most)
+        except zlib.error:
+            yield from _before_damage(before, packed)
+            msg = "the gzip stream is damaged"
+            raise DamagedError(msg) from None
+        if block:
+            yield block
+
+
+def _before_damage(unpacker: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
+    """Unpack byte by byte what comes before the place at which unpacking fails."""
+    for at in range(len(packed)):
+        try:
+            block = unpacker.decompress(packed[at : at + 1])
+        except zlib.error:
+            return
+        if block:
+            yield block
