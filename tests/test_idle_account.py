@@ -12,7 +12,7 @@ from traceq.analysis.replay.bound import bound_of, waits_after
 from traceq.analysis.replay.host_account import NEW_SHAPE
 from traceq.analysis.replay.simulation import Change
 from traceq.analysis.time.host_activity import DISPATCH, HOOKS, WITH_LIBRARIES
-from traceq.intervals import spans
+from traceq.common.intervals import spans
 from traceq.model.host_work import host_work_name
 from traceq.report.bound import bar, sentence
 from traceq.testing import load_drawn

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.intervals import disjoint, overlap
+from traceq.common.intervals import disjoint, overlap
 
 _SPANS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 8)).map(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq import intervals
-from traceq.intervals import Cover, count_before, count_until, holding, merged
+from traceq.common import intervals
+from traceq.common.intervals import Cover, count_before, count_until, holding, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq import intervals
 from traceq.analysis.base import assumptions, ownership
 from traceq.analysis.base.steady import in_steps
+from traceq.common import intervals
 from traceq.linter import (
     END,
     cached_per_trace,

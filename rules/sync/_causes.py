@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq import intervals
 from traceq.analysis.base import ownership
+from traceq.common import intervals
 from traceq.linter import END, asof, fill_false, named
 
 from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN

@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.base.gpu_idle import busy_spans
 from traceq.analysis.time.roofline import roofline
 from traceq.common.expressions import END, asof
-from traceq.intervals import covered_until
+from traceq.common.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

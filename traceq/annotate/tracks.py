@@ -18,8 +18,8 @@ from traceq.annotate.counters import counters
 from traceq.annotate.events import Writer, arguments, literal
 from traceq.annotate.slices import arrows, finding_slices, inside
 from traceq.common.expressions import END
+from traceq.common.intervals import disjoint
 from traceq.common.units import share, time
-from traceq.intervals import disjoint
 from traceq.report.bound import cause_name
 from traceq.report.lint import content as words
 

@@ -20,7 +20,7 @@ from traceq.analysis.time.idle_causes import (
     LOADING,
     host_spans,
 )
-from traceq.intervals import overlap
+from traceq.common.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

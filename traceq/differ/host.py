@@ -24,9 +24,9 @@ from traceq.analysis.time.host_activity import (
     PYTHON,
     UNKNOWN,
 )
+from traceq.common.intervals import Cover, count_until, overlap
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX
-from traceq.intervals import Cover, count_until, overlap
 
 if TYPE_CHECKING:
     from traceq.differ.structure import Parts

@@ -9,11 +9,11 @@ import polars as pl
 from msgspec import Struct
 
 from traceq.common.expressions import END
+from traceq.common.intervals import covered, overlap
 from traceq.graph import marked_steps
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
 from traceq.graph.launches import outside_captures
-from traceq.intervals import covered, overlap
 from traceq.model import schema
 
 if TYPE_CHECKING:

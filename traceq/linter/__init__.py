@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from traceq.analysis.base.roofline import roofline_ns
     from traceq.analysis.base.sizes import first_sizes
     from traceq.common.expressions import END, asof, fill_false, nth, rows_where, text
+    from traceq.common.intervals import disjoint, merged, overlap, spans
     from traceq.common.words import (
         at_function,
         counted,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         time,
     )
     from traceq.graph.nesting import nearest
-    from traceq.intervals import disjoint, merged, overlap, spans
     from traceq.linter.evidence import (
         kernel_lines,
         library_module,
@@ -128,9 +128,9 @@ _MODULES = {
         "analysis.base.roofline": "roofline_ns",
         "analysis.base.sizes": "first_sizes",
         "common.expressions": "END asof fill_false nth rows_where text",
+        "common.intervals": "disjoint merged overlap spans",
         "common.words": "at_function counted listed often shape size time",
         "graph.nesting": "nearest",
-        "intervals": "disjoint merged overlap spans",
         "linter.evidence": (
             "kernel_lines library_module located_advice module_line own_function"
             " rewritten share_of_steps tensor"

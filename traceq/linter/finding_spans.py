@@ -11,8 +11,8 @@ import polars as pl
 
 from traceq.analysis.base.gpu_idle import gap_at, idle_in
 from traceq.common.expressions import END
+from traceq.common.intervals import overlap
 from traceq.graph.nesting import nearest
-from traceq.intervals import overlap
 from traceq.linter.savings import removed_host_time
 
 if TYPE_CHECKING:

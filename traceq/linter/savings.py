@@ -25,8 +25,8 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
+from traceq.common.intervals import count_until, disjoint, merged
 from traceq.common.progress import tell
-from traceq.intervals import count_until, disjoint, merged
 from traceq.linter.minor import WORTH_FIXING, weighed
 from traceq.linter.need import Need
 from traceq.linter.run import crashed

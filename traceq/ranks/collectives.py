@@ -17,8 +17,8 @@ from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.patterns.collectives import described
 from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.common.expressions import END, asof, known, text
+from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.devices import busiest_device
-from traceq.intervals import disjoint, overlap, spans
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

@@ -24,8 +24,8 @@ from traceq.analysis.time.idle_causes import (
     host_spans,
 )
 from traceq.common.expressions import END, asof, text
+from traceq.common.intervals import covered_until, disjoint, spans
 from traceq.graph.devices import busiest_device
-from traceq.intervals import covered_until, disjoint, spans
 from traceq.model.names import REGION
 from traceq.ranks.collectives import host_compute
 

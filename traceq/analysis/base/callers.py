@@ -6,8 +6,8 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.common.expressions import END, asof, text
+from traceq.common.intervals import holding
 from traceq.graph.nesting import in_preorder, nearest, parents, row_numbers
-from traceq.intervals import holding
 from traceq.model.owners import third_party
 
 PLACE = ("file", "line", "function")

@@ -11,10 +11,10 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.common.expressions import END, known, rows_where
+from traceq.common.intervals import overlap, spans, uncovered
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX
-from traceq.intervals import overlap, spans, uncovered
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

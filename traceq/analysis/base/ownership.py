@@ -17,9 +17,9 @@ import polars as pl
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.pattern_texts import Lines, texts_of
 from traceq.common.expressions import END, ascii_only, asof, constant, known, rows_where
+from traceq.common.intervals import covered
 from traceq.common.words import layer_names
 from traceq.graph.nesting import INDEX, nearest, nearest_of, upwards
-from traceq.intervals import covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

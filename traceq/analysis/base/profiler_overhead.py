@@ -10,7 +10,7 @@ from traceq.analysis.base.assumptions import GRAPH_LAUNCH_SLOWDOWN
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import called_by_its_like
 from traceq.common.expressions import END, known, text
-from traceq.intervals import count_before, count_until, spans
+from traceq.common.intervals import count_before, count_until, spans
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

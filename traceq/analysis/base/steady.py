@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.common.expressions import END, constant, known
+from traceq.common.intervals import covered
 from traceq.graph.devices import busiest_device
-from traceq.intervals import covered
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

@@ -22,7 +22,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
 from traceq.common.expressions import constant, known, rows_where
-from traceq.intervals import overlap, spans
+from traceq.common.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
 if TYPE_CHECKING:

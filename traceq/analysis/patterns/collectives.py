@@ -8,9 +8,9 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COLLECTIVE_LATENCY_NS
 from traceq.common.expressions import END, known, text
+from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import nearest
-from traceq.intervals import disjoint, overlap, spans
 from traceq.model.dtypes import SENT_SIZES, SHORT_SIZES
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from traceq.analysis.base.gpu_idle import idle_in
 from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.common.expressions import END, asof, constant, known, text
+from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.nesting import INDEX, nearest
-from traceq.intervals import disjoint, overlap, spans
 from traceq.model.names import HOST_COLLECTIVE, TRANSFER
 
 if TYPE_CHECKING:

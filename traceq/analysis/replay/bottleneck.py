@@ -15,8 +15,8 @@ from msgspec import Struct
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.time.gpu_causes import BETWEEN, ON_GPU, gpu_causes
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
+from traceq.common.intervals import covered, disjoint, uncovered
 from traceq.graph.devices import busiest_device
-from traceq.intervals import covered, disjoint, uncovered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

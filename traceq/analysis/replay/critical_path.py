@@ -20,7 +20,7 @@ import polars as pl
 
 from traceq.analysis.time.idle_causes import causes_in
 from traceq.common.expressions import text
-from traceq.intervals import disjoint
+from traceq.common.intervals import disjoint
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay, TimeScale

@@ -35,11 +35,11 @@ from traceq.analysis.time.host_activity import (
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.common.expressions import constant, known, rows_where
+from traceq.common.intervals import covered_until, overlap
 from traceq.common.progress import tell
 from traceq.common.words import layer_names
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, marked_at
-from traceq.intervals import covered_until, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -18,7 +18,7 @@ from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_activity import UNKNOWN
-from traceq.intervals import count_before, count_until, covered_until, disjoint
+from traceq.common.intervals import count_before, count_until, covered_until, disjoint
 from traceq.model.lint_report import MOST_LINES, Entry
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from traceq.analysis.base.steady import in_steps
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.replay.compile_wrappers import wrapper_time
 from traceq.common.expressions import END, asof, constant
+from traceq.common.intervals import Cover, overlap, spans
 from traceq.graph.nesting import INDEX, counts_between, row_numbers
-from traceq.intervals import Cover, overlap, spans
 from traceq.model.run import HostCost
 
 if TYPE_CHECKING:

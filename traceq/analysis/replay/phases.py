@@ -14,7 +14,7 @@ import polars as pl
 from traceq.analysis.replay.bottleneck import simulated_work
 from traceq.analysis.replay.bound import calibration_of, replay_of
 from traceq.analysis.time.idle_causes import LOADING, host_spans
-from traceq.intervals import overlap
+from traceq.common.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Replay, TimeScale

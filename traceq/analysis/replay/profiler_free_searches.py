@@ -14,7 +14,7 @@ from msgspec import structs
 
 from traceq.analysis.base.profiler_overhead import recorder_stalls
 from traceq.analysis.time.op_calls import op_calls, own_segments
-from traceq.intervals import Cover
+from traceq.common.intervals import Cover
 
 if TYPE_CHECKING:
     from traceq.analysis.replay.model import StepModel

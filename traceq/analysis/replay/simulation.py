@@ -27,7 +27,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from traceq.analysis.replay import native_simulation
-from traceq.intervals import Cover, count_before, count_until
+from traceq.common.intervals import Cover, count_before, count_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.steady import in_steps, steady_steps
 from traceq.analysis.time.phases import STEP, by_phase
 from traceq.common.expressions import END, text
-from traceq.intervals import disjoint
+from traceq.common.intervals import disjoint
 from traceq.model.finding import Place
 from traceq.model.lint_report import CpuLine, CpuTime
 from traceq.model.names import DATA_REGION

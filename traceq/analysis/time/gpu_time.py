@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.common.expressions import text
+from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.devices import busiest_device
-from traceq.intervals import disjoint, overlap, spans
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

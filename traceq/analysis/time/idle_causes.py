@@ -17,7 +17,7 @@ from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.common.expressions import constant
-from traceq.intervals import Cover, merged, spans
+from traceq.common.intervals import Cover, merged, spans
 from traceq.model.names import DATA_REGION, GRAPH_CAPTURE
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from traceq.analysis.base.ownership import named_like
 from traceq.analysis.base.profiler_overhead import recorder_stalls
 from traceq.analysis.time.host_segments import host_segments
 from traceq.common.expressions import constant, known, rows_where
+from traceq.common.intervals import count_before, overlap
 from traceq.graph.nesting import sums_of
-from traceq.intervals import count_before, overlap
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace

@@ -17,8 +17,8 @@ import polars as pl
 from traceq.analysis.base.gpu_idle import gaps_in
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import LOADING, host_spans
+from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.devices import busiest_device
-from traceq.intervals import disjoint, overlap, spans
 from traceq.model.schema import PHASES
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from traceq.analysis.base.callers import innermost
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.steady import steady_steps
 from traceq.common.expressions import END, text
+from traceq.common.intervals import overlap
 from traceq.common.words import layer_names
 from traceq.graph.nesting import INDEX, parents
 from traceq.graph.source.places import module_paths
 from traceq.graph.steps import step_at
-from traceq.intervals import overlap
 from traceq.model.names import MODULE, STEP
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from traceq.analysis.time.host_activity import (
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.roofline import roofline
 from traceq.common.expressions import END, known, text
+from traceq.common.intervals import overlap
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import row_numbers
-from traceq.intervals import overlap
 
 if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments

@@ -13,7 +13,7 @@ from traceq.analysis.time import timeline as analysis
 from traceq.analysis.time.idle_causes import CAUSES, UNKNOWN
 from traceq.common import units
 from traceq.common.expressions import END
-from traceq.intervals import overlap
+from traceq.common.intervals import overlap
 from traceq.linter.finding_spans import CALL, GAP, HOST, KERNEL, OP, marked
 from traceq.linter.run import Views
 from traceq.report import bound as bound_words
