@@ -69,7 +69,7 @@ def test_without_gpu_work_nothing_is_estimated() -> None:
 def test_regions_have_the_hosts_time_without_the_profiler() -> None:
     path = path_of("moe_loop.trace.json.gz")
     half, whole = (
-        regions(path, by="module", step_ms=step_ms).shown.found[0].calls
+        regions(path, by="module", step_ms=step_ms).shown.regions[0].calls
         for step_ms in (40.0, 80.0)
     )
 

@@ -207,9 +207,9 @@ def test_a_page_is_made_again_when_the_measurements_change(
     row = '{{ rule = "ODD001", note = "{}" }},'
 
     file.write_text(f"rows = [{row.format('One.')}]", encoding="utf-8")
-    first = rule_index.whole([pack])["ODD001"].said_page
+    first = rule_index.whole([pack])["ODD001"].page
     file.write_text(f"rows = [{row.format('Another.')}]", encoding="utf-8")
-    second = rule_index.whole([pack])["ODD001"].said_page
+    second = rule_index.whole([pack])["ODD001"].page
 
     assert "One." in first
     assert "Another." in second

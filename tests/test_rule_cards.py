@@ -59,7 +59,7 @@ def test_pages_are_those_of_the_rules_when_made_and_when_kept(cache: Path) -> No
 
     assert len(list(cache.glob(KEPT_PAGES))) == 1
     for found in (made, kept):
-        assert {code: card.said_page for code, card in found.items()} == pages
+        assert {code: card.page for code, card in found.items()} == pages
 
 
 @pytest.mark.usefixtures("cache")
@@ -109,7 +109,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing(
     file.write_text("")
     monkeypatch.setenv("TRACEQ_CACHE", str(file / "cache"))
 
-    assert rule_index.whole()["SYN001"].said_page
+    assert rule_index.whole()["SYN001"].page
 
 
 @pytest.mark.real

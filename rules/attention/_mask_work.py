@@ -49,10 +49,10 @@ def mask_work(view: View, rows: Sequence[Row]) -> list[Row]:
     )
     ops = ops.with_columns(name=plain(view.trace.ops, ops["name"]))
     inputs = ops.select("name", "inputs").drop_nulls().unique()
-    asked = view.with_inputs(inputs).select("name", "inputs", "dims", "types")
+    makers = view.with_inputs(inputs).select("name", "inputs", "dims", "types")
     works = [
         (name, number)
-        for name, number, dims, types in asked.iter_rows()
+        for name, number, dims, types in makers.iter_rows()
         if _is_on(shapes, name, dims, types)
     ]
     if not works:

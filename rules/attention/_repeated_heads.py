@@ -39,7 +39,7 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     times = trace.ops.select("thread", call_ts="ts", owner="id")
     after = calls.join(times, on="owner").rename({"owner": "call"})
-    found = (
+    repeats = (
         asof(copies, after, "ts", "call_ts", by="thread", strategy="forward")
         .filter(
             pl.col("key").list.get(1) == pl.col("heads") * pl.col("repeats"),
@@ -51,11 +51,11 @@ def repeated_heads(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     # Kernels have dozens of columns: these alone are asked for.
     ran = kernels[["id", "op", "ts", "dur"]]
-    ran = ownership.owned(trace, ran, ownership.inside(trace, found["owner"])).filter(
+    ran = ownership.owned(trace, ran, ownership.inside(trace, repeats["owner"])).filter(
         ~pl.col("back")
     )
     return ownership.by_place(
-        ownership.at_owner(trace, ran).join(found, on="owner"),
+        ownership.at_owner(trace, ran).join(repeats, on="owner"),
         ("heads", "repeats", "query", "key", "backend"),
     )
 

@@ -187,9 +187,9 @@ class HandwrittenAttention(Rule):
         if not writes_attention(view.trace):
             return
         gpu = view.gpu
-        found = handwritten_attention(view.trace, view.kernels)
+        handwritten = handwritten_attention(view.trace, view.kernels)
         rows = []
-        for row in found.iter_rows(named=True):
+        for row in handwritten.iter_rows(named=True):
             row["making"] = making(view, row)
             row["share"] = share(row, gpu)
             row["by_torch"] = by_torch(view, row)

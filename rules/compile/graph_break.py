@@ -129,12 +129,12 @@ class GraphBreak(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the inner regions by the line at which the outer one broke."""
         breaks = compilation.graph_breaks(view.trace)
-        found = breaks_by_place(view)
-        if not found.height:
+        by_place = breaks_by_place(view)
+        if not by_place.height:
             yield from map(self._not_seen, breaks)
             return
         rows = view.by_place(
-            found,
+            by_place,
             before=pl.col("before").drop_nulls().unique(maintain_order=True),
             parts=text("name").unique(maintain_order=True),
             frames=pl.col("frame").drop_nulls().unique(maintain_order=True),
@@ -143,7 +143,7 @@ class GraphBreak(Rule):
         for row in rows.iter_rows(named=True):
             here = breaks_here(breaks, row)
             seen |= set(here)
-            yield self._finding(view, row, here, found)
+            yield self._finding(view, row, here, by_place)
         yield from (self._not_seen(one) for one in breaks if one not in seen)
 
     def _finding(

@@ -40,23 +40,23 @@ def activation_casts(view: View) -> pl.DataFrame:
     nor for the loss, a norm, or one that CPY002 reports. ``for_op`` is the op of the
     forward. A program is under autocast if matmuls or convolutions cast their inputs.
     """
-    asked = plain(view.trace.ops, view.trace.ops["name"])
+    op_names = plain(view.trace.ops, view.trace.ops["name"])
     parents = view.trace.ops["parent"]
     casts = view.copies.filter(
         pl.col("part") == "autocast", _between(pl.col("src"), pl.col("dst"))
     )
     undone = pl.coalesce("origin", "request")
-    found = casts.with_columns(of=undone)
-    found = found.with_columns(for_op=asked[parents[found["of"]]])
-    if not found.select(
+    pairs = casts.with_columns(of=undone)
+    pairs = pairs.with_columns(for_op=op_names[parents[pairs["of"]]])
+    if not pairs.select(
         fill_false(pl.col("for_op").str.contains(_NARROWING)).any()
     ).item():
-        return found.clear()
-    found = found.filter(~fill_false(pl.col("for_op").str.contains(_NORM)))
+        return pairs.clear()
+    pairs = pairs.filter(~fill_false(pl.col("for_op").str.contains(_NORM)))
     reported = cast_round_trips(view.trace, view.copies)
     if reported.is_empty():
-        return found
-    return found.filter(~pl.col("of").is_in(reported["back"].implode()))
+        return pairs
+    return pairs.filter(~pl.col("of").is_in(reported["back"].implode()))
 
 
 def _between(one: pl.Expr, other: pl.Expr) -> pl.Expr:

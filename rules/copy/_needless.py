@@ -247,11 +247,11 @@ def _written(trace: Trace, clones: pl.DataFrame, writing: pl.DataFrame) -> pl.Da
     dims = trace.inputs.select(inputs="id", dims=nth("dims", 0))
     writes = writing.select("thread", "ts", "inputs").join(dims, on="inputs")
     running = trace.frames.select(*_PLACE, "thread", "ts", end=END)
-    found = asof(
+    written = asof(
         writes.join(places, on="dims"),
         running.join(places, on=_PLACE, how="semi"),
         "ts",
         "ts",
         by=["thread", *_PLACE],
     )
-    return found.filter(pl.col("ts") < pl.col("end")).select(*_PLACE, "dims").unique()
+    return written.filter(pl.col("ts") < pl.col("end")).select(*_PLACE, "dims").unique()

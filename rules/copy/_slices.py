@@ -76,7 +76,7 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     if not outermost["writes"].any():
         return NOTHING
     mine = thread == pl.col("thread_row")
-    found = (
+    slices = (
         outermost.with_columns(
             pl.when(mine).then(pl.col("plain_row", "ts_row", "inputs_row")),
             done=_done_before(),
@@ -85,11 +85,11 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         .drop("name", "thread", "ts", "dur", "writes", "thread_cut", "thread_row")
     )
     writes = ops.join(
-        found.drop("inputs"), on="id", maintain_order="right"
+        slices.drop("inputs"), on="id", maintain_order="right"
     ).with_columns(
-        *_positions(trace, found["inputs"]),
-        *_positions(trace, found["inputs_cut"], "_cut"),
-        *_positions(trace, found["inputs_row"], "_row"),
+        *_positions(trace, slices["inputs"]),
+        *_positions(trace, slices["inputs_cut"], "_cut"),
+        *_positions(trace, slices["inputs_row"], "_row"),
     )
     of_row = fill_false((pl.col("plain_row") == "aten::select") & _is_row())
     writes = writes.with_columns(

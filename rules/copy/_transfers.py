@@ -33,9 +33,9 @@ def pinned_rate(moved: pl.DataFrame, gpu: Gpu, way: str) -> float:
         pl.col("bytes") >= assumptions.RATED_COPY_BYTES,
         pl.col("dur") > 0,
     ).select((pl.col("bytes") / pl.col("dur")).median())
-    found = measured.item()
-    if found:
-        return float(found)
+    measured_rate = measured.item()
+    if measured_rate:
+        return float(measured_rate)
     return next(
         rate for major, rate in assumptions.PINNED_RATES if gpu.capability[0] >= major
     )

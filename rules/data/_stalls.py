@@ -295,10 +295,10 @@ def inside_line(view: View, call: Mapping[str, Any]) -> Evidence:
 
 def loading_regions(view: View) -> pl.DataFrame:
     """Return the regions of the steps in which batches are loaded, with their spans."""
-    found = view.annotations
-    loads = named_like(view.trace.annotations, names.DATA_REGION)[found["id"]]
-    found = found.filter(loads & ~found["on_gpu"])
-    return disjoint(found.with_columns(start="ts", end=END))
+    regions = view.annotations
+    loads = named_like(view.trace.annotations, names.DATA_REGION)[regions["id"]]
+    regions = regions.filter(loads & ~regions["on_gpu"])
+    return disjoint(regions.with_columns(start="ts", end=END))
 
 
 def place_of(view: View, regions: pl.DataFrame) -> Place:

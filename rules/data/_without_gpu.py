@@ -45,10 +45,10 @@ def _explanation(view: View, regions: pl.DataFrame, example: str) -> Explanation
     return Explanation(f"{message}: {_WAITS}", _WORKERS)
 
 
-def _rows(found: RowByRow, example: str) -> Explanation:
+def _rows(row_by_row: RowByRow, example: str) -> Explanation:
     """Return that rows are picked one by one, in the training process."""
-    rows = counted(round(found.rows), "row")
-    parts = (("picking", found.picking_ns), ("stacking", found.stacking_ns))
+    rows = counted(round(row_by_row.rows), "row")
+    parts = (("picking", row_by_row.picking_ns), ("stacking", row_by_row.stacking_ns))
     return Explanation(
         f"the DataLoader picks {rows} a step out of a TensorDataset one by one, and"
         f" stacks them, in the training process: {_WAITS}",
@@ -57,5 +57,5 @@ def _rows(found: RowByRow, example: str) -> Explanation:
             Evidence(label, value=ns, unit="ns", note="a step, as recorded")
             for label, ns in parts
         ),
-        example=example.replace("256", str(found.batch)),
+        example=example.replace("256", str(row_by_row.batch)),
     )

@@ -116,8 +116,8 @@ def functions(view: View, least: float) -> pl.DataFrame:
 
     That is ``extra``, in all steps.
     """
-    asked = ("start", "end", "thing", "estimated")
-    segments = inside(view, pl.lit(value=True), *asked)
+    columns = ("start", "end", "thing", "estimated")
+    segments = inside(view, pl.lit(value=True), *columns)
     # What things are is looked up for their sums: of spans there are many more.
     sums = segments.group_by("thing").agg(pl.col("estimated").sum())
     things = view.host_account.described.things
@@ -195,16 +195,19 @@ def is_library(view: View, row: Mapping[str, Any], segments: pl.DataFrame) -> bo
     It cannot be moved away from them, unlike what decodes images or texts.
     """
     package = pl.col("library").str.extract(r"^(?:.*site-packages/)?([^/]+)/")
-    found = (
+    packages = (
         segments.with_columns(package=package)
         .drop_nulls("package")
         .group_by("package")
         .agg(pl.col("estimated").sum())
         .sort(-pl.col("estimated"), "package")
     )
-    if not found.height or 2 * found["estimated"][0] < segments["estimated"].sum():
+    if (
+        not packages.height
+        or 2 * packages["estimated"][0] < segments["estimated"].sum()
+    ):
         return False
-    library = str(found["package"][0])
+    library = str(packages["package"][0])
     via = view.ops.filter(is_at(row))["via"].cast(pl.String)
     theirs = via.str.contains(rf"\((?:.*/)?{re.escape(library)}/")
     return bool(fill_false(theirs).any())

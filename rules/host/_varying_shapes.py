@@ -120,9 +120,9 @@ def fix(view: View, row: Mapping[str, Any], calls: pl.DataFrame) -> Fix:
     removed is the loading of kernels' code that passes by itself.
     """
     spans = own_time(view, row["ids"])
-    known = own_time(view, calls.filter(~pl.col("slow"))["op"])
-    took, usual = (float(one["estimated"].sum()) for one in (spans, known))
-    slowed = usual / max(1, int(known["recorded"].sum())) if known.height else 1.0
+    repeated = own_time(view, calls.filter(~pl.col("slow"))["op"])
+    took, usual = (float(one["estimated"].sum()) for one in (spans, repeated))
+    slowed = usual / max(1, int(repeated["recorded"].sum())) if repeated.height else 1.0
     left = len(row["ids"]) * row["usual"] * slowed + row["passing"]
     return Fix(spans=spans, host_share=max(0.0, 1 - left / took) if took else 1.0)
 

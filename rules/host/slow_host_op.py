@@ -161,10 +161,10 @@ class SlowHostOp(Rule):
         )
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
         large = pl.col("excess") >= self.min_share * view.steady.time
-        found = rows.filter(regular & large).sort("excess", descending=True)
-        for row in found.iter_rows(named=True):
+        slow_ops = rows.filter(regular & large).sort("excess", descending=True)
+        for row in slow_ops.iter_rows(named=True):
             yield self._at_one_place(view, row)
-        claimed = found["ids"].explode()
+        claimed = slow_ops["ids"].explode()
         yield from self._spread(
             view, slow.filter(~pl.col("id").is_in(claimed.implode()))
         )

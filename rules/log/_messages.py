@@ -105,19 +105,19 @@ def hits(message: Message, log: pl.DataFrame) -> list[Hit]:
     whatever stands in it.
     """
     text = pl.col("text")
-    found = log.with_row_index("row").filter(text.str.contains(message.pattern))
+    matching = log.with_row_index("row").filter(text.str.contains(message.pattern))
     if message.details:
         # Two equal lines may differ in the lines that follow them.
-        found = found.head(_MOST_HITS).with_columns(count=pl.lit(1))
+        matching = matching.head(_MOST_HITS).with_columns(count=pl.lit(1))
         lines = message.lines
     else:
-        found = found.group_by(text.str.replace(_TIME, ""), maintain_order=True).agg(
-            pl.col("row", "line").first(), count=pl.len()
-        )
+        matching = matching.group_by(
+            text.str.replace(_TIME, ""), maintain_order=True
+        ).agg(pl.col("row", "line").first(), count=pl.len())
         lines = 1
-    if not found.height:
+    if not matching.height:
         return []
-    rows = found.with_columns(whole=_whole(log["text"], found["row"], lines))
+    rows = matching.with_columns(whole=_whole(log["text"], matching["row"], lines))
     patterns = enumerate((message.pattern, *message.details))
     rows = rows.with_columns(
         pl.col("whole").str.extract_groups(pattern).alias(f"groups_{number}")
@@ -139,7 +139,7 @@ def _whole(text: pl.Series, rows: pl.Series, lines: int) -> pl.Series:
     parts = [text.gather((rows + n).clip(upper_bound=last)) for n in range(lines)]
     begins = parts[0].str.extract(_LOGGED)
     there = [rows + n <= last for n in range(lines)]
-    kept = [
+    message_parts = [
         pl.when(
             same & (begins.is_null() | part.str.extract(_LOGGED).eq_missing(begins))
         )
@@ -147,7 +147,9 @@ def _whole(text: pl.Series, rows: pl.Series, lines: int) -> pl.Series:
         .alias(str(number))
         for number, (part, same) in enumerate(zip(parts, there, strict=True))
     ]
-    return pl.select(pl.concat_str(kept, separator="\n", ignore_nulls=True)).to_series()
+    return pl.select(
+        pl.concat_str(message_parts, separator="\n", ignore_nulls=True)
+    ).to_series()
 
 
 def _groups(row: Mapping[str, Any]) -> dict[str, str]:

@@ -167,10 +167,10 @@ class Float32Matmul(Rule):
         )
         if large.height:
             unless = "" if rank and rank.tf32 is False else ", unless TF32 is on"
-            found = self._finding(view, large.with_columns(fastest=pl.col("dur")))
+            finding = self._finding(view, large.with_columns(fastest=pl.col("dur")))
             count = counted(large["op"].n_unique() / view.steps, "large float32 matmul")
             yield replace(
-                found,
+                finding,
                 message=f"{count} a step would run without tensor cores{unless}",
             )
 

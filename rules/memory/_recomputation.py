@@ -159,5 +159,5 @@ def checkpoint_place(view: View, regions: pl.DataFrame) -> Place:
 def _place_of_ops(view: View, regions: pl.DataFrame) -> Place:
     """Return where the ops of the first region are called."""
     first = view.trace.ops[regions["ops"][0]]
-    known = first.filter(pl.col("file").is_not_null() | pl.col("module").is_not_null())
-    return view.place(known.row(0, named=True)) if known.height else NOWHERE
+    placed = first.filter(pl.col("file").is_not_null() | pl.col("module").is_not_null())
+    return view.place(placed.row(0, named=True)) if placed.height else NOWHERE

@@ -154,8 +154,8 @@ class DeviceAllocationInStep(DriverCallRule):
 def _falls(view: View, calls: pl.DataFrame) -> bool:
     """Return whether steps make fewer and fewer calls, the last half or less."""
     steps = view.steady.windows["step"].sort()
-    found = dict(calls["step"].drop_nulls().value_counts().iter_rows())
-    counts = [found.get(step, 0) for step in steps]
+    by_step = dict(calls["step"].drop_nulls().value_counts().iter_rows())
+    counts = [by_step.get(step, 0) for step in steps]
     falling = all(later <= before for before, later in pairwise(counts))
     return falling and 2 * counts[-1] <= counts[0]
 

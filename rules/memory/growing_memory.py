@@ -196,10 +196,12 @@ def _steps_left(view: SnapshotView, leaked: int, device: int) -> int:
     """Return after how many more steps the GPU is full, to two digits; 0 if unknown."""
     if view.trace is None:
         return 0
-    known = view.trace.devices.filter(pl.col("device") == device)["memory"].drop_nulls()
+    capacity = view.trace.devices.filter(pl.col("device") == device)[
+        "memory"
+    ].drop_nulls()
     highest = view.steps_of_curve.filter(pl.col("device") == device)["highest"].max()
-    if not len(known) or not isinstance(highest, int):
+    if not len(capacity) or not isinstance(highest, int):
         return 0
-    steps = max(0, known[0] - highest) // leaked
+    steps = max(0, capacity[0] - highest) // leaked
     unit = 10 ** max(0, len(str(steps)) - _DIGITS)
     return steps // unit * unit

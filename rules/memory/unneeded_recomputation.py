@@ -172,7 +172,7 @@ class UnneededRecomputation(Rule):
                 *kernel_lines(view, kernels["id"]),
                 *module_line(_modules(view, regions)),
             ],
-            advice=_advice(view, place.via, known=left is not None),
+            advice=_advice(view, place.via, is_known=left is not None),
             severity=Severity.info if left is None else None,
             data={
                 "saved_bytes": memory.saved,
@@ -198,11 +198,11 @@ def _memory_lines(memory: Memory) -> Iterator[Evidence]:
     yield Evidence("peak", f"{size(peak)}, {without}, {limit}")
 
 
-def _advice(view: View, via: str | None, *, known: bool) -> str:
+def _advice(view: View, via: str | None, *, is_known: bool) -> str:
     """Return how to call the layers without checkpoint()."""
     switch = _SWITCH if via and "transformers/" in via else _CALL
     ranks = _MANY_RANKS if view.distributed else ""
-    return ("" if known else _UNKNOWN) + switch + ranks
+    return ("" if is_known else _UNKNOWN) + switch + ranks
 
 
 def _modules(view: View, regions: pl.DataFrame) -> list[str]:

@@ -104,9 +104,9 @@ def _reached(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     What is around a root is the same in every layer and step, and is looked at once.
     """
     distinct = rows.select(_LOOKED_AT).unique(maintain_order=True)
-    asked = distinct["inputs"].explode().drop_nulls().unique()
-    given = trace.inputs[["dims", "values"]][asked].rows()
-    inputs = dict(zip(asked.to_list(), given, strict=True))
+    ids = distinct["inputs"].explode().drop_nulls().unique()
+    dims_and_values = trace.inputs[["dims", "values"]][ids].rows()
+    inputs = dict(zip(ids.to_list(), dims_and_values, strict=True))
     reached = []
     for names, numbers, moves, offsets in distinct.iter_rows():
         ops = [

@@ -111,14 +111,14 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     around = pl.concat([up, down])
     if not around.height:
         return NOTHING
-    found = (
+    candidates = (
         around.group_by("owner", maintain_order=True)
         .agg(pl.col("half").first(), pl.col("up").any(), pl.col("down").any())
         .join(norms.select("owner", "norm", "dims"), on="owner")
     )
     return grouped(
         trace,
-        _of_norms_and_casts(trace, kernels, found, around),
+        _of_norms_and_casts(trace, kernels, candidates, around),
         ["norm", "half", "up", "down", "dims"],
         casts=pl.col("id").filter("cast"),
         cast_ops=pl.col("cast_op").filter("cast").unique(maintain_order=True),
@@ -127,11 +127,11 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_norms_and_casts(
-    trace: Trace, kernels: pl.DataFrame, found: pl.DataFrame, around: pl.DataFrame
+    trace: Trace, kernels: pl.DataFrame, candidates: pl.DataFrame, around: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the kernels of norms and of the casts around them, marked as ``cast``."""
     casts = around.select("owner", part="cast").with_columns(cast=True)
-    norms = found.select("owner", part="owner").with_columns(cast=False)
+    norms = candidates.select("owner", part="owner").with_columns(cast=False)
     parts = pl.concat([casts, norms.select(casts.columns)]).unique("part", keep="first")
     within = ownership.inside(trace, parts["part"])
     ran = ownership.owned(trace, kernels[[*OF_KERNELS]], within)
@@ -142,7 +142,7 @@ def _of_norms_and_casts(
         ran.drop("owner")
         .with_columns(part=part, cast_op=node.zip_with(undone, part))
         .join(parts, on="part")
-        .join(found, on="owner")
+        .join(candidates, on="owner")
     )
 
 

@@ -55,8 +55,8 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
         .agg("id", start=pl.col("ts").min(), end=pl.col("end").max())
     )
     if wait.checks:
-        asked = pl.element().is_in(row["ops"])
-        runs = runs.filter(pl.col("id").list.eval(asked).list.any())
+        is_row_op = pl.element().is_in(row["ops"])
+        runs = runs.filter(pl.col("id").list.eval(is_row_op).list.any())
     if not runs.height:
         return []
     gone = runs["id"].explode()

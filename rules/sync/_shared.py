@@ -173,8 +173,10 @@ def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
             pl.Series("of_torch", torch, dtype=pl.Boolean),
         ]
     )
-    found = waits.join(each, on=by, how="left", nulls_equal=True, maintain_order="left")
-    return found.select("known", "of_torch")
+    matched = waits.join(
+        each, on=by, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return matched.select("known", "of_torch")
 
 
 def _told_apart() -> Iterator[pl.Expr]:

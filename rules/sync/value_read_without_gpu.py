@@ -143,9 +143,9 @@ class ValueReadWithoutGpu(Rule):
             written, advice = WRITTEN.get(
                 row["what"], (row["what"], "keep the result on the GPU")
             )
-            known = known_wait(row["inner_file"], row["inner_function"], row["what"])
-            if known:
-                written, advice = known.written, known.advice
+            wait = known_wait(row["inner_file"], row["inner_function"], row["what"])
+            if wait:
+                written, advice = wait.written, wait.advice
             elif library := library_of(row["via"]):
                 advice = IN_LIBRARY.format(library, advice)
             yield self.finding(

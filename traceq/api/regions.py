@@ -96,7 +96,7 @@ def regions(
         of_each = [_regions(one, by, options, step_ns) for one in read]
     shown = report.Shown(
         paths=tuple(map(str, read)),
-        found=tuple(of_each),
+        regions=tuple(of_each),
         by=by,
         instances=instances or by == REGION,
         compared=tuple(_compared(of_each, compare)),

@@ -102,7 +102,7 @@ def page_command(
     from traceq.report.rule_index import whole
 
     refuse_to_lose(file, [], overwrite=overwrite)
-    page = find_rule(whole(_packs(packs)), rule).said_page
+    page = find_rule(whole(_packs(packs)), rule).page
     width = output.width() if sys.stdout.isatty() else None
     if width and not raw and file is None:
         page = rule_pages.rendered_page(page, width=width, color=output.color())

@@ -63,7 +63,7 @@ class Shown:
     """Regions of the recordings, ready for any format."""
 
     paths: tuple[str, ...]
-    found: tuple[Regions, ...]
+    regions: tuple[Regions, ...]
     by: str
     instances: bool
     compared: tuple[Compared, ...]
@@ -88,7 +88,7 @@ def csv(shown: Shown) -> str:
     """Return a row for each region of each trace."""
     rows = [
         _rows(one, shown).with_columns(pl.lit(as_unicode(path)).alias("trace"))
-        for path, one in zip(shown.paths, shown.found, strict=True)
+        for path, one in zip(shown.paths, shown.regions, strict=True)
     ]
     return render_csv(pl.concat(rows).select("trace", pl.exclude("trace")))
 
@@ -107,7 +107,7 @@ def json(shown: Shown) -> str:
                 "placed_gpu_ns": one.placed_ns,
                 "regions": _rows(one, shown).to_dicts(),
             }
-            for path, one in zip(shown.paths, shown.found, strict=True)
+            for path, one in zip(shown.paths, shown.regions, strict=True)
         ],
         "compared": [_compared_data(one) for one in shown.compared],
     }
@@ -154,7 +154,7 @@ def contents(shown: Shown) -> list[Content]:
     """Return the tables, or the comparison."""
     names = telling_names(shown.paths)
     tables = [
-        _table(name, one, shown) for name, one in zip(names, shown.found, strict=True)
+        _table(name, one, shown) for name, one in zip(names, shown.regions, strict=True)
     ]
     return [*tables, *_comparison(shown)]
 

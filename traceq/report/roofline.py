@@ -54,7 +54,7 @@ class Shown:
     """Roofline of the recording, ready for any format."""
 
     path: str
-    found: Roofline
+    roofline: Roofline
     ops: pl.DataFrame
     step_ns: float
     top: int
@@ -78,7 +78,7 @@ def csv(shown: Shown) -> str:
 
 def json(shown: Shown) -> str:
     """Return one object; ``version`` is that of its fields, times are ns of a step."""
-    roofline, peak = shown.found, shown.found.gpu.peak
+    roofline, peak = shown.roofline, shown.roofline.gpu.peak
     document: dict[str, Any] = {
         "version": VERSION,
         "traceq": __version__,
@@ -101,7 +101,7 @@ def json(shown: Shown) -> str:
 
 def content(shown: Shown) -> Content:
     """Return the words for a trace."""
-    roofline = shown.found
+    roofline = shown.roofline
     steps = roofline.steps
     least = float(shown.ops["least"].sum() or 0)
     judged, other, apart = (

@@ -20,8 +20,7 @@ import orjson
 
 from traceq import __version__
 from traceq.common.atomic_files import write_files
-from traceq.common.locations import KEPT_PAGES as KEPT
-from traceq.common.locations import MEASURED, bundled, cache_directory
+from traceq.common.locations import KEPT_PAGES, MEASURED, bundled, cache_directory
 from traceq.common.words import rule_name
 from traceq.errors import TraceqError
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 _CLASS = re.compile(r'(\w+)\(\w+\):\n    """(.*)')
 _CODE = re.compile(r'\n    code = "(\w+)"')
-_MOST_KEPT = 8
+_MAX_CACHED = 8
 # A file changed this shortly before it was read could change again unnoticed.
 _UNSETTLED_NS = 2_000_000_000
 _TROUBLE = (OSError, ValueError, TypeError, AttributeError, TraceqError)
@@ -39,32 +38,32 @@ _TROUBLE = (OSError, ValueError, TypeError, AttributeError, TraceqError)
 class Card(NamedTuple):
     """A rule as the list and its page show it; it is asked as the rule is."""
 
-    said_name: str
-    said_summary: str
-    said_page: str = ""
+    title: str
+    sentence: str
+    page: str = ""
 
     def name(self) -> str:
         """Return the rule's name."""
-        return self.said_name
+        return self.title
 
     def summary(self) -> str:
         """Return the first sentence of the rule's documentation."""
-        return self.said_summary
+        return self.sentence
 
 
 def listed(packs: Sequence[Path] = ()) -> Mapping[str, Card]:
     """Return all rules by code, with their names and what they find."""
     if packs:
         return whole(packs)
-    found = {}
+    cards = {}
     for path, _ in _sources(os.fspath(bundled("rules"))):
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - 90 of them
             parts = file.read().split("\nclass ")
         for part in parts[1:]:
             of_class, code = _CLASS.match(part), _CODE.search(part)
             if of_class and code:
-                found[code[1]] = Card(rule_name(of_class[1]), of_class[2])
-    return dict(sorted(found.items()))
+                cards[code[1]] = Card(rule_name(of_class[1]), of_class[2])
+    return dict(sorted(cards.items()))
 
 
 def whole(packs: Sequence[Path] = ()) -> Mapping[str, Card]:
@@ -72,13 +71,13 @@ def whole(packs: Sequence[Path] = ()) -> Mapping[str, Card]:
     file, settled = None, False
     with suppress(*_TROUBLE):
         key, settled = _identity(packs)
-        file = cache_directory() / KEPT.replace("*", key)
-        kept = orjson.loads(file.read_bytes())
-        return {code: Card(*map(str, card)) for code, card in kept.items()}
+        file = cache_directory() / KEPT_PAGES.replace("*", key)
+        cached = orjson.loads(file.read_bytes())
+        return {code: Card(*map(str, card)) for code, card in cached.items()}
     made = _made(packs)
     if file and settled:
         with suppress(*_TROUBLE):
-            _keep(file, made)
+            _store(file, made)
     return made
 
 
@@ -92,11 +91,13 @@ def _made(packs: Sequence[Path]) -> Mapping[str, Card]:
     }
 
 
-def _keep(file: Path, made: Mapping[str, Card]) -> None:
+def _store(file: Path, made: Mapping[str, Card]) -> None:
     """Write what was made, in place of the oldest of other files."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    kept = sorted(file.parent.glob(KEPT), key=lambda one: one.stat().st_mtime_ns)
-    for old in kept[: -_MOST_KEPT + 1]:
+    cached = sorted(
+        file.parent.glob(KEPT_PAGES), key=lambda one: one.stat().st_mtime_ns
+    )
+    for old in cached[: -_MAX_CACHED + 1]:
         old.unlink(missing_ok=True)
     cards = {code: list(card) for code, card in made.items()}
     write_files({file: orjson.dumps(cards)})

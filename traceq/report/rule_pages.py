@@ -195,8 +195,8 @@ def _example(example: Bad | Good) -> str:
         name + textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
         for name, text in zip(names, shown, strict=True)
     ]
-    found = [f"> {one}" for one in getattr(example, "sentences", ())]
-    return "\n\n".join([f"### {type(example).__name__}", *texts, *found])
+    sentences = [f"> {one}" for one in getattr(example, "sentences", ())]
+    return "\n\n".join([f"### {type(example).__name__}", *texts, *sentences])
 
 
 def _see(rule: type[Rule]) -> list[str]:

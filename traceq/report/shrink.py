@@ -89,16 +89,16 @@ def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:
 
 
 def _kept(shrunk: Shrunk) -> str:
-    kept, of = shrunk.steps
+    steps, of = shrunk.steps
     events, of_events = shrunk.events
-    return f"{kept} of {of} steps, {events:,} of {of_events:,} events"
+    return f"{steps} of {of} steps, {events:,} of {of_events:,} events"
 
 
-def origin(shrunk: Shrunk, known: dict[str, Any], step_ns: int | None) -> str:
+def origin(shrunk: Shrunk, previous: dict[str, Any], step_ns: int | None) -> str:
     """Return an origin.toml with all that is known of how a fixture was made."""
-    table: dict[str, Any] = {"program": "", **known}
+    table: dict[str, Any] = {"program": "", **previous}
     if shrunk.loaded is not None:
-        table |= _recorded(shrunk.loaded, shrunk.steps[1]) | known
+        table |= _recorded(shrunk.loaded, shrunk.steps[1]) | previous
         table["trimmed"] = _trimmed(shrunk)
     lines = ["# How this fixture was made.", *toml.lines(table)]
     if step_ns:
@@ -114,15 +114,15 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
     parts = [word for word in ("shapes", "stacks", "memory") if getattr(facts, word)]
     with_parts = f" with {', '.join(parts)}" if parts else ""
     names = trace.devices.filter("used")["name"]
-    found: dict[str, Any] = {
+    origin_facts: dict[str, Any] = {
         "recorded": f"{counted(steps, 'step')}, torch.profiler{with_parts}",
         "torch": facts.torch.removeprefix("torch "),
         "gpu": (gpu_name(names[0] or "") or "unknown") if len(names) else "none",
     }
     if facts.start_ns:
         moment = dt.datetime.fromtimestamp(facts.start_ns / _NS_PER_S, dt.timezone.utc)
-        found["date"] = moment.date()
-    return found
+        origin_facts["date"] = moment.date()
+    return origin_facts
 
 
 def _trimmed(shrunk: Shrunk) -> str:

@@ -31,43 +31,43 @@ def inferred(facts: Facts) -> str:
     return "" if facts.steps_sure == _CERTAIN else taken(facts)
 
 
-def kinds(found: StepKinds) -> str:
+def kinds(mixed: StepKinds) -> str:
     """Return the sentence on longer steps: how often, and which were recorded."""
-    if found.long_share is None or found.long_time_share is None:
-        return _as_recorded(found)
-    often, long = one_in(found.long_share), time(found.long_ns)
-    typical, steps = time(found.typical_ns), counted(found.recorded, "step")
-    if found.window == "period":
-        periods = found.recorded // (found.period or found.recorded)
+    if mixed.long_share is None or mixed.long_time_share is None:
+        return _as_recorded(mixed)
+    often, long = one_in(mixed.long_share), time(mixed.long_ns)
+    typical, steps = time(mixed.typical_ns), counted(mixed.recorded, "step")
+    if mixed.window == "period":
+        periods = mixed.recorded // (mixed.period or mixed.recorded)
         whole = "one whole period" if periods <= 1 else f"{periods} whole periods"
         return f"{steps}, {whole}: {often} takes {long}, the others {typical}"
     takes = (
         f"{often} takes {long} instead of {typical},"
-        f" {share(found.long_time_share, 1)} of the time"
+        f" {share(mixed.long_time_share, 1)} of the time"
     )
     # Where they come at random, this many steps have one of them on average.
-    count = found.period or round(1 / found.long_share)
-    if not found.recorded_long:
+    count = mixed.period or round(1 / mixed.long_share)
+    if not mixed.recorded_long:
         return (
-            f"{counted(found.recorded, 'typical step')}; {takes}: not recorded,"
-            f" --active {count} records {'a whole period' if found.period else 'one'}"
+            f"{counted(mixed.recorded, 'typical step')}; {takes}: not recorded,"
+            f" --active {count} records {'a whole period' if mixed.period else 'one'}"
         )
-    if found.averaged == found.recorded:
-        return f"{steps}, {found.recorded_long} of them long; {takes}"
-    among = f"{found.averaged_long} of them" if found.averaged_long else "none of them"
+    if mixed.averaged == mixed.recorded:
+        return f"{steps}, {mixed.recorded_long} of them long; {takes}"
+    among = f"{mixed.averaged_long} of them" if mixed.averaged_long else "none of them"
     return (
-        f"averages are over {found.averaged} of {counted(found.recorded, 'step')},"
+        f"averages are over {mixed.averaged} of {counted(mixed.recorded, 'step')},"
         f" {among} long, since {takes}; --active {count} records"
-        f" {'a whole period' if found.period else 'more of them'}"
+        f" {'a whole period' if mixed.period else 'more of them'}"
     )
 
 
-def _as_recorded(found: StepKinds) -> str:
-    others = found.recorded - found.recorded_long
+def _as_recorded(mixed: StepKinds) -> str:
+    others = mixed.recorded - mixed.recorded_long
     return (
-        f"the steps differ: {found.recorded_long} of {found.recorded}"
-        f" {'takes' if found.recorded_long == 1 else 'take'} {time(found.long_ns)}, the"
-        f" other{'s' if others > 1 else ''} {time(found.typical_ns)}, as recorded; how"
+        f"the steps differ: {mixed.recorded_long} of {mixed.recorded}"
+        f" {'takes' if mixed.recorded_long == 1 else 'take'} {time(mixed.long_ns)}, the"
+        f" other{'s' if others > 1 else ''} {time(mixed.typical_ns)}, as recorded; how"
         " often each comes is not known, so the average may not be typical"
     )
 

@@ -46,12 +46,12 @@ def sentences(sweep: Sweep) -> list[str]:
     return [f"{text[:1].upper()}{text[1:]}." for text in _sentences(sweep)]
 
 
-def overtaking(found: Overtaking, label: str) -> str:
+def overtaking(crossing: Overtaking, label: str) -> str:
     """Return the sentence on a part that overtakes the rest."""
-    where = "extrapolated" if found.at.extrapolated else "within the sweep"
+    where = "extrapolated" if crossing.at.extrapolated else "within the sweep"
     return (
-        f"{part_name(found.part)} overtakes {found.other} at {label} ≈"
-        f" {about(found.at.at)}, {where}"
+        f"{part_name(crossing.part)} overtakes {crossing.other} at {label} ≈"
+        f" {about(crossing.at.at)}, {where}"
     )
 
 

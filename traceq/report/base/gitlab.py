@@ -30,12 +30,12 @@ class Issue(Struct, frozen=True):
 def document(issues: Iterable[Issue]) -> str:
     """Return the report; no two issues in it have the same fingerprint."""
     seen: Counter[str] = Counter()
-    found = []
+    entries = []
     for one in issues:
         key = "\n".join((one.check, one.same or f"{one.path}\n{one.text}"))
         seen[key] += 1
         unique = f"{key}\n{seen[key]}".encode(errors="surrogateescape")
-        found.append(
+        entries.append(
             {
                 "description": printable(one.text),
                 "check_name": one.check,
@@ -47,4 +47,4 @@ def document(issues: Iterable[Issue]) -> str:
                 },
             }
         )
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return plain_json(orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode()) + "\n"

@@ -38,34 +38,36 @@ def document(suites: Sequence[tuple[str, Sequence[Case]]]) -> str:
             )
             for kind in ("failure", "error", "skipped")
         }
-        known = {"name": name, "tests": len(cases), **counts}
-        lines.append(f"  <testsuite {_attributes(known)}>")
+        attributes = {"name": name, "tests": len(cases), **counts}
+        lines.append(f"  <testsuite {_attributes(attributes)}>")
         lines += [line for one in cases for line in _case(one)]
         lines.append("  </testsuite>")
     return "\n".join([*lines, "</testsuites>"]) + "\n"
 
 
 def _case(one: Case) -> list[str]:
-    known: dict[str, object] = {"name": one.name, "classname": one.group}
+    attributes: dict[str, object] = {"name": one.name, "classname": one.group}
     if one.file:
-        known |= {"file": one.file, "line": one.line}
-    head = f"    <testcase {_attributes(known)}"
+        attributes |= {"file": one.file, "line": one.line}
+    head = f"    <testcase {_attributes(attributes)}"
     if one.ending == "passed":
         if not one.message:
             return [f"{head}/>"]
-        said = f"      <system-out>{_text(one.message)}</system-out>"
-        return [f"{head}>", said, "    </testcase>"]
-    told = f"      <{one.ending} {_attributes({'message': one.message})}"
+        output = f"      <system-out>{_text(one.message)}</system-out>"
+        return [f"{head}>", output, "    </testcase>"]
+    element = f"      <{one.ending} {_attributes({'message': one.message})}"
     inside = (
-        f"{told}>{_text(one.details)}</{one.ending}>" if one.details else f"{told}/>"
+        f"{element}>{_text(one.details)}</{one.ending}>"
+        if one.details
+        else f"{element}/>"
     )
     return [f"{head}>", inside, "    </testcase>"]
 
 
-def _attributes(known: dict[str, object]) -> str:
+def _attributes(values: dict[str, object]) -> str:
     return " ".join(
         f"{key}={quoteattr(printable(str(value)))}"
-        for key, value in known.items()
+        for key, value in values.items()
         if value is not None
     )
 

@@ -68,8 +68,8 @@ def shapes(dims: Sequence[Sequence[int] | None] | None) -> str:
     >>> shapes([[8, 64], [], [64, 32]]), shapes([[8], [8], [8], [64]])
     ('[8,64] [64,32]', '[8] ×3 [64]')
     """
-    known = ["[" + ",".join(map(str, sizes)) + "]" for sizes in dims or [] if sizes]
-    runs = [(shape, len(list(run))) for shape, run in groupby(known)]
+    recorded = ["[" + ",".join(map(str, sizes)) + "]" for sizes in dims or [] if sizes]
+    runs = [(shape, len(list(run))) for shape, run in groupby(recorded)]
     texts = [f"{shape} ×{count}" if count > 1 else shape for shape, count in runs]
     text = " ".join(texts[:_MOST_SHAPES])
     return f"{text} …" if len(texts) > _MOST_SHAPES else text

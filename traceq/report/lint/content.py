@@ -215,24 +215,24 @@ def together(outcome: Outcome) -> str:
 
 def idle(outcome: Outcome) -> str:
     """Return the part of the GPU's idle time that findings explain, and the rest."""
-    found = outcome.idle
-    if found is None:
+    explained = outcome.idle
+    if explained is None:
         return ""
-    codes, idles = ", ".join(found.residual), time(found.idle_ns)
-    part = share(found.explained_ns, found.idle_ns)
-    both = share(found.with_residual_ns, found.idle_ns)
-    more = found.with_residual_ns > found.explained_ns
-    if not found.explained_ns and more:
+    codes, idles = ", ".join(explained.residual), time(explained.idle_ns)
+    part = share(explained.explained_ns, explained.idle_ns)
+    both = share(explained.with_residual_ns, explained.idle_ns)
+    more = explained.with_residual_ns > explained.explained_ns
+    if not explained.explained_ns and more:
         text = f"{codes} explains {both} of the {idles} in which the GPU idles"
-    elif not found.explained_ns:
+    elif not explained.explained_ns:
         text = f"No finding explains the {idles} in which the GPU idles"
     else:
         text = f"The findings explain {part} of the {idles} in which the GPU idles"
         text += f" ({both} with {codes}, on what remains)" if more else ""
-    rest = found.unexplained
-    if rest is None or found.share > _ALL_EXPLAINED:
+    rest = explained.unexplained
+    if rest is None or explained.share > _ALL_EXPLAINED:
         return text
-    part = share(rest.ns, found.idle_ns)
+    part = share(rest.ns, explained.idle_ns)
     return f"{text}; largest unexplained, {part}: {bound_words.entry(rest)}"
 
 
@@ -413,8 +413,10 @@ def notes(outcome: Outcome) -> list[str]:
 
 def _reported_replay(outcome: Outcome) -> bool:
     """Return whether a finding says already that replays have no known ops."""
-    known = outcome.replayed and outcome.replayed.mapped
-    return not known and any(one.code == _UNKNOWN_REPLAY for one in outcome.findings)
+    is_mapped = outcome.replayed and outcome.replayed.mapped
+    return not is_mapped and any(
+        one.code == _UNKNOWN_REPLAY for one in outcome.findings
+    )
 
 
 def unused(report: Report) -> list[str]:

@@ -35,47 +35,47 @@ def certain(outcome: Outcome) -> list[Finding]:
 
 def verdict(outcome: Outcome) -> str:
     """Return one sentence on what would matter on a GPU."""
-    found = len(would_matter(outcome))
-    if not found:
+    count = len(would_matter(outcome))
+    if not count:
         return "nothing that would matter on a GPU"
-    they = "finding that would matter" if found == 1 else "findings that would matter"
-    return f"{found} {they} on a GPU"
+    they = "finding that would matter" if count == 1 else "findings that would matter"
+    return f"{count} {they} on a GPU"
 
 
-def phases(found: CpuTime) -> str:
+def phases(cpu_time: CpuTime) -> str:
     """Return the phases of a step with their share of it."""
-    whole = sum(ns for _, ns in found.phases)
+    whole = sum(ns for _, ns in cpu_time.phases)
     return ", ".join(
-        f"{phase} {time(ns)} ({share(ns, whole)})" for phase, ns in found.phases
+        f"{phase} {time(ns)} ({share(ns, whole)})" for phase, ns in cpu_time.phases
     )
 
 
-def facts(found: CpuTime) -> Iterator[tuple[str, str]]:
+def facts(cpu_time: CpuTime) -> Iterator[tuple[str, str]]:
     """Yield phases and lines, each with its label."""
-    if found.phases:
-        yield "Phases", phases(found)
-    for line in found.lines:
-        yield _noun(found).capitalize(), f"{time(line.ns)} {_line(line)}"
+    if cpu_time.phases:
+        yield "Phases", phases(cpu_time)
+    for line in cpu_time.lines:
+        yield _noun(cpu_time).capitalize(), f"{time(line.ns)} {_line(line)}"
 
 
-def time_lines(found: CpuTime, width: int) -> Iterator[str]:
+def time_lines(cpu_time: CpuTime, width: int) -> Iterator[str]:
     """Yield the time of a step by phase and by line, in at most 8 lines."""
-    if found.phases:
-        text = f"Phases: {phases(found)}"
+    if cpu_time.phases:
+        text = f"Phases: {phases(cpu_time)}"
         yield from wrapped(text, max(width, _LEAST), first="", rest="  ")
-    if not found.lines:
+    if not cpu_time.lines:
         return
-    yield f"Longest {_noun(found)}s, as recorded:"
-    times = [time(line.ns) for line in found.lines]
+    yield f"Longest {_noun(cpu_time)}s, as recorded:"
+    times = [time(line.ns) for line in cpu_time.lines]
     widest = max(map(len, times))
-    for text, line in zip(times, found.lines, strict=True):
+    for text, line in zip(times, cpu_time.lines, strict=True):
         shown = f"  {text:>{widest}}  {_line(line)}"
         yield shown if len(shown) <= width else shown[: max(width, _LEAST) - 1] + "…"
 
 
-def _noun(found: CpuTime) -> str:
+def _noun(cpu_time: CpuTime) -> str:
     """Return what the rows are: without stacks, no line is known."""
-    return "line" if any(line.place.source for line in found.lines) else "operator"
+    return "line" if any(line.place.source for line in cpu_time.lines) else "operator"
 
 
 def _line(line: CpuLine) -> str:
@@ -83,12 +83,12 @@ def _line(line: CpuLine) -> str:
     return f"{place} ({', '.join(line.phases)})" if line.phases else place
 
 
-def cpu_data(found: CpuTime) -> dict[str, Any]:
+def cpu_data(cpu_time: CpuTime) -> dict[str, Any]:
     """Return the time of a step as plain data."""
     return {
-        "phases": [{"phase": phase, "ns": round(ns)} for phase, ns in found.phases],
+        "phases": [{"phase": phase, "ns": round(ns)} for phase, ns in cpu_time.phases],
         "lines": [
             to_builtins(line) | {"ns": round(line.ns)}  # a place has plain fields
-            for line in found.lines
+            for line in cpu_time.lines
         ],
     }

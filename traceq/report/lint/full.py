@@ -103,11 +103,11 @@ def findings(
 
 def _would_matter(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
     """Yield a block for each finding that would matter on a GPU."""
-    found = cpu.would_matter(outcome)
-    if found:
+    findings = cpu.would_matter(outcome)
+    if findings:
         yield ""
         yield cpu.HEADING
-    for finding in found:
+    for finding in findings:
         yield ""
         yield from block(finding, outcome, width, color=color)
 
@@ -141,9 +141,9 @@ def block(
         (printable(entry.label), words.evidence(entry)) for entry in finding.evidence
     ]
     lines += [("fix", printable(finding.advice))]
-    known = [(label, text) for label, text in lines if text]
-    widest = min(_LABEL, max((len(label) for label, _ in known), default=0))
-    for number, (label, text) in enumerate(known):
+    filled = [(label, text) for label, text in lines if text]
+    widest = min(_LABEL, max((len(label) for label, _ in filled), default=0))
+    for number, (label, text) in enumerate(filled):
         yield from wrapped(
             text,
             max(width, 2 * _LABEL),

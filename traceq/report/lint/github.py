@@ -29,14 +29,16 @@ def render(report: Report) -> str:
             at = {"file": finding.place.source, "line": first}
             if last != first:
                 at["endLine"] = last
-            known = {key: value for key, value in at.items() if value and at["file"]}
-            known["title"] = f"{finding.code} {finding.name}"
+            properties = {
+                key: value for key, value in at.items() if value and at["file"]
+            }
+            properties["title"] = f"{finding.code} {finding.name}"
             text = finding.message
             if cost := words.cost(finding, outcome):
                 text += f": {cost}"
             if finding.advice:
                 text += f"; {finding.advice}"
-            lines.append(command(_COMMAND[finding.severity], known, text))
+            lines.append(command(_COMMAND[finding.severity], properties, text))
         lines += [
             command("error", {"title": f"{rule.code} crashed"}, rule.error)
             for rule in outcome.crashed

@@ -23,7 +23,7 @@ VERSION = 2
 
 def render(report: Report) -> str:
     """Return one object; ``version`` says which fields there are."""
-    found = {
+    document = {
         "version": VERSION,
         "traceq": __version__,
         "fail_on": report.fail_on.value,
@@ -31,7 +31,9 @@ def render(report: Report) -> str:
         "recordings": [_outcome(outcome) for outcome in report.outcomes],
         "unused_allows": [to_builtins(entry) for entry in report.unused],
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return (
+        plain_json(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    )
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
@@ -62,15 +64,15 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _idle(found: ExplainedIdle) -> dict[str, Any]:
+def _idle(explained: ExplainedIdle) -> dict[str, Any]:
     """Return the explained part of the GPU's idle time, per step."""
-    rest = found.unexplained
+    rest = explained.unexplained
     return {
-        "idle_ns": round(found.idle_ns),
-        "explained_ns": round(found.explained_ns),
-        "explained_share": found.share,
-        "with_residual_ns": round(found.with_residual_ns),
-        "residual": list(found.residual),
+        "idle_ns": round(explained.idle_ns),
+        "explained_ns": round(explained.explained_ns),
+        "explained_share": explained.share,
+        "with_residual_ns": round(explained.with_residual_ns),
+        "residual": list(explained.residual),
         "largest_unexplained": entry_data(rest) if rest else None,
     }
 

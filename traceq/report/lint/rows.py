@@ -133,7 +133,7 @@ def cut_text(text: str, width: int) -> str:
     """
     if cells(text) <= width:
         return text
-    clauses = [text[: found.start()] for found in _CLAUSE_END.finditer(text)]
+    clauses = [text[: end.start()] for end in _CLAUSE_END.finditer(text)]
     whole = [
         clause
         for clause in clauses
@@ -146,8 +146,8 @@ def cut_text(text: str, width: int) -> str:
     while cells(cut) > max(0, width - 1):
         cut = cut[:-1]
     words_of, _, _ = cut.rpartition(" ")
-    kept = words_of if cells(words_of) >= _MOST_OF_IT * width else cut
-    return kept.rstrip(" ,;:") + _MORE if width > 0 else ""
+    beginning = words_of if cells(words_of) >= _MOST_OF_IT * width else cut
+    return beginning.rstrip(" ,;:") + _MORE if width > 0 else ""
 
 
 def table(rows: Sequence[Row], width: int, *, color: bool) -> list[str]:

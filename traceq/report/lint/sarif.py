@@ -73,8 +73,10 @@ def render(report: Report, rules: Rules, root: Path | None = None) -> str:
             for finding in outcome.findings
         ],
     }
-    found = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return (
+        plain_json(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    )
 
 
 def _rule(code: str, rules: Rules) -> dict[str, Any]:

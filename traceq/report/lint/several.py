@@ -109,10 +109,10 @@ def _row(name: str, outcome: Outcome) -> tuple[str, ...]:
 def _end(
     outcomes: Sequence[Outcome], unused: Sequence[str], width: int, *, color: bool
 ) -> list[str]:
-    found = [one for outcome in outcomes for one in _regular(outcome)]
-    found.sort(key=lambda one: (-one.saves_ns, -one.cost_bytes))
+    findings = [one for outcome in outcomes for one in _regular(outcome)]
+    findings.sort(key=lambda one: (-one.saves_ns, -one.cost_bytes))
     several = {note: None for one in outcomes for note in short.notes_of(one)}
-    lines = short.fixes(found, width, color=color)
+    lines = short.fixes(findings, width, color=color)
     lines += [""] if lines else []
     if any(rule.reason == Need.JOB.value for one in outcomes for rule in one.skipped):
         several = {_RANKS: None} | several
@@ -126,5 +126,5 @@ def _end(
     if always:
         text = f"{counted(len(always), 'rule')} skipped in all: {short.reasons(always)}"
         lines.append(cut_text(text, width))
-    code = f"; one finding: --explain {found[0].code}" if found else ""
+    code = f"; one finding: --explain {findings[0].code}" if findings else ""
     return [*lines, f"details: -v{code}"]

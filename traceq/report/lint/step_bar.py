@@ -50,16 +50,16 @@ def lines(bound: Bound, width: int, *, color: bool) -> list[str]:
 
 
 def _parts(bound: Bound, width: int) -> list[Part]:
-    found = bound.bottleneck
-    if found is None or not found.step_ns:
+    bottleneck = bound.bottleneck
+    if bottleneck is None or not bottleneck.step_ns:
         return []
     rows = parts(bound)
-    least = _WORTH_NAMING * found.step_ns
+    least = _WORTH_NAMING * bottleneck.step_ns
     causes = [(cause, ns) for cause, ns in rows if ns >= least]
     causes.append((_OTHERS, sum(ns for _, ns in rows if ns < least)))
-    shares = percents([ns for _, ns in causes], found.step_ns)
+    shares = percents([ns for _, ns in causes], bottleneck.step_ns)
     ends = [
-        min(width, round(end * width / found.step_ns))
+        min(width, round(end * width / bottleneck.step_ns))
         for end in accumulate(ns for _, ns in causes)
     ]
     return [

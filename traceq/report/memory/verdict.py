@@ -57,13 +57,13 @@ def _problems(summary: MemorySummary) -> Iterator[str]:
         mostly = "most" if by_line.height > 1 else "all"
         at = f", {mostly} at {where}" if where else ""
         yield f"Each step leaks {units.size(leaked)}{at}."
-    found, reserved = summary.fragmentation, summary.peak["reserved"]
-    free = found.fragmented + found.releasable + found.private
+    fragmentation, reserved = summary.fragmentation, summary.peak["reserved"]
+    free = fragmentation.fragmented + fragmentation.releasable + fragmentation.private
     if free > _MUCH_FREE * reserved:
         parts = {
-            "fragmented between live tensors": found.fragmented,
-            "in segments that torch.cuda.empty_cache() frees": found.releasable,
-            "in private pools, as of CUDA graphs": found.private,
+            "fragmented between live tensors": fragmentation.fragmented,
+            "in segments that torch.cuda.empty_cache() frees": fragmentation.releasable,
+            "in private pools, as of CUDA graphs": fragmentation.private,
         }
         most = max(parts, key=lambda part: parts[part])
         yield (
@@ -88,9 +88,9 @@ def _peak(summary: MemorySummary) -> str:
     moment += [f"step {peak['step']}"] if peak["step"] is not None else []
     reached = f", reached in {' of '.join(moment)}," if moment else ""
     text = f"{units.size(peak['allocated'])}{reached}"
-    known = summary.categories.filter(pl.col("category") != "unknown")
-    if not known.height:
+    categories = summary.categories.filter(pl.col("category") != "unknown")
+    if not categories.height:
         return printable(f"The peak is {text.rstrip(',')}.")
-    first = known.row(0, named=True)
+    first = categories.row(0, named=True)
     mainly = f"{units.share(first['size'], peak['allocated'])} {first['category']}"
     return printable(f"The peak of {text} is {mainly}.")

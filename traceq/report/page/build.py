@@ -49,14 +49,14 @@ def report_page(
     user says of each recording, by default those of its run.
     """
     parts = OF_ONE if len(recordings) == 1 else OF_EACH
-    found = [
+    subjects = [
         Subject(outcome, recording, number if len(recordings) > 1 else 0, step)
         for number, (outcome, recording) in enumerate(
             zip(report.outcomes, recordings, strict=True), 1
         )
     ]
-    first = several(found, labels) if len(found) > 1 else []
-    return render(title_of(report), [*first, *_sections(found, parts)])
+    first = several(subjects, labels) if len(subjects) > 1 else []
+    return render(title_of(report), [*first, *_sections(subjects, parts)])
 
 
 def rank_page(recording: Recording, report: Report, number: int, job: Link) -> str:

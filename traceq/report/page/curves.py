@@ -101,11 +101,11 @@ def _legend(over: Over) -> list[tuple[str, str]]:
 
 def _spaced(ticks: Sequence[charts.Tick]) -> list[charts.Tick]:
     """Return the ticks whose labels do not collide: the largest values first."""
-    found: list[charts.Tick] = []
+    spaced: list[charts.Tick] = []
     for tick in ticks:
-        if not found or found[-1].at - tick.at > 8 * len(found[-1].label):
-            found.append(tick)
-    return found[::-1]
+        if not spaced or spaced[-1].at - tick.at > 8 * len(spaced[-1].label):
+            spaced.append(tick)
+    return spaced[::-1]
 
 
 def _line(

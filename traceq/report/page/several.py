@@ -28,13 +28,13 @@ def several(
     ]
     if len(traces) < _TWO:
         return []
-    found = []
+    summaries = []
     for subject, recording, trace, at in traces:
         own_labels = labels[at] if labels else None
         summary = summarise(trace, step_ns=recording.step_ns, labels=own_labels)
         peak = subject.outcome.memory
-        found.append((summary, trace, peak.allocated if peak else None))
-    sections = compared(found)
+        summaries.append((summary, trace, peak.allocated if peak else None))
+    sections = compared(summaries)
     if len(traces) == _TWO and len(subjects) == _TWO:
         halves = [examine(one, subject.outcome) for subject, one, _, _ in traces]
         sections += of_diff(compare(*halves))

@@ -36,7 +36,7 @@ def render(summaries: Sequence[Summary]) -> str:
 
 def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
     """Return a trace's figures; times are milliseconds a step."""
-    facts, memory, found = summary.facts, summary.memory, summary.compute
+    facts, memory, compute = summary.facts, summary.memory, summary.compute
     devices = summary.devices["name"].drop_nulls().unique().sort()
     labels, tokens, attention = summary.labels, summary.tokens, summary.attention
     row = {
@@ -59,9 +59,9 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
         "kernels_under_5_us": _number(summary.small_kernels, 4) if facts.gpu else "",
         "peak_allocated_bytes": _number(memory.allocated if memory else None),
         "peak_reserved_bytes": _number(memory.reserved if memory else None),
-        "flop": _number(found.flops),
-        "flop_per_second": _number(found.rate),
-        "mfu": _number(found.utilisation, 4),
+        "flop": _number(compute.flops),
+        "flop_per_second": _number(compute.rate),
+        "mfu": _number(compute.utilisation, 4),
         "tokens_per_step": _number(tokens.per_step if tokens else None, 1),
         "tokens_from": tokens.source if tokens else "",
         "tokens_per_second": _number(summary.tokens_per_second, 1),
@@ -87,13 +87,13 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
 
 def _roofline(reached: Reached | None) -> dict[str, str]:
     """Return the efficiency of kernels; empty where shapes were not recorded."""
-    found = {
+    columns = {
         f"roofline_{name}": _number(
             reached.bounds.get(name, 0.0) if reached else None, 4
         )
         for name in ("compute", "bandwidth", "latency")
     }
-    return found | {
+    return columns | {
         "roofline_efficiency": _number(reached.efficiency if reached else None, 4),
         "recoverable_ms": _ms(reached.recoverable_ns) if reached else "",
     }
@@ -101,14 +101,14 @@ def _roofline(reached: Reached | None) -> dict[str, str]:
 
 def _bound(bound: Bound) -> dict[str, str]:
     """Return the bound of a step; empty where there is no GPU work."""
-    found = {
+    columns = {
         "bound_by": bound.by,
         "bound_sure": "true" if bound.sure else "false",
         "step_ms": _ms(bound.step_ns),
         "step_from": bound.step_from,
         "gpu_busy": _number(bound.gpu_busy, 4),
     }
-    return found if bound.bottleneck else dict.fromkeys(found, "")
+    return columns if bound.bottleneck else dict.fromkeys(columns, "")
 
 
 def _ms(nanoseconds: float) -> str:

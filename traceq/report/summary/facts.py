@@ -237,17 +237,17 @@ def _launches(summary: Summary) -> str:
 
 
 def _compute(summary: Summary) -> str:
-    found = summary.compute
-    if found.flops is None or found.rate is None:
-        return f"unknown: {found.unknown}"
-    text = f"{_prefixed(found.flops)}FLOP{_a_step(summary)}"
+    compute = summary.compute
+    if compute.flops is None or compute.rate is None:
+        return f"unknown: {compute.unknown}"
+    text = f"{_prefixed(compute.flops)}FLOP{_a_step(summary)}"
     when = "without the profiler" if summary.bound.measured else "as recorded"
-    text += f", {_prefixed(found.rate)}FLOP/s {when}"
-    if found.utilisation is None:
-        where = f" in {found.dtype}" if found.dtype else ""
+    text += f", {_prefixed(compute.rate)}FLOP/s {when}"
+    if compute.utilisation is None:
+        where = f" in {compute.dtype}" if compute.dtype else ""
         return f"{text}; MFU unknown: no peak is known for this GPU{where}"
-    peak = f"{_prefixed(found.peak or 0)}FLOP/s"
-    return f"{text}: MFU {percent(found.utilisation)} ({found.dtype} peak {peak})"
+    peak = f"{_prefixed(compute.peak or 0)}FLOP/s"
+    return f"{text}: MFU {percent(compute.utilisation)} ({compute.dtype} peak {peak})"
 
 
 def percent(share: float) -> str:

@@ -29,12 +29,14 @@ _MOST_ROWS = 50
 
 def render(summaries: Sequence[Summary]) -> str:
     """Return one object with the list of traces; ``version`` is that of its fields."""
-    found = {
+    document = {
         "version": VERSION,
         "traceq": __version__,
         "traces": [_trace(summary) for summary in summaries],
     }
-    return plain_json(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    return (
+        plain_json(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()) + "\n"
+    )
 
 
 def _trace(summary: Summary) -> dict[str, Any]:

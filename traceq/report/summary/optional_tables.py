@@ -121,7 +121,7 @@ def _entry_name(kind: str, name: str | None) -> str:
 
 def _host_modules(account: HostAccount, unit: str) -> TextTable:
     whole = float(account.entries["recorded"].sum())
-    found = account.modules.filter(pl.col("recorded") >= _LEAST_IN_MODULE * whole)
+    modules = account.modules.filter(pl.col("recorded") >= _LEAST_IN_MODULE * whole)
     return TextTable(
         (Column("Time of the host by module", weight=3), *_host_columns(unit)),
         tuple(
@@ -129,6 +129,6 @@ def _host_modules(account: HostAccount, unit: str) -> TextTable:
                 "  " * row["depth"] + printable(row["module"].rpartition("/")[2]),
                 *_host_times(row, whole),
             )
-            for row in found.head(_MOST_MODULES).iter_rows(named=True)
+            for row in modules.head(_MOST_MODULES).iter_rows(named=True)
         ),
     )

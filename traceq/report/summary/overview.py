@@ -90,13 +90,13 @@ def _row(summary: Summary, measured: bool, tokens: bool) -> tuple[str, ...]:  # 
 
 
 def _measured_ms(summary: Summary) -> str:
-    known = summary.bound.measured
-    return units.milliseconds(summary.bound.step_ns) if known else "-"
+    is_measured = summary.bound.measured
+    return units.milliseconds(summary.bound.step_ns) if is_measured else "-"
 
 
 def _rate(summary: Summary) -> str:
     """Return the tokens per second; targets of a loss may be something else."""
-    found, rate = summary.tokens, summary.tokens_per_second
-    if not found or not rate or found.source != EMBEDDING:
+    tokens, rate = summary.tokens, summary.tokens_per_second
+    if not tokens or not rate or tokens.source != EMBEDDING:
         return "-"
     return f"{units.three_digits(rate):,.0f}"

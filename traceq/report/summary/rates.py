@@ -39,13 +39,13 @@ def _ms(nanoseconds: float) -> str:
     return f"{units.milliseconds(nanoseconds)} ms"
 
 
-def _tokens(summary: Summary, found: Tokens) -> str:
+def _tokens(summary: Summary, tokens: Tokens) -> str:
     """Return the tokens of a step, their source, and the rate."""
-    each = units.average(found.per_step)
+    each = units.average(tokens.per_step)
     rate = f"{units.three_digits(summary.tokens_per_second or 0):,.0f}"
     when = bound_words.MEASURED if summary.bound.measured else bound_words.AS_RECORDED
     rank = " on this rank" if (summary.facts.world_size or 1) > 1 else ""
-    if found.source == EMBEDDING:
+    if tokens.source == EMBEDDING:
         return (
             f"{each}{_each(summary)}{rank}, looked up in the embedding: {rate} tokens/s"
             f" {when}"

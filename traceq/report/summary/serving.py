@@ -66,10 +66,10 @@ def serving_table(serving: Serving | None) -> list[TextTable]:
 
 
 def _table(title: str, names: Sequence[str], rows: list[tuple[str, ...]]) -> TextTable:
-    known = [at for at in range(len(names)) if any(row[at + 1] != "-" for row in rows)]
+    filled = [at for at in range(len(names)) if any(row[at + 1] != "-" for row in rows)]
     return TextTable(
-        (Column(title), *(Column(names[at], number=True) for at in known)),
-        tuple((row[0], *(row[at + 1] for at in known)) for row in rows),
+        (Column(title), *(Column(names[at], number=True) for at in filled)),
+        tuple((row[0], *(row[at + 1] for at in filled)) for row in rows),
     )
 
 
@@ -88,10 +88,10 @@ def serving_data(serving: Serving | None) -> dict[str, Any] | None:
 def serving_cells(serving: Serving | None) -> dict[str, str]:
     """Return plain numbers for a row of CSV; empty where there is none of a phase."""
     rows = serving.phases.to_dicts() if serving else []
-    found = {row["phase"]: row for row in rows}
+    by_phase = {row["phase"]: row for row in rows}
     cells = {}
     for phase in (PREFILL, DECODE, MIXED):
-        row = found.get(phase, {})
+        row = by_phase.get(phase, {})
         time, rate = row.get("time"), row.get("tokens_per_s")
         cells[f"{phase}_iterations"] = str(row.get("iterations", ""))
         cells[f"{phase}_iteration_ms"] = f"{time / units.NS_PER_MS:.6f}" if time else ""
@@ -100,28 +100,30 @@ def serving_cells(serving: Serving | None) -> dict[str, str]:
 
 
 def _iterations(serving: Serving) -> str:
-    found = serving.iterations.with_columns(times=times_of())
-    told = found["phase"].drop_nulls()
-    whole = int(found["times"].sum())
+    iterations = serving.iterations.with_columns(times=times_of())
+    phases = iterations["phase"].drop_nulls()
+    whole = int(iterations["times"].sum())
     counts = [
         f"{count:,} {phase}"
-        for phase, count in found.drop_nulls("phase")
+        for phase, count in iterations.drop_nulls("phase")
         .group_by("phase", maintain_order=True)
         .agg(pl.col("times").sum())
         .sort("times", descending=True, maintain_order=True)
         .iter_rows()
     ]
-    steps = f" in {counted(found.height, 'step')}" if whole > found.height else ""
-    by = found["known_by"].drop_nulls().unique(maintain_order=True).to_list()
+    steps = (
+        f" in {counted(iterations.height, 'step')}" if whole > iterations.height else ""
+    )
+    by = iterations["known_by"].drop_nulls().unique(maintain_order=True).to_list()
     text = (
         f"{counted(whole, 'iteration')}{steps}: {', '.join(counts)},"
         f" known {' and '.join(_KNOWN_BY[one] for one in by)}"
     )
-    unknown = found.height - len(told)
+    unknown = iterations.height - len(phases)
     if unknown:
         text += f"; of {unknown:,} the phase is unknown"
-    first = found.row(0, named=True)
-    others = found.filter(pl.col("phase") == first["phase"]).height - 1
+    first = iterations.row(0, named=True)
+    others = iterations.filter(pl.col("phase") == first["phase"]).height - 1
     if first["phase"] and others:
         what = "a step" if first["times"] > 1 else f"a {first['phase']}"
         took = f"{what} of {units.milliseconds(first['time'])} ms"

@@ -95,22 +95,22 @@ def _without_profiler(
 
 def _longest(summary: Summary, phase: str) -> str:
     """Return the phase's longest kernel, and how much of its GPU time that takes."""
-    found = summary.longest.filter(pl.col("phase").cast(pl.String) == phase)
-    if not found.height:
+    longest = summary.longest.filter(pl.col("phase").cast(pl.String) == phase)
+    if not longest.height:
         return ""
-    row = found.row(0, named=True)
+    row = longest.row(0, named=True)
     return f"{units.share(row['time'], row['all'])} {short_kernel(row['name'])}"
 
 
 def modules(summary: Summary) -> TextTable:
     """Modules with most GPU time, layers of one class together."""
     whole = float(summary.modules["ns"].sum()) if summary.modules.height else 0.0
-    known = summary.modules.filter("inside", pl.col("module") != UNKNOWN)
-    if float(known["ns"].sum()) < _LEAST_KNOWN * whole:
-        known = known.clear()
+    named = summary.modules.filter("inside", pl.col("module") != UNKNOWN)
+    if float(named["ns"].sum()) < _LEAST_KNOWN * whole:
+        named = named.clear()
     unit = _Unit.of(summary)
-    shown = summary.modules.head(_MOST_MODULES) if known.height else known
-    rest = summary.modules[shown.height :] if known.height else known
+    shown = summary.modules.head(_MOST_MODULES) if named.height else named
+    rest = summary.modules[shown.height :] if named.height else named
     rows = [
         (
             printable(row["module"]),
@@ -147,9 +147,9 @@ def kinds(summary: Summary) -> TextTable:
             "kind", "phase", "time"
         ).iter_rows()
     }
-    known = list(dict.fromkeys(kind for kind, _ in times))
+    all_kinds = list(dict.fromkeys(kind for kind, _ in times))
     phases = [
-        phase for phase in PHASES if any((kind, phase) in times for kind in known)
+        phase for phase in PHASES if any((kind, phase) in times for kind in all_kinds)
     ]
     if len(phases) == 1:
         phases = []
@@ -167,7 +167,7 @@ def kinds(summary: Summary) -> TextTable:
         return tuple(cells)
 
     by_time = sorted(
-        known,
+        all_kinds,
         key=lambda kind: -sum(time for key, time in times.items() if key[0] == kind),
     )
     return TextTable(
@@ -175,7 +175,7 @@ def kinds(summary: Summary) -> TextTable:
             Column("GPU time"),
             *(Column(title, number=True) for title in (unit.title, *phases)),
         ),
-        (*((kind, *row([kind])) for kind in by_time), ("all", *row(known))),
+        (*((kind, *row([kind])) for kind in by_time), ("all", *row(all_kinds))),
     )
 
 

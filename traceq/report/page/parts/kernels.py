@@ -66,8 +66,8 @@ def kernels(subject: Subject) -> Section | None:
 
 
 def _kernels(subject: Subject, kernels: pl.DataFrame, steps: int) -> Sortable:
-    found = by_kernel(kernels)
-    total, most = int(found["time"].sum()), found["time"][0]
+    by_name = by_kernel(kernels)
+    total, most = int(by_name["time"].sum()), by_name["time"][0]
     rows = [
         [
             Cell(
@@ -78,7 +78,7 @@ def _kernels(subject: Subject, kernels: pl.DataFrame, steps: int) -> Sortable:
             Cell(row["dtype"] or ""),
             Cell(row["library"] or ""),
         ]
-        for row in found.head(_MOST).iter_rows(named=True)
+        for row in by_name.head(_MOST).iter_rows(named=True)
     ]
     heads = (
         ("Kernel", False),
@@ -90,16 +90,14 @@ def _kernels(subject: Subject, kernels: pl.DataFrame, steps: int) -> Sortable:
         "Kernels by GPU time",
         heads,
         rows,
-        _count(len(rows), found.height, "kernels"),
+        _count(len(rows), by_name.height, "kernels"),
     )
 
 
 def _ops(subject: Subject, trace: Trace, steps: int, *, on_gpu: bool) -> Sortable:
     steady = steady_steps(trace)
-    found = (
-        by_op(trace, steady.kernels) if on_gpu else by_host_op(trace, steady.windows)
-    )
-    total, most = int(found["time"].sum()), found["time"][0] if found.height else 0
+    ops = by_op(trace, steady.kernels) if on_gpu else by_host_op(trace, steady.windows)
+    total, most = int(ops["time"].sum()), ops["time"][0] if ops.height else 0
     rows = [
         [
             Cell(charts.brief(row["name"] or "(no op)")),
@@ -108,7 +106,7 @@ def _ops(subject: Subject, trace: Trace, steps: int, *, on_gpu: bool) -> Sortabl
             Cell(charts.brief(shapes(row["dims"]))),
             Cell(charts.brief(of_function(row["file"], row["line"], row["function"]))),
         ]
-        for row in found.head(_MOST).iter_rows(named=True)
+        for row in ops.head(_MOST).iter_rows(named=True)
     ]
     heads = (
         ("Op", False),
@@ -120,7 +118,7 @@ def _ops(subject: Subject, trace: Trace, steps: int, *, on_gpu: bool) -> Sortabl
         f"Ops by {'GPU' if on_gpu else 'host'} time",
         heads,
         rows,
-        _count(len(rows), found.height, "ops, by shapes and place"),
+        _count(len(rows), ops.height, "ops, by shapes and place"),
     )
 
 
