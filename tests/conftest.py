@@ -8,8 +8,8 @@ from logging import CRITICAL
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kinds_of_tests import mark
-from recordings import FIXTURE_TRACES, ROOT, TRACES, WHOLE_TRACES, by_trace
+from kinds_of_tests import left_out, mark, marks_of_file
+from recordings import FIXTURE_TRACES, LEFT_OUT, ROOT, TRACES, WHOLE_TRACES, by_trace
 
 from traceq.cache import store
 
@@ -67,6 +67,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "kept"
     monkeypatch.setenv("TRACEQ_CACHE", str(folder))
     return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note what `-m` leaves out, so that it need not be collected."""
+    LEFT_OUT.update(left_out(config.option.markexpr))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Do not import a file none of whose tests would run."""
+    return True if LEFT_OUT & marks_of_file(collection_path) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,6 +7,7 @@ who reads a recording or starts a process need not say so.
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from inspect import unwrap
 from pathlib import Path
@@ -27,6 +28,34 @@ _A_FILE = "a recording"
 _READERS = {_A_FILE, "CAPTURES"}
 _PROCESSES = {"subprocess", "LocalCluster", "ProcessPoolExecutor", "Popen"}
 _BROWSERS = {"browser"}
+_OF_FILE = re.compile(r"^pytestmark = (\[.*?^\]|.*?$)", re.MULTILINE | re.DOTALL)
+_MARK = re.compile(r"mark\.(\w+)")
+
+
+def left_out(expression: str) -> set[str]:
+    """Return the marks whose tests an expression of `-m` leaves out.
+
+    >>> sorted(left_out("not real and not slow"))
+    ['real', 'slow']
+    >>> left_out("slow or not real")
+    set()
+    """
+    terms = expression.split(" and ")
+    if not all(re.fullmatch(r"not \w+", one) for one in terms):
+        return set()
+    return {one.removeprefix("not ") for one in terms}
+
+
+def marks_of_file(path: Path) -> set[str]:
+    """Return the marks that all tests of a file have, as its source says."""
+    if path.suffix != ".py" or not path.name.startswith("test_"):
+        return set()
+    marks = {"real"} if path.parent.name == "rules" else set[str]()
+    if found := _OF_FILE.search(path.read_text(encoding="utf-8")):
+        marks.update(_MARK.findall(found[1]))
+        if "WITH_TORCH" in found[1]:
+            marks.add("collect")
+    return marks
 
 
 def mark(item: pytest.Function) -> None:

@@ -12,8 +12,10 @@ from recordings import CAPTURES, loaded, path_of, read
 from traceq.formats.log import log_lines, read_log
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
+from traceq.linter.library_findings import with_libraries
 from traceq.linter.pack import load_rules
-from traceq.linter.run import Views, run_rule
+from traceq.linter.run import Views, run, run_rule, worst_first
+from traceq.linter.select import selected
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn, load_history
 from traceq.testing.examples import drawn, drawn_job
@@ -55,13 +57,41 @@ def example_findings(code: str, number: int) -> tuple[Finding, ...]:
     return tuple(run_rule(rule(), Views(drawn(example), job=drawn_job(example))))
 
 
+def findings_of(recording: Recording, *codes: str) -> tuple[Finding, ...]:
+    """Return what rules find in a recording, without what that costs.
+
+    To replay the steps takes longer than the rules do. A rule that reports what remains
+    after the others needs the replay.
+    """
+    rules = bundled_rules()
+    chosen = selected(rules, codes, ())
+    if any(rule.residual for rule in chosen.values()):
+        return outcome(recording, *codes).findings
+    ready = [rule() for rule in chosen.values()]
+    ran = with_libraries(run(ready, Views(recording)), recording.trace)
+    assert not ran.crashed
+    return tuple(sorted(ran.findings, key=worst_first))
+
+
 def drawn_findings(
     drawing: str,
     *codes: str,
     args: Mapping[str, Mapping[str, Any]] | None = None,
     log: str | None = None,
 ) -> tuple[Finding, ...]:
-    """Return the findings in a drawn trace."""
+    """Return the findings in a drawn trace, without what they cost."""
+    if log or not codes:
+        return priced_findings(drawing, *codes, args=args, log=log)
+    return findings_of(Recording("drawn", load_drawn(drawing, args)), *codes)
+
+
+def priced_findings(
+    drawing: str,
+    *codes: str,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+    log: str | None = None,
+) -> tuple[Finding, ...]:
+    """Return the findings in a drawn trace, with what their fixes remove and save."""
     recording = Recording(
         "drawn", load_drawn(drawing, args), log_lines(log) if log else None
     )

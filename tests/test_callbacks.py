@@ -74,6 +74,7 @@ def train_with_transformers(folder: Path, callback: Any, steps: int) -> None:  #
     ).train()
 
 
+@pytest.mark.slow
 @with_transformers
 def test_a_trainer_of_hugging_face_records_its_steps(tmp_path: Path) -> None:
     from traceq.callbacks.huggingface import TraceqCallback  # noqa: PLC0415

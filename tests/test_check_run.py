@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 import pytest
@@ -213,7 +213,7 @@ def other(tmp_path_factory: pytest.TempPathFactory, expected: Path) -> Answer:
 class TestWithTorch:
     """Each of these looks at a run of a program that imports torch."""
 
-    pytestmark = WITH_TORCH
+    pytestmark: ClassVar = [*WITH_TORCH, pytest.mark.slow]
 
     def test_two_runs_of_one_program_are_the_same(self, same: Answer) -> None:
         assert same.status == 0, same.out

@@ -36,8 +36,15 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("call", "closed"),
+    [
+        *((call, ">&- 2>&-") for call in CALLS),
+        *((f"lint {TRACE}", closed) for closed in (">&-", "2>&-")),
+        *(("lint missing.json", closed) for closed in (">&-", "2>&-")),
+        ("--version", ">&-"),
+    ],
+)
 def test_a_closed_stream_changes_no_exit_status(call: str, closed: str) -> None:
     done = shell(f"{shlex.join(RUN)} {call} {closed}")
 

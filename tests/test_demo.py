@@ -13,6 +13,8 @@ from traceq.common.locations import demo_recordings
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.real
+
 MOST_BYTES = 300_000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from command import traceq
@@ -12,6 +12,7 @@ from conftest import ROOT
 from goldens import assert_block, assert_golden, block
 from recordings import CAPTURES, OWN_SNAPSHOTS
 
+from traceq.api import diff as api
 from traceq.api.diff import diff
 from traceq.testing.timeline import draw
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
+Steps: TypeAlias = tuple[int | None, int | None]
+COMPARED: dict[object, object] = {}
 FORMATS = ("full", "concise", "json", "github", "markdown", "html")
 BEFORE = """
     host   [ProfilerStep#1                                                       ]
@@ -41,6 +44,21 @@ def write(folder: Path, name: str, drawing: str) -> Path:
     path = folder / name
     path.write_text(json.dumps(draw(drawing)))
     return path
+
+
+@pytest.fixture(autouse=True)
+def _compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the same two files once, in whatever format that is reported."""
+
+    def once(two: tuple[Path, Path], steps: Steps, *more: Any, force: bool) -> object:  # noqa: ANN401 - passed on
+        contents = tuple(one.read_bytes() for one in two if one.is_file())
+        key = (two, contents, steps, force)
+        if key not in COMPARED:
+            COMPARED[key] = compare(two, steps, *more, force=force)
+        return COMPARED[key]
+
+    compare = api._compared  # noqa: SLF001 - what takes longest
+    monkeypatch.setattr(api, "_compared", once)
 
 
 @pytest.fixture

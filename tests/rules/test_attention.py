@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from linting import case_findings, drawn_findings, outcome
+from linting import (
+    case_findings,
+    drawn_findings,
+    findings_of,
+    outcome,
+)
 from recordings import saved_ns
 
 from traceq.inputs.load_trace import load
@@ -60,7 +65,7 @@ def masked_advice(mask: list[int], making: str = "", **cuts: dict[str, Any]) -> 
         )
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
-    (one,) = outcome(recording, "ATT").findings
+    (one,) = findings_of(recording, "ATT")
     return one.advice
 
 
@@ -96,7 +101,7 @@ def findings(
     """
     args = {"aten::scaled_dot_product_attention": arguments}
     recording = Recording("drawn", load_drawn(drawing, args, device))
-    return outcome(recording, "ATT").findings
+    return findings_of(recording, "ATT")
 
 
 def test_a_causal_mask_is_found_at_its_line_and_costs_what_its_removal_saves() -> None:
@@ -134,7 +139,7 @@ def test_the_committed_trace_has_its_finding(request: pytest.FixtureRequest) -> 
     path = request.config.rootpath / "fixtures" / "attn_mask_fmha" / "trace.json.gz"
     recording = Recording("fixture", load(path, cache=False))
 
-    (one,) = outcome(recording, "ATT").findings
+    (one,) = findings_of(recording, "ATT")
 
     assert (one.code, one.count) == ("ATT001", 4)
     kernels = [line for line in one.evidence if line.label == "kernel"]
@@ -248,7 +253,7 @@ def test_the_mask_of_an_encoder_is_not_causal_because_a_decoder_makes_one() -> N
     args = {"aten::tril": cut(0), "aten::scaled_dot_product_attention": masked}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = outcome(recording, "ATT").findings
+    (one,) = findings_of(recording, "ATT")
 
     assert "is_causal" not in one.advice
 
@@ -271,7 +276,7 @@ def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
     args = {"aten::_scaled_dot_product_efficient_attention": arguments}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = outcome(recording, "ATT").findings
+    (one,) = findings_of(recording, "ATT")
 
     assert "bfloat16 added [1,1,1024,1024], shared by all" in one.message
 
@@ -367,7 +372,7 @@ def test_advice_says_what_an_older_torch_lacks(
 
 def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() -> None:
     half = [HALF] * 3
-    (found,) = outcome(
+    (found,) = findings_of(
         Recording(
             "drawn",
             load_drawn(
@@ -390,7 +395,7 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
             ),
         ),
         "ATT003",
-    ).findings
+    )
 
     assert found.message.startswith("nn.MultiheadAttention runs op by op once a step")
     assert found.advice.startswith("in forward: pass need_weights=False")
@@ -414,7 +419,7 @@ def test_a_module_of_the_same_name_is_not_that_of_torch() -> None:
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (found,) = outcome(recording, "ATT003").findings
+    (found,) = findings_of(recording, "ATT003")
 
     assert found.message.startswith("attention is hand-written once a step")
     assert "need_weights" not in found.advice
@@ -566,7 +571,7 @@ def test_eager_attention_of_transformers_has_a_switch() -> None:
     args["aten::_softmax"] = SOFTMAX["exp"]
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = outcome(recording, "ATT003").findings
+    (one,) = findings_of(recording, "ATT003")
 
     assert 'attn_implementation="sdpa"' in one.advice
 
@@ -629,7 +634,7 @@ def test_a_mask_made_in_a_kernel_of_torch_compile_is_seen_to_be_causal(
     fused = pl.DataFrame([row], schema=trace.fused.schema)
     recording = Recording("drawn", replace(trace, fused=fused))
 
-    findings = outcome(recording, "ATT005").findings
+    findings = findings_of(recording, "ATT005")
 
     assert len(findings) == found
 
@@ -688,7 +693,7 @@ def test_attention_that_calls_another_library_s_matmuls_is_rewritten_in_its_own(
     """
     args = {f"aten::{name.replace('__', '.')}": one for name, one in SQUARES.items()}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
-    (found,) = outcome(recording, "ATT003").findings
+    (found,) = findings_of(recording, "ATT003")
 
     assert found.advice.startswith("in attend: call F.scaled_dot_product_attention(")
     assert found.example
@@ -721,7 +726,7 @@ def test_the_softmax_by_hand_may_be_under_autocast() -> None:
     args |= {f"aten::{name.replace('__', '.')}": one for name, one in SOFTMAX.items()}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = outcome(recording, "ATT003").findings
+    (one,) = findings_of(recording, "ATT003")
 
     assert one.data["steps"] == ["bmm", "exp", "sum", "div", "bmm"]
     (kernels, *_) = one.fixes
@@ -762,7 +767,7 @@ def test_attention_on_another_thread_is_found() -> None:
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = outcome(recording, "ATT003").findings
+    (one,) = findings_of(recording, "ATT003")
 
     assert one.data["scores"] == SCORES
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from linting import case_findings, drawn_findings, mentions, outcome
+from linting import (
+    case_findings,
+    drawn_findings,
+    findings_of,
+    mentions,
+    priced_findings,
+)
 from recordings import CAPTURES, saved_ns
 
 from traceq.linter.rule import inputs
@@ -81,7 +87,7 @@ def test_the_region_that_runs_next_has_the_id_of_what_was_compiled() -> None:
 
 
 def test_a_capture_in_the_only_step_is_only_info() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#1                            ]
         host    [Torch-Compiled Region: 0/0              ]
@@ -128,7 +134,7 @@ def test_a_graph_break_is_at_the_line_at_which_the_function_resumes() -> None:
 
 def test_the_fix_of_a_graph_break_removes_what_runs_around_the_ops_after_it() -> None:
     wide = " " * 60
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         f"""
         host  [ProfilerStep#1                   {wide}                               ]
         host   [Torch-Compiled Region: 0/0      {wide}                              ]
@@ -187,7 +193,7 @@ def test_the_break_of_another_function_stays_a_finding_of_its_own() -> None:
 
 
 def test_the_fix_of_a_pass_without_graph_removes_its_launches() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#1                                               ]
         host    [CompiledFunction   ]
@@ -207,7 +213,7 @@ def test_the_fix_of_a_pass_without_graph_removes_its_launches() -> None:
 
 
 def test_the_gpu_idles_in_a_recompilation_only_where_it_has_no_work() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#1          ][ProfilerStep#2                ]
         host    [aten::mm]                [entire_frame_compile     ]
@@ -246,7 +252,7 @@ def test_graphs_that_were_requested_and_skipped_for_both_passes_have_a_reason() 
     why = "skipping cudagraphs due to cpu device (arg3_1)"
     rank = Rank("rank-0", 0, "done", None, None, None, (), graphs_disabled=(why,))
 
-    (found,) = outcome(Recording("drawn", replace(trace, rank=rank)), "JIT004").findings
+    (found,) = findings_of(Recording("drawn", replace(trace, rank=rank)), "JIT004")
 
     assert mentions(found, 2, "cpu device (arg3_1)")
     assert "on the CPU" in found.advice
@@ -267,7 +273,7 @@ def test_kernels_that_share_a_tensor_across_a_break_are_kept_apart_by_it(
     width: int, *, kept_apart: bool
 ) -> None:
     written = [[4096, 768], [4096, 768]]
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         APART,
         "JIT003",
         args={
@@ -324,12 +330,12 @@ def test_a_late_version_that_runs_was_recompiled_before() -> None:
         gpu 7     [triton_poi_fused_add_0]     [triton_poi_fused_add_0]
         """
 
-    (found,) = drawn_findings(drawing, "JIT002")
+    (found,) = priced_findings(drawing, "JIT002")
 
     assert mentions(found, "frame 8", "version 4")
     assert (found.severity, found.saves_ns) == (Severity.info, 0)
     # Sizes that become variables make a second version, and that is all.
-    assert not drawn_findings(drawing.replace("8/4", "8/1"), "JIT002")
+    assert not priced_findings(drawing.replace("8/4", "8/1"), "JIT002")
 
 
 def broken_and_captured(captures: str) -> str:
@@ -353,7 +359,7 @@ def broken_and_captured(captures: str) -> str:
 
 def test_a_graph_break_is_not_priced_with_the_capture_after_it() -> None:
     captured, plain = (
-        drawn_findings(broken_and_captured(name), "JIT003")[0]
+        priced_findings(broken_and_captured(name), "JIT003")[0]
         for name in ("CUDAGraphNode.record", f"{'aten::mm':<32}")
     )
 
@@ -362,7 +368,7 @@ def test_a_graph_break_is_not_priced_with_the_capture_after_it() -> None:
 
 
 def test_a_capture_is_priced_without_the_rest_of_a_function_that_breaks() -> None:
-    (found,) = drawn_findings(broken_and_captured("CUDAGraphNode.record"), "JIT001")
+    (found,) = priced_findings(broken_and_captured("CUDAGraphNode.record"), "JIT001")
 
     # The part that captures, of 35 µs, not all of the region, of 75 µs.
     assert found.host_ns == pytest.approx(35_000, abs=2_000)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from linting import outcome
+from linting import (
+    findings_of,
+)
 
 import traceq
 from traceq.model.recording import Recording
@@ -21,7 +23,7 @@ FAMILIES = ("ATT", "NRM", "GEM", "CPY", "LAY", "JIT", "TRC007")
 def found(name: str, *codes: str) -> dict[str, tuple[str | None, int | None, str]]:
     """Return where findings are and what they say, by code."""
     trace = traceq.load(DATA / name, cache=False)
-    findings = outcome(Recording(name, trace), *codes).findings
+    findings = findings_of(Recording(name, trace), *codes)
     return {one.code: (one.place.file, one.place.line, one.message) for one in findings}
 
 
@@ -48,7 +50,7 @@ def test_a_planted_cause_is_found_inside_compiled_code(
 
 def test_a_norm_kept_apart_by_a_graph_break_is_named_with_the_reason() -> None:
     trace = traceq.load(DATA / "compiled" / "break", cache=False)
-    (finding,) = outcome(Recording("break", trace), "JIT003").findings
+    (finding,) = findings_of(Recording("break", trace), "JIT003")
 
     lines = {one.label: one.name for one in finding.evidence}
     assert lines["reason"] == "Call to `torch._dynamo.graph_break()`"

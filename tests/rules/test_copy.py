@@ -6,7 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from linting import bundled_rules, case_findings, drawn_findings, mentions, says
+from linting import (
+    bundled_rules,
+    case_findings,
+    drawn_findings,
+    mentions,
+    priced_findings,
+    says,
+)
 from recordings import saved_ns
 
 from traceq.linter import View, inputs
@@ -131,7 +138,7 @@ def _einsum(grad: list[int]) -> dict[str, Any]:
 def test_a_weight_that_is_a_view_when_it_is_cast_is_a_weight() -> None:
     drawing = _EINSUM.format(between="PermuteBackward0")
 
-    (finding,) = drawn_findings(drawing, "CPY006", args=_einsum([64, 4, 16]))
+    (finding,) = priced_findings(drawing, "CPY006", args=_einsum([64, 4, 16]))
 
     assert mentions(finding, 1, "float32", "bfloat16", "once")
     # The casts of both passes go, on the GPU and on the host.
@@ -179,7 +186,7 @@ def test_one_autocast_around_micro_batches_saves_casts_of_the_forward_only() -> 
         "aten::copy_.back": inputs([[64, 64]] * 2, [FLOAT, HALF]),
     }
 
-    (finding,) = drawn_findings(drawing, "CPY006", args=args)
+    (finding,) = priced_findings(drawing, "CPY006", args=args)
 
     assert "one autocast" in finding.advice
     assert finding.kernel_ns == 1000 * len("[copy_kernel<1]")
@@ -217,8 +224,10 @@ def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> Non
         gpu 7   [gemm<2                                              ]
     """
     args = {"Memcpy HtoD (Pageable -> Device)": {"bytes": 65536}}
-    (hidden,) = drawn_findings(drawing, "CPY003", args=args)
-    (alone,) = drawn_findings("\n".join(drawing.splitlines()[:-2]), "CPY003", args=args)
+    (hidden,) = priced_findings(drawing, "CPY003", args=args)
+    (alone,) = priced_findings(
+        "\n".join(drawing.splitlines()[:-2]), "CPY003", args=args
+    )
 
     assert hidden.gpu_ns == 0 < alone.gpu_ns
     labels = [[line.label for line in one.evidence] for one in (hidden, alone)]
@@ -294,8 +303,8 @@ def test_a_wait_for_the_gpu_is_not_reported_as_its_copy_too() -> None:
 def test_of_a_wait_that_is_reported_pinning_saves_what_the_copy_takes_longer() -> None:
     drawing, args = _read(kernel=60, copy=40, size=65_536)
 
-    assert drawn_findings(drawing, "SYN001", args=args)
-    (found,) = drawn_findings(drawing, "CPY003", args=args)
+    assert priced_findings(drawing, "SYN001", args=args)
+    (found,) = priced_findings(drawing, "CPY003", args=args)
     assert found.host_ns == 0
     # It takes 41 µs, and 6.6 into pinned memory, on a GPU that is not known.
     assert found.gpu_ns == pytest.approx(34_400, abs=100)
@@ -304,10 +313,10 @@ def test_of_a_wait_that_is_reported_pinning_saves_what_the_copy_takes_longer() -
 def test_a_wait_for_the_copy_alone_is_not_reported_as_a_wait_too() -> None:
     drawing, args = _read(kernel=2, copy=98, size=65_536)
 
-    (found,) = drawn_findings(drawing, "CPY003", args=args)
+    (found,) = priced_findings(drawing, "CPY003", args=args)
     assert found.data["direction"] == "to the host"
     assert found.host_ns > 0
-    assert not drawn_findings(drawing, "SYN001", args=args)
+    assert not priced_findings(drawing, "SYN001", args=args)
 
 
 def test_a_small_pageable_copy_is_not_worth_pinning() -> None:
@@ -414,7 +423,7 @@ def slice_loop(positions: list[int]) -> tuple[str, dict[str, dict[str, Any]]]:
 
 def test_a_loop_over_slices_pays_for_its_backward_too() -> None:
     drawing, args = slice_loop([0, 1, 2, 3, 4])
-    (finding,) = drawn_findings(drawing, "CPY004", args=args)
+    (finding,) = priced_findings(drawing, "CPY004", args=args)
 
     assert mentions(finding, "[8,16,64]", 5, "dimension 1")
     assert finding.count == 5
@@ -479,7 +488,7 @@ def test_rows_of_different_length_are_slices_of_one_tensor() -> None:
     # Two rows are equally long; they are two rows all the same.
     drawing, args = _padding([3, 5, 5, 7, 9])
 
-    (finding,) = drawn_findings(drawing, "CPY004", args=args)
+    (finding,) = priced_findings(drawing, "CPY004", args=args)
 
     assert mentions(finding, "[8,16,64]", 5, "dimension 0")
     assert "pad_sequence" in finding.advice
@@ -744,7 +753,7 @@ def test_a_copy_belongs_to_the_first_part_that_holds(
 def _sent(copy: str, kernel: str, stream: int = 7) -> tuple[Finding, ...]:
     """Lint a batch that goes to the GPU, and a kernel beside or after it."""
     name = "Memcpy HtoD (Pinned -> Device)"
-    return drawn_findings(
+    return priced_findings(
         f"""
         host   [ProfilerStep#1                                                        ]
         host    [aten::mm           ] [aten::to            ]
@@ -804,7 +813,7 @@ def _stored(
         "aten::linear": inputs(given, [HALF, HALF]),
     }
     (part,) = View(load_drawn(_STORED, args)).copies["part"].to_list()
-    (found,) = drawn_findings(_STORED, "CPY001", args=args)
+    (found,) = priced_findings(_STORED, "CPY001", args=args)
     return part, found
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from linting import case_findings, drawn_findings, outcome
+from linting import (
+    case_findings,
+    drawn_findings,
+    findings_of,
+    outcome,
+    priced_findings,
+)
 
 from traceq.model.finding import Severity
 from traceq.model.recording import Recording
@@ -42,7 +48,7 @@ def test_workers_that_do_not_keep_up_are_found() -> None:
 
 def test_loading_counts_only_while_the_gpu_idles() -> None:
     space = " " * (len(WAITING) - 20)
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         f"""
         host  [ProfilerStep#1 {space}                                     ]
         host  [cudaLaunchKernel>1][{WAITING}]
@@ -95,8 +101,8 @@ def _loads(us: int, then_us: int) -> str:
 
 
 def test_loading_that_workers_do_not_make_faster_is_minor() -> None:
-    (short,) = drawn_findings(_loads(1_000, 500), "DAT001")
-    (long,) = drawn_findings(_loads(6_000, 3_000), "DAT001")
+    (short,) = priced_findings(_loads(1_000, 500), "DAT001")
+    (long,) = priced_findings(_loads(6_000, 3_000), "DAT001")
 
     assert short.severity is Severity.info
     assert not short.saves_ns
@@ -118,7 +124,7 @@ def _by_rows(rows: int, tensors: int = 1, other: str = "") -> Finding:
     calls = TENSOR * (tensors + 1)
     picks, calls = f"[{PICKS.ljust(len(calls))}]" * rows, f" {calls} " * rows
     width = len(picks) + 400
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         f"""
         host  [ProfilerStep#1{" " * (width + 300)}]
         host   [train.py(7): main{" " * (width + 250)}]
@@ -213,7 +219,7 @@ def test_ranks_share_the_cores_of_their_machine() -> None:
     run = Run(Path(), (), {}, tuple(ranks), (), "finished")
     recording = Recording("drawn", replace(trace, run=run, rank=ranks[0]))
 
-    (found,) = outcome(recording, "DAT001").findings
+    (found,) = findings_of(recording, "DAT001")
 
     assert found.data["workers"] == 2
 
@@ -229,7 +235,7 @@ def test_handing_many_tensors_over_from_a_worker_stays() -> None:
     copies = "".join(f"[cudaMemcpyAsync>{n}]" for n in range(10, 40))
     gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in range(10, 40))
     space = " " * (len(copies) + 3000)
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         f"""
         host  [ProfilerStep#1{" " * len(LOADING)}{space}]
         host   [{LOADING}{" " * 3000}]{copies}

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from linting import case_findings, drawn_findings, mentions, outcome
+from linting import (
+    case_findings,
+    drawn_findings,
+    findings_of,
+    mentions,
+    outcome,
+    priced_findings,
+)
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
 from traceq.analysis.replay.host_account import NEW_SHAPE
@@ -138,7 +145,7 @@ def test_one_step_with_a_new_shape_counts_where_sizes_vary(
     path.write_text(json.dumps(drawn), encoding="utf-8")
 
     trace = load(path, cache=False)
-    findings = outcome(Recording("drawn", trace), "HST001").findings
+    findings = findings_of(Recording("drawn", trace), "HST001")
 
     assert len(findings) == found
     assert all("once in 4 steps" in one.message for one in findings)
@@ -465,7 +472,7 @@ def paused(*pauses: int, frames: str = "", first: bool = False) -> str:
 
 
 def test_a_pause_in_one_step_of_several_is_found() -> None:
-    (found,) = drawn_findings(paused(10, 20_000, 10), "HST004")
+    (found,) = priced_findings(paused(10, 20_000, 10), "HST004")
 
     assert mentions(found, "20.0 ms", "1 of 3")
     assert found.saves_ns == pytest.approx(20e6 / 3, rel=0.01)
@@ -647,7 +654,7 @@ def test_iterations_of_one_step_that_bring_new_shapes_count_as_steps(
 ) -> None:
     trace = decoded(4, sizes=(101, 102, 103, 104), tmp_path=tmp_path)
 
-    (found,) = outcome(Recording("drawn", trace), "HST001").findings
+    (found,) = findings_of(Recording("drawn", trace), "HST001")
 
     assert "4 times a step: dimension 0 of input 0" in found.message
     assert found.data["sizes"] == [101, 102, 103, 104]
@@ -663,7 +670,7 @@ def test_iterations_that_search_once_are_warm_up(
 ) -> None:
     trace = decoded(searches, sizes=sizes, tmp_path=tmp_path)
 
-    assert outcome(Recording("drawn", trace), "HST001").findings == ()
+    assert findings_of(Recording("drawn", trace), "HST001") == ()
 
 
 def test_a_generation_with_new_lengths_saves_what_the_switch_was_measured_to() -> None:
@@ -703,7 +710,7 @@ def test_shapes_that_only_load_kernels_have_no_finding(
 ) -> None:
     trace = first_uses(loading, rows=(101, 115, 127, 90), tmp_path=tmp_path)
 
-    assert len(outcome(Recording("drawn", trace), "HST001").findings) == found
+    assert len(findings_of(Recording("drawn", trace), "HST001")) == found
 
 
 def test_sizes_that_padding_would_not_change_are_not_advised_to_be_padded_to(
@@ -711,7 +718,7 @@ def test_sizes_that_padding_would_not_change_are_not_advised_to_be_padded_to(
 ) -> None:
     trace = first_uses("", rows=(2048, 4096, 8192, 6144), tmp_path=tmp_path)
 
-    (found,) = outcome(Recording("drawn", trace), "HST001").findings
+    (found,) = findings_of(Recording("drawn", trace), "HST001")
 
     assert "are left" not in found.advice
     assert "pad the inputs to fewer sizes" in found.advice

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from linting import case_findings, linted, mentions
+from linting import (
+    case_findings,
+    linted,
+    mentions,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
 # What a step takes as recorded here and with the advice followed, measured without the

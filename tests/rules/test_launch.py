@@ -10,7 +10,15 @@ from unittest.mock import patch
 import pytest
 from captures import read_captures
 from estimates import FOLDER
-from linting import case_findings, drawn_findings, mentions, outcome, rule_module
+from linting import (
+    case_findings,
+    drawn_findings,
+    findings_of,
+    mentions,
+    outcome,
+    priced_findings,
+    rule_module,
+)
 from msgspec import structs
 from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 
@@ -126,8 +134,8 @@ STEP_OF_ADAMW = "\n".join(
 def test_a_closure_is_no_part_of_the_optimizers_loop() -> None:
     counted = {"aten::tanh": {"Sequence number": 1, "Fwd thread id": 0}}
 
-    (whole,) = drawn_findings(STEP_OF_ADAMW, "LCH003")
-    (without,) = drawn_findings(STEP_OF_ADAMW, "LCH003", args=counted)
+    (whole,) = priced_findings(STEP_OF_ADAMW, "LCH003")
+    (without,) = priced_findings(STEP_OF_ADAMW, "LCH003", args=counted)
 
     assert mentions(whole, 2)
     assert mentions(without, 1)
@@ -195,7 +203,7 @@ def test_it_lists_what_the_gpu_waits_for_the_longest_first() -> None:
 
 
 def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
-    (found,) = drawn_findings(OTHER_SIZES, "LCH002", args=SIZES)
+    (found,) = priced_findings(OTHER_SIZES, "LCH002", args=SIZES)
 
     assert found.saves_ns == 0
     assert found.severity is Severity.warning
@@ -237,7 +245,7 @@ gpu 7                 [pick<1                        ]                   [gemm<2
 
 @pytest.mark.parametrize("op", ["nonzero", "masked_select", "_unique2"])
 def test_no_graph_is_promised_for_data_dependent_sizes(op: str) -> None:
-    (found,) = drawn_findings(PICKED.format(op=op), "LCH002")
+    (found,) = priced_findings(PICKED.format(op=op), "LCH002")
 
     assert found.saves_ns == 0
     (forbids,) = (one for one in found.evidence if one.label == "forbids")
@@ -291,7 +299,7 @@ def test_neither_weights_elsewhere_nor_sparse_gradients_are_a_graph(
     gpu 7                                                            [gemm<2]
     """
 
-    (found,) = drawn_findings(drawing, "LCH002")
+    (found,) = priced_findings(drawing, "LCH002")
 
     assert found.saves_ns == 0
     assert found.data["forbids"] == [reason]
@@ -342,7 +350,7 @@ def _saved_with_a_gap(gap: int, *, closure: bool) -> float:
         "host     " + drawn("[cuLaunchKernel>{}]"),
         "gpu 7          " + drawn("[k<{}]"),
     )
-    (found,) = drawn_findings("\n".join(rows), "LCH002", args=args)
+    (found,) = priced_findings("\n".join(rows), "LCH002", args=args)
     return found.saves_ns
 
 
@@ -590,7 +598,7 @@ def test_the_example_is_of_the_optimizer_that_was_found(name: str, fixed: str) -
 def test_an_optimizer_saves_what_its_own_steps_show(
     name: str, ops: list[str], kernels: float, host: float
 ) -> None:
-    (found,) = drawn_findings(an_optimizer(name, *ops * 8), "LCH003")
+    (found,) = priced_findings(an_optimizer(name, *ops * 8), "LCH003")
 
     (fix,) = found.fixes
     assert (fix.kernel_share, fix.host_share) == pytest.approx((kernels, host))
@@ -600,7 +608,7 @@ def test_an_upgrade_of_torch_brings_foreach_and_not_fused() -> None:
     trace = load_drawn(an_optimizer("AdamW", *["mul_", "addcdiv_"] * 8))
     old = replace(trace, facts=replace(trace.facts, torch_from="", torch_to="1.13"))
 
-    (found,) = outcome(Recording("old", old), "LCH003").findings
+    (found,) = findings_of(Recording("old", old), "LCH003")
 
     assert found.advice.startswith("upgrade torch")
     assert found.fixes[0].kernel_share == 0.15
@@ -633,7 +641,7 @@ def test_a_fused_optimizer_is_foretold_to_save_what_was_measured() -> None:
 def test_nothing_is_said_of_an_optimizer_that_is_fused(twin: str) -> None:
     trace = loaded(ROOT / "fixtures" / "twins" / twin / "trace.json.gz")
 
-    assert not outcome(Recording(twin, trace), "LCH004").findings
+    assert not findings_of(Recording(twin, trace), "LCH004")
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
@@ -674,8 +682,8 @@ def test_an_old_torch_has_no_fused_adamw() -> None:
     trace = load_drawn(an_optimizer("AdamW", *FOREACH))
     old = replace(trace, facts=replace(trace.facts, torch_from="", torch_to="1.13"))
 
-    assert outcome(Recording("new", trace), "LCH004").findings
-    assert not outcome(Recording("old", old), "LCH004").findings
+    assert findings_of(Recording("new", trace), "LCH004")
+    assert not findings_of(Recording("old", old), "LCH004")
 
 
 def test_a_stall_between_foreach_operators_is_no_saving() -> None:
@@ -685,8 +693,8 @@ def test_a_stall_between_foreach_operators_is_no_saving() -> None:
     at = rows[3].index("[aten::_foreach_addcmul_")
     stalled = [row[:at] + stall + row[at:] for row in rows]
 
-    (found,) = drawn_findings("\n".join(rows), "LCH004")
-    (late,) = drawn_findings("\n".join(stalled), "LCH004")
+    (found,) = priced_findings("\n".join(rows), "LCH004")
+    (late,) = priced_findings("\n".join(stalled), "LCH004")
 
     assert late.host_ns == found.host_ns
 
@@ -1006,8 +1014,8 @@ MANY = drawn_steps(200, "[k<{n}]")
 
 
 def test_a_step_with_collectives_is_promised_no_graph_that_nobody_tried() -> None:
-    (alone,) = drawn_findings(MANY, "LCH002")
-    (several,) = drawn_findings(MANY.replace("[k<200]", "[nccl_reduce<200]"), "LCH002")
+    (alone,) = priced_findings(MANY, "LCH002")
+    (several,) = priced_findings(MANY.replace("[k<200]", "[nccl_reduce<200]"), "LCH002")
 
     assert "replays a CUDA graph" in alone.advice
     assert alone.saves_ns

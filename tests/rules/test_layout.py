@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from linting import case_findings, mentions, outcome
+from linting import (
+    case_findings,
+    findings_of,
+    mentions,
+    outcome,
+)
 
 from traceq.linter import inputs
 from traceq.model.recording import Recording
@@ -54,7 +59,7 @@ def test_a_convolution_of_one_dimension_has_no_channels_last(dims: list[int]) ->
     args = {"aten::cudnn_convolution": inputs([dims], ["c10::BFloat16"])}
     trace = load_drawn(DRAWN.format(kernel="_kernel<a, b>"), args, H200)
 
-    assert outcome(Recording("drawn", trace), "LAY001").findings == ()
+    assert findings_of(Recording("drawn", trace), "LAY001") == ()
 
 
 @pytest.mark.parametrize(

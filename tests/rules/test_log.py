@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from linting import bundled_rules, case_findings, drawn_findings, log_findings, outcome
+from linting import (
+    bundled_rules,
+    case_findings,
+    drawn_findings,
+    log_findings,
+    outcome,
+    priced_findings,
+)
 
 from traceq.linter.need import Need
 from traceq.model.recording import Recording
@@ -151,7 +158,7 @@ gpu 7                [nvjet_tst_128x64_bf16<1       ]
 
 def test_a_warning_that_the_trace_does_not_confirm_is_minor() -> None:
     """Compiled code warns of TF32 though no float32 matmul is worth a word."""
-    (found,) = drawn_findings(MATMUL, "GEM001", "LOG004", log=TF32)
+    (found,) = priced_findings(MATMUL, "GEM001", "LOG004", log=TF32)
 
     assert (found.code, found.severity) == ("LOG004", "info")
     assert ("trace", "shows nothing of it (GEM001)") in [
@@ -160,7 +167,7 @@ def test_a_warning_that_the_trace_does_not_confirm_is_minor() -> None:
 
 
 def test_a_warning_stays_one_where_no_rule_looked_for_it_in_a_trace() -> None:
-    (without_rule,) = drawn_findings(MATMUL, "LOG004", log=TF32)
+    (without_rule,) = priced_findings(MATMUL, "LOG004", log=TF32)
     (without_trace,) = log_findings(TF32, "GEM001", "LOG004")
 
     assert without_rule.severity == without_trace.severity == "warning"
@@ -189,7 +196,7 @@ def test_a_warning_stays_one_where_no_rule_looked_for_it_in_a_trace() -> None:
 def test_warnings_of_things_that_the_steps_do_not_have_are_minor(
     log: str, rule: str, code: str
 ) -> None:
-    (found,) = drawn_findings(MATMUL, rule, code, log=log)
+    (found,) = priced_findings(MATMUL, rule, code, log=log)
 
     assert (found.code, found.severity) == (code, "info")
 
@@ -202,7 +209,7 @@ def test_a_function_that_compilation_gave_up_on_matters_whatever_the_trace_has()
         "   function: 'f' (/src/m.py:12)\n"
     )
 
-    (found,) = drawn_findings(MATMUL, "JIT002", "LOG001", log=log)
+    (found,) = priced_findings(MATMUL, "JIT002", "LOG001", log=log)
 
     assert found.severity == "warning"
 

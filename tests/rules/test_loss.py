@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from linting import case_findings, drawn_findings
+from linting import (
+    case_findings,
+    drawn_findings,
+)
 
 from traceq.linter.rule import inputs
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from linting import bundled_rules, case_findings, drawn_findings
+from linting import (
+    bundled_rules,
+    case_findings,
+    drawn_findings,
+    priced_findings,
+)
 from recordings import saved_ns
 
 from traceq.linter.rule import Bad, inputs
@@ -74,7 +79,7 @@ def test_the_size_to_blame_is_the_length_of_a_row_in_memory(
 
 
 def test_without_shapes_the_kernel_shows_that_a_dimension_is_misaligned() -> None:
-    (finding,) = drawn_findings(MM, "GEM002")
+    (finding,) = priced_findings(MM, "GEM002")
 
     assert finding.message.endswith("a dimension that is not a multiple of 8")
     # Half of the kernel's time: how fast it could be is not known.
@@ -84,7 +89,7 @@ def test_without_shapes_the_kernel_shows_that_a_dimension_is_misaligned() -> Non
 def test_the_matrices_of_one_matmul_are_named_together() -> None:
     half = ["c10::BFloat16"] * 2
     kernel = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1"
-    (finding,) = drawn_findings(
+    (finding,) = priced_findings(
         f"""
         host  [ProfilerStep#1                                                         ]
         host   [model.py(37): forward                                                ]

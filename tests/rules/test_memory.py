@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from linting import case_findings, drawn_findings, mentions
+from linting import (
+    case_findings,
+    drawn_findings,
+    mentions,
+    priced_findings,
+)
 
 from traceq.linter import inputs
 
@@ -148,7 +153,7 @@ def test_what_the_profiler_keeps_of_vmap_is_not_the_programs() -> None:
 
 
 def test_pinning_on_a_thread_without_ops_costs_the_step_nothing() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#1                   ] [ProfilerStep#2                   ]
         host    [aten::mm                       ]   [aten::mm                       ]
@@ -163,7 +168,7 @@ def test_pinning_on_a_thread_without_ops_costs_the_step_nothing() -> None:
 
 
 def test_a_single_step_is_no_proof() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#1               ]
         host    [aten::empty ]

@@ -10,6 +10,7 @@ import pytest
 from linting import (
     bundled_rules,
     case_snapshot,
+    findings_of,
     memory_findings,
     mentions,
     outcome,
@@ -192,9 +193,7 @@ def test_with_python_stacks_the_trace_shows_what_was_cast(tmp_path: Path) -> Non
     snapshot = python_only("layernorm_autocast", tmp_path)
     trace = loaded(path_of("layernorm_autocast.trace.json.gz"))
 
-    (found,) = outcome(
-        Recording("run", trace, snapshots={0: snapshot}), "MEM009"
-    ).findings
+    (found,) = findings_of(Recording("run", trace, snapshots={0: snapshot}), "MEM009")
 
     assert mentions(found, 17, "101 MiB")
 
@@ -227,7 +226,7 @@ def test_a_finding_has_the_module_and_the_op_of_the_trace(
     snapshot = case_snapshot(f"{name}{ENDING}")
     trace = loaded(path_of(f"{name}.trace.json.gz"))
 
-    (found,) = outcome(Recording(name, trace, snapshots={0: snapshot}), code).findings
+    (found,) = findings_of(Recording(name, trace, snapshots={0: snapshot}), code)
 
     assert found.place.module == module
     assert said(found, "op") == [op]
@@ -543,7 +542,7 @@ def test_a_single_gpu_is_not_told_to_shard(code: str, rank: int) -> None:
     drawn = bundled_rules()[code].examples[0].history
     recording = Recording("run", snapshots={rank: load_history(drawn)})
 
-    (found,) = outcome(recording, code).findings
+    (found,) = findings_of(recording, code)
 
     assert ("FSDP" in found.advice) == bool(rank)
     assert ("fully_shard" in found.example) == (bool(rank) and code == "MEM009")

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from captures import read_captures
-from linting import linted, mentions
+from linting import (
+    linted,
+    mentions,
+)
 from recordings import ROOT
 
 if TYPE_CHECKING:

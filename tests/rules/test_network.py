@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from linting import case_findings, drawn_findings, mentions
+from linting import (
+    case_findings,
+    drawn_findings,
+    mentions,
+    priced_findings,
+)
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.idle_causes import idle_causes
@@ -25,7 +30,7 @@ def test_gradients_sent_after_the_backward_pass_are_exposed() -> None:
 
 
 def test_what_kernels_cover_is_not_exposed() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#1                                                     ]
         host    [cudaLaunchKernel>1][cudaLaunchKernel>2][cudaLaunchKernel>3       ]
@@ -40,7 +45,7 @@ def test_what_kernels_cover_is_not_exposed() -> None:
 
 
 def test_two_collectives_at_once_count_once() -> None:
-    found = drawn_findings(
+    found = priced_findings(
         """
         host   [ProfilerStep#1                                                     ]
         host    [cudaLaunchKernel>1][cudaLaunchKernel>2]
@@ -74,7 +79,7 @@ gpu 7           [gemm<1     ]       [Memcpy DtoH (Device -> Pinned)<2] [Memcpy H
 
 
 def test_a_collective_of_gloo_is_communication_through_the_host() -> None:
-    found = drawn_findings(GLOO)
+    found = priced_findings(GLOO)
 
     (exposed,) = (one for one in found if one.code == "NET001")
     assert mentions(exposed, "all_reduce", "gloo", "once")

@@ -6,7 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from linting import case_findings, drawn_findings, mentions
+from linting import (
+    case_findings,
+    drawn_findings,
+    mentions,
+    priced_findings,
+)
 from recordings import saved_ns
 
 from traceq.linter.rule import inputs
@@ -242,7 +247,7 @@ def test_the_casts_go_whole_and_the_norm_in_part() -> None:
         "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
     }
 
-    (one,) = drawn_findings(drawing, "NRM003", args=args)
+    (one,) = priced_findings(drawing, "NRM003", args=args)
 
     norm, cast = 15_000, 10_000
     assert [(len(fix.kernels), fix.kernel_share) for fix in one.fixes] == [
@@ -276,7 +281,7 @@ def test_of_a_handwritten_norm_all_host_time_goes_but_that_of_a_fused_call() -> 
     names = ("to", "pow", "mean", "add", "rsqrt", "mul", "type_as", "mul_")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
-    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+    (one,) = priced_findings(drawing, "NRM002", args=NORM)
 
     # A fused norm takes the host as long as three launches.
     assert one.host_ns == 1000 * 20 * (len(names) - 3)
@@ -294,7 +299,7 @@ def test_the_backward_of_a_handwritten_norm_goes_too() -> None:
         for number, name in enumerate(forward)
     } | {f"{name}Backward0": _numbered(at % 4, 1) for at, name in enumerate(nodes)}
 
-    (one,) = drawn_findings(ops_in_a_row(*names), "NRM002", args=args)
+    (one,) = priced_findings(ops_in_a_row(*names), "NRM002", args=args)
 
     # Of four launches the fused forward leaves three, of five its backward four.
     assert one.host_ns == 1000 * 20 * (1 + 1)
@@ -318,7 +323,7 @@ def test_the_host_time_of_the_casts_around_a_norm_goes() -> None:
         "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
     }
 
-    (one,) = drawn_findings(drawing, "NRM003", args=args)
+    (one,) = priced_findings(drawing, "NRM003", args=args)
 
     assert one.host_ns == 1000 * len("[aten::_to_copy                         ]")
 
@@ -348,7 +353,7 @@ def test_a_cast_that_checkpointing_repeats_takes_not_the_node_it_is_repeated_in(
         "AddmmBackward0": _numbered(1, 1),
     }
 
-    (one,) = drawn_findings(drawing, "NRM003", args=args)
+    (one,) = priced_findings(drawing, "NRM003", args=args)
 
     assert mentions(one, "LayerNorm", "float32", "twice")
     # That of both casts, not of all that the node computes again.

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from linting import case_findings, drawn_findings, says
+from linting import (
+    case_findings,
+    drawn_findings,
+    priced_findings,
+    says,
+)
 
 from traceq.analysis.base.sync_calls import COPY_TO_HOST, OTHER_COPY, blocking_calls
 from traceq.testing import load_drawn
@@ -67,7 +72,7 @@ def test_a_copy_to_the_host_is_named_as_the_program_writes_it(
 
 
 def test_the_idle_time_is_the_shorter_of_the_wait_and_of_the_gap_after_it() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         f"""
         {STEP}
         host   [aten::mm           ]                            [aten::add         ]
@@ -129,10 +134,10 @@ def test_a_synchronize_can_be_allowed_in_the_program() -> None:
         """
     region = "[{:<27}]"
 
-    assert drawn_findings(
+    assert priced_findings(
         drawing.format(region=region.format("@other region")), "SYN002"
     )
-    assert not drawn_findings(
+    assert not priced_findings(
         drawing.format(region=region.format("@traceq: allow SYN002")), "SYN002"
     )
 
@@ -369,8 +374,8 @@ def _asks(*, twice: bool, second: str = "b.py(8): g") -> str:
 
 def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
     """Removing one of two waits in a row only moves the wait to the other."""
-    (alone,) = drawn_findings(_asks(twice=False), "SYN001")
-    found = drawn_findings(_asks(twice=True), "SYN001")
+    (alone,) = priced_findings(_asks(twice=False), "SYN001")
+    found = priced_findings(_asks(twice=True), "SYN001")
 
     first = next(one for one in found if one.place.file == "a.py")
     assert first.saves_ns > 0.5 * alone.saves_ns
@@ -400,9 +405,9 @@ def test_a_loop_of_reads_is_no_saving_of_the_wait_before_it() -> None:
 
 
 def test_a_wait_that_one_of_a_library_takes_over_saves_only_what_is_left() -> None:
-    (alone,) = drawn_findings(_asks(twice=False), "SYN001")
+    (alone,) = priced_findings(_asks(twice=False), "SYN001")
     trainer = "transformers/trainer.py(8): g"
-    found = drawn_findings(_asks(twice=True, second=trainer), "SYN001")
+    found = priced_findings(_asks(twice=True, second=trainer), "SYN001")
 
     first = next(one for one in found if one.place.file == "a.py")
     assert first.saves_ns < 0.5 * alone.saves_ns
@@ -530,14 +535,14 @@ def test_checks_of_a_distribution_at_one_line_are_one_finding() -> None:
     ],
 )
 def test_a_switch_removes_the_ops_of_the_check(function: str, before: str) -> None:
-    (found,) = drawn_findings(_checked(function, before=before), "SYN001")
+    (found,) = priced_findings(_checked(function, before=before), "SYN001")
 
     # From the first op to the end of the last one, and the kernel.
     assert (found.host_ns, found.kernel_ns) == (100_000, 75_000)
 
 
 def test_what_is_no_part_of_a_check_stays() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         _checked("torch/nn/utils/clip_grad.py(49): _get_total_norm", before="aten::mm"),
         "SYN001",
     )
@@ -547,7 +552,7 @@ def test_what_is_no_part_of_a_check_stays() -> None:
 
 def test_what_a_distribution_computes_once_stays_without_its_check() -> None:
     # The op before the wait is in a lazy property, which others may ask for.
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         _checked(
             "torch/distributions/distribution.py(46): __init__",
             inside="torch/distributions/utils.py(9): __get__",
@@ -590,7 +595,7 @@ _PUT = ["aten::index_put_", "aten::_index_put_impl_", "aten::nonzero"]
 
 
 def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
-    (found,) = drawn_findings(_waits(_INDEX), "SYN001")
+    (found,) = priced_findings(_waits(_INDEX), "SYN001")
 
     assert found.message.startswith("a boolean index makes")
     # All of nonzero; the op around it stays, for one that takes all elements.
@@ -598,7 +603,7 @@ def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
 
 
 def test_an_index_of_a_library_may_have_to_be_one() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"
     )
 
@@ -624,7 +629,7 @@ def test_advice_for_who_calls_a_library_stays_as_it_is() -> None:
 
 
 def test_what_a_mask_selects_assigned_through_it_is_one_finding() -> None:
-    (found,) = drawn_findings(_waits(_INDEX, _PUT), "SYN001")
+    (found,) = priced_findings(_waits(_INDEX, _PUT), "SYN001")
 
     assert says(found, "`x[mask] = y[mask]`", "twice a step")
     assert "torch.where(mask, y, x)" in found.advice
@@ -713,7 +718,7 @@ def _reads(count: int, *between: str) -> str:
 
 
 def test_many_copies_in_a_row_are_copied_at_once() -> None:
-    (found,) = drawn_findings(_reads(8), "SYN001")
+    (found,) = priced_findings(_reads(8), "SYN001")
 
     assert says(found, "`.cpu()`", "8 times a step")
     assert "torch.stack(tensors).cpu()" in found.advice
@@ -725,7 +730,7 @@ def test_many_copies_in_a_row_are_copied_at_once() -> None:
 def test_copies_between_launches_and_a_few_are_no_row(
     count: int, between: list[str]
 ) -> None:
-    (found,) = drawn_findings(_reads(count, *between), "SYN001")
+    (found,) = priced_findings(_reads(count, *between), "SYN001")
 
     assert "torch.stack" not in found.advice
     assert found.host_ns == 0

@@ -6,7 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from linting import case_findings, drawn_findings, mentions, outcome
+from linting import (
+    case_findings,
+    drawn_findings,
+    mentions,
+    outcome,
+    priced_findings,
+)
 
 from traceq import load
 from traceq.model.recording import Recording
@@ -41,7 +47,7 @@ def test_compilation_in_every_step_is_not_warm_up() -> None:
 
 
 def test_compilation_in_a_trace_without_steps_is_part_of_the_averages() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [entire_frame_compile][aten::mm          ]
         """,
@@ -61,7 +67,7 @@ def test_compilation_in_a_trace_without_steps_is_part_of_the_averages() -> None:
 
 
 def test_warm_up_that_is_left_out_is_only_info() -> None:
-    (found,) = drawn_findings(
+    (found,) = priced_findings(
         """
         host   [ProfilerStep#4                                ][ProfilerStep#5 ]
         host    [aten::mm ]                                     [aten::mm ]
@@ -87,7 +93,7 @@ def test_a_truncated_file_is_a_warning(tmp_path: Path) -> None:
 def test_a_trace_of_the_host_alone_has_launches_without_kernels() -> None:
     host_only = "\n".join(line for line in WORKING.splitlines() if "gpu" not in line)
 
-    (found,) = drawn_findings(host_only, "TRC005")
+    (found,) = priced_findings(host_only, "TRC005")
 
     assert found.message == (
         "no launch has a kernel in the trace: the GPU was not recorded"
@@ -98,14 +104,14 @@ def test_a_trace_of_the_host_alone_has_launches_without_kernels() -> None:
 def test_a_few_lost_launches_are_no_error() -> None:
     lost = WORKING.replace("[gemm<2            ]", "")
 
-    assert [one.severity for one in drawn_findings(lost, "TRC005")] == ["warning"]
+    assert [one.severity for one in priced_findings(lost, "TRC005")] == ["warning"]
 
 
 @pytest.mark.parametrize(
     "op", ["aten::cudnn_convolution", "aten::_flash_attention_forward"]
 )
 def test_operators_that_only_a_gpu_has_show_that_it_was_not_recorded(op: str) -> None:
-    (found,) = drawn_findings(f"host [{op}   ]", "TRC005")
+    (found,) = priced_findings(f"host [{op}   ]", "TRC005")
 
     assert found.message == "the program uses a GPU, but the trace has no GPU work"
     assert found.severity == "error"
@@ -138,7 +144,7 @@ def test_a_trace_without_gpu_work_comes_before_all_other_errors() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     host_only = "\n".join(line for line in WORKING.splitlines() if "gpu" not in line)
 
-    found = drawn_findings(host_only, log=log)
+    found = priced_findings(host_only, log=log)
 
     assert [one.severity for one in found[:2]] == ["error", "error"]
     assert found[0].code == "TRC005"
