@@ -27,6 +27,10 @@ _FREE = {
     *("aten::_reshape_alias", "aten::resolve_conj", "aten::resolve_neg"),
 }
 _NAMES = dict.fromkeys(_MATMULS, "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_cublas")
+_NAMES |= dict.fromkeys(
+    _COPIES,
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>",
+)
 _NAMES |= dict.fromkeys(_CONVOLUTIONS, "cudnn::cnn::conv2d_grouped_direct_kernel")
 _DEVICE = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150 << 30, "numSms": 132}
 _TENTH = 0.1

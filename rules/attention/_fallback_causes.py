@@ -22,8 +22,9 @@ _CAUSES = {
     ),
     "dtype": (
         "query, key and value are {types}",
-        "run it in bfloat16, with torch.autocast('cuda', dtype=torch.bfloat16) or"
-        " model.to(torch.bfloat16): FlashAttention takes bfloat16 and float16 only",
+        "cast query, key and value to bfloat16, or run the model in it with"
+        " model.to(torch.bfloat16) or torch.autocast('cuda', dtype=torch.bfloat16),"
+        " whose casts take host time: FlashAttention takes bfloat16 and float16 only",
     ),
     "head dims": (
         "query, key and value have head dims {width}, {key_width} and {value_width}",

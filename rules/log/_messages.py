@@ -29,7 +29,7 @@ _TIME = r"^[A-Z]\d{4} [\d:.]+ \d+ "
 _LOGGED = r"^([A-Z]\d{4} [\d:.]+ \d+ \S+\] )"
 _HEAD = r"^[A-Z]\d{4} [\d:.]+ \d+ \S+\] (?:\[[\d/!]+\] )?(?:\[__\w+\] )?"
 _FRAME_ID = r"[A-Z]\d{4} [\d:.]+ \d+ \S+\] \[(!?\d+)/"
-_LIBRARY = r"/(site|dist)-packages/|/lib/python3\.\d+/|^<"
+_LIBRARY = r"/(site|dist)-packages/|/lib/python3\.\d+/|/torch/_(dynamo|inductor)/|^<"
 _FRAME = r'File "([^"\n]+)", line (\d+), in (\S+)'
 _RESUME = r"torch_dynamo_resume_in_(.+)_at_\d+$"
 # Where a warning was raised, as Python writes it before the text.
@@ -163,10 +163,15 @@ def _groups(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def library_file(file: str) -> bool:
+    """Return whether a file is one of torch, Python or another library."""
+    return bool(re.search(_LIBRARY, file))
+
+
 def place_of(parts: Mapping[str, str]) -> Place:
     """Return the place that the groups of a message name, if it is the user's."""
     file = parts.get("file")
-    if not file or re.search(_LIBRARY, file):
+    if not file or library_file(file):
         return NOWHERE
     line = int(parts.get("line", 0)) or None
     return Place(file, line, parts.get("function"), line_is="call")
@@ -177,7 +182,7 @@ def frames_of(whole: str) -> list[Place]:
     return [
         Place(file, int(line), resumed(function), line_is="call")
         for file, line, function in re.findall(_FRAME, whole)
-        if not re.search(_LIBRARY, file)
+        if not library_file(file)
     ]
 
 

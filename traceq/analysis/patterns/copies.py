@@ -21,6 +21,7 @@ from traceq.analysis.base.ownership import (
     plain,
 )
 from traceq.analysis.base.sizes import first_sizes
+from traceq.analysis.patterns import compilation
 from traceq.analysis.patterns.host_collectives import launched_for_collective
 from traceq.analysis.patterns.weights_stored import dequantizes_weight
 from traceq.common.expressions import ascii_only, known, nth, rows_where
@@ -56,6 +57,8 @@ _VIEWING = (
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
+# Functions of autograd that a program defines: what they call, the program calls.
+_FUNCTION = r"^[A-Za-z_]\w*$"
 # Columns of copies that are needed only until their part is known.
 _REASONS = (
     *("of_weight", "of_loss", "of_program", "of_collective"),
@@ -168,7 +171,9 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
     copying = named(ops, _COPYING)
     requests = _requests(trace)
-    callers = nearest(ops["parent"], ~copying)
+    functions = named_like(ops, _FUNCTION) & known(ops["phase"] == "forward")
+    of_program = functions & ~named(ops, [compilation.CALL])
+    callers = nearest(ops["parent"], ~(copying | of_program))
     op = moved["op"]
     forward = ops["forward"][op]
     request = _only(requests[op], copying[op])

@@ -1,4 +1,4 @@
-"""KV caches of decode loops: grown by ``cat``, or of a fixed size."""
+"""KV caches of decode loops: grown by ``cat``, of a fixed size, or missing."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _LONGEST_NEW = 4
 _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
 _HEADS_RANK = 4
 _PICK = "aten::index_select"
+_SCORES = "aten::bmm"
+_FEWEST_STEPS = 3
 _GROWN = {"length": pl.Int64(), "shape": pl.List(pl.Int64())}
 
 
@@ -132,3 +134,45 @@ def padded_attention(trace: Trace) -> pl.DataFrame:
         cache=key.list.get(2, null_on_oob=True),
         context=pl.col("total") / pl.col("requests"),
     ).filter(pl.col("context") < pl.col("cache"))
+
+
+@cached_per_trace
+def recomputed_attention(trace: Trace) -> pl.DataFrame:
+    """Return self-attention over a text that grows from step to step: no cache.
+
+    Rows of ``ops``, the outermost of each call, with ``length``: as many queries as
+    keys, a few more in each step than in the one before, always the same number. With
+    a cache a step has queries for the new tokens only. Training is left out: it has
+    a backward pass, and its lengths do not grow.
+    """
+    names = (*_ATTENTION, _SCORES)
+    ops = trace.ops.filter(pl.col("step").is_not_null(), ~pl.col("captured"))
+    if not has_named(ops, names) or (ops["phase"] == "backward").any():
+        return NOTHING
+    owner = outermost_ops(trace, _ATTENTION).gather(ops["id"])
+    fused = known(owner == ops["id"])
+    scores = named(ops, (_SCORES,)) & owner.is_null()
+    query, key = nth("dims", 0), nth("dims", 1)
+    rows = (
+        ops.with_columns(fused=fused)
+        .filter(fused | scores)
+        .join(
+            trace.inputs.select("dims", inputs="id"),
+            on="inputs",
+            maintain_order="left",
+        )
+        .with_columns(
+            length=query.list.get(-2, null_on_oob=True),
+            # Scores are the product of queries and transposed keys.
+            keys=pl.when("fused")
+            .then(key.list.get(-2, null_on_oob=True))
+            .otherwise(key.list.last()),
+        )
+        .filter(pl.col("length") == pl.col("keys"))
+    )
+    lengths = rows.group_by("step").agg(pl.col("length").max()).sort("step")
+    growth = lengths["length"].diff().drop_nulls().unique()
+    grows = growth.len() == 1 and 1 <= growth.item() <= _LONGEST_NEW
+    if not grows or lengths.height < _FEWEST_STEPS:
+        return NOTHING
+    return rows.join(lengths, on=["step", "length"], how="semi", maintain_order="left")

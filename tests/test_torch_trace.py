@@ -1,0 +1,77 @@
+"""Structured logs of torch.compile (TORCH_TRACE): other people's, and damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+import pytest
+from linting import log_findings, mentions
+from recordings import SHARED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOGS = sorted((SHARED / "torch_trace").glob("*.gz"))
+RECOMPILED = "dedicated_log_torch_trace_rank_0.log.gz"
+FAILED = "chromium_events.log.gz"
+there = pytest.mark.skipif(not LOGS, reason="the logs of other people are not here")
+
+
+def text_of(path: Path) -> str:
+    return gzip.decompress(path.read_bytes()).decode()
+
+
+@there
+def test_a_recompilation_is_named_with_its_guard_and_the_users_line() -> None:
+    path = SHARED / "torch_trace" / RECOMPILED
+    (recompiled, overview) = log_findings(text_of(path), "LOG010")
+
+    assert recompiled.count == 3
+    assert (recompiled.place.line, recompiled.place.function) == (165, "main")
+    assert recompiled.data["reason"] == "___check_obj_id(fn, 140439264606080)"
+    assert overview.data["seconds"] == pytest.approx(6.7, abs=0.05)
+
+
+@there
+def test_a_failed_compilation_is_named_with_its_reason() -> None:
+    path = SHARED / "torch_trace" / FAILED
+    (failed, _) = log_findings(text_of(path), "LOG010")
+
+    assert mentions(failed, "BackendCompilerFailed")
+    assert (failed.place.function, failed.place.line) == ("fn", 10755)
+
+
+@pytest.mark.parametrize("path", LOGS, ids=[path.name for path in LOGS])
+def test_a_structured_log_is_never_clean(path: Path) -> None:
+    text = text_of(path)
+
+    for part in (text, text[: len(text) // 2], text[: len(text) // 7]):
+        assert log_findings(part, "LOG010")
+
+
+def test_a_graph_break_in_a_structured_log_has_its_line() -> None:
+    log = (
+        "V1118 10:49:22.037000 7 torch/_dynamo/symbolic_convert.py:5098] "
+        '{"artifact": {"name": "dynamo_graph_break_reason", "encoding": "string"},'
+        ' "frame_id": 0, "frame_compile_id": 0, "attempt": 0, "has_payload": "64"}\n'
+        "\tGraph break in user code at /src/train.py:5\n"
+        "\tGraph Break Reason: Failed to trace builtin operator\n"
+    )
+    (found,) = log_findings(log, "LOG001")
+
+    assert (found.place.file, found.place.line) == ("/src/train.py", 5)
+
+
+def test_a_log_without_structure_has_no_overview() -> None:
+    assert not log_findings('epoch 1 {"loss": 2.3}\n{"artifact": {}}\n', "LOG010")
+
+
+def test_a_log_that_was_cut_before_its_compilations_says_so() -> None:
+    log = (
+        "V0804 12:34:14.100000 7 torch/_logging/structured.py:28]"
+        ' {"str": ["/src/model.py", 1]}\n'
+    )
+    (overview,) = log_findings(log, "LOG010")
+
+    assert mentions(overview, "without a compilation")
