@@ -10,7 +10,7 @@ from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
 
 _CONVOLUTION = "conv"
 # Kernels whose names say how they compute, not what for.
-_PLAIN_KINDS = ("elementwise", "reduction", "memory", "other")
+_PLAIN_KINDS = ("elementwise", "reduction", "memory", "fused", "unknown")
 
 
 def link(
