@@ -133,10 +133,15 @@ END_CAPTURE = r"EndCapture"
 
 _CALL = (
     ("graph launch", r"GraphLaunch"),
-    ("launch", r"Launch(Cooperative)?Kernel|LaunchHostFunc"),
-    ("copy", r"Memcpy"),
-    ("set", r"Memset"),
-    ("sync", r"(Stream|Device|Event|Ctx|Context)Synchronize"),
+    # Those of Intel's GPUs are of Unified Runtime (ur) and Level Zero (ze).
+    ("launch", r"Launch(Cooperative)?Kernel|LaunchHostFunc|EnqueueKernelLaunch"),
+    ("copy", r"Memcpy|AppendMemoryCopy|EnqueueMemBufferCopy"),
+    ("set", r"Memset|EnqueueUSMFill|AppendMemoryFill"),
+    (
+        "sync",
+        r"(Stream|Device|Event|Ctx|Context|Host|CommandQueue)Synchronize"
+        r"|^ur(EventWait|QueueFinish)$",
+    ),
     (
         "capture",
         r"(Begin|End)Capture|GraphInstantiate|Graph(Exec)?Destroy|GraphGetNodes",
@@ -144,7 +149,8 @@ _CALL = (
     (
         "allocation",
         r"^(cuda|hip)(Malloc|Free)|Host(Alloc|Malloc|Free|Register|Unregister)"
-        r"|^cuMem(Create|Map|Unmap|Release|SetAccess|AddressReserve)",
+        r"|^cuMem(Create|Map|Unmap|Release|SetAccess|AddressReserve)"
+        r"|^urUSM(Device|Host|Shared)Alloc|^urUSMFree|^zeMem(Alloc|Free)",
     ),
 )
 
