@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SMALL_KERNEL_NS
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.gpu_idle import queued_ns
 from traceq.analysis.base.graph_replays import replayed
 from traceq.analysis.base.steady import SteadySteps, steady_steps
 from traceq.analysis.memory.trace_peak import MemoryPeak, peak_memory
@@ -111,6 +112,8 @@ class Summary:
     """A measured step that is not used: the recorded ones take another time."""
     serving: Serving | None = None
     """Cost of a token, if the trace is of serving or generation."""
+    queued_ns: int = 0
+    """Delay of the first GPU work behind work from before the recording, if any."""
 
     @property
     def step_time(self) -> float:
@@ -223,6 +226,7 @@ def summarise(
         parameters=trained_parameters(trace) if _trains(trace) else None,
         doubtful_step_ns=None if step_ns else trace.doubtful_step_ns,
         serving=serving(trace),
+        queued_ns=queued_ns(trace),
     )
 
 

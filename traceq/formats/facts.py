@@ -9,6 +9,7 @@ import polars as pl
 
 from traceq.model import schema
 from traceq.model.facts import Facts
+from traceq.model.gpu_peaks import amd_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _UNIX_TIME = 10**18
 _OLDEST = (0, 0)
 _NEWEST = (99, 0)
+# Threads that run in step on AMD's GPUs for computing; NVIDIA's have 32.
+_AMD_WARP = 64
 
 
 def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> Facts:
@@ -64,25 +67,38 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
     properties = (raw.footer | raw.header).get("deviceProperties")
     entries = properties if isinstance(properties, list) else []
     listed = [entry for entry in entries if isinstance(entry, dict)]
-    used = raw.tables["kernels"]["device"].drop_nulls().unique().to_list()
-    rows = [
-        {
-            "device": integer(entry.get("id")),
-            "name": str(entry.get("name") or ""),
-            "memory": _count(entry.get("totalGlobalMem")),
-            "sms": _count(entry.get("numSms")),
-            "compute_major": _count(entry.get("computeMajor")),
-            "compute_minor": _count(entry.get("computeMinor")),
-            "used": integer(entry.get("id")) in used,
-        }
-        for entry in listed
-    ]
+    used = raw.tables["kernels"]["device"].drop_nulls().unique().sort().to_list()
+    rows = [_device(entry, used) for entry in listed]
     numbers = {row["device"] for row in rows}
-    rows += [
-        {"device": device, "used": True} for device in used if device not in numbers
-    ]
+    unlisted = [device for device in used if device not in numbers]
+    unused = [row for row in rows if not row["used"]]
+    if len({row["name"] for row in rows}) == 1:
+        # HIP_VISIBLE_DEVICES and the like number the devices of the list anew, but not
+        # those of the kernels: of one model, any of them is that device.
+        for row, device in zip(unused, unlisted, strict=False):
+            row |= {"device": device, "used": True}
+        unlisted = unlisted[len(unused) :]
+    rows += [{"device": device, "used": True} for device in unlisted]
     table = schema.TABLES["devices"]
     return pl.DataFrame(rows, schema=dict(table.dtypes)).sort("device")
+
+
+def _device(entry: dict[str, object], used: list[int]) -> dict[str, object]:
+    """Return a row of the table of GPUs."""
+    memory, sms = _count(entry.get("totalGlobalMem")), _count(entry.get("numSms"))
+    major, minor = (_count(entry.get(f"compute{one}")) for one in ("Major", "Minor"))
+    name = str(entry.get("name") or "")
+    return {
+        "device": integer(entry.get("id")),
+        "name": amd_name(name, (major, minor, sms), memory)
+        if integer(entry.get("warpSize")) == _AMD_WARP
+        else name,
+        "memory": memory,
+        "sms": sms,
+        "compute_major": major,
+        "compute_minor": minor,
+        "used": integer(entry.get("id")) in used,
+    }
 
 
 def _count(value: object) -> int | None:

@@ -27,6 +27,7 @@ _TABLE_OF = {
     "Memcpy": "kernels",
     "gpu_memset": "kernels",
     "Memset": "kernels",
+    "mtia_ccp_events": "kernels",
     "cuda_runtime": "runtime",
     "cuda_driver": "runtime",
     "Runtime": "runtime",

@@ -14,6 +14,7 @@ from traceq.graph import autograd, deep, host, launches, phases, steps, unreturn
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
 from traceq.graph.source import places as source_places
 from traceq.model import names, schema
+from traceq.model.kernel_families import describe_kernels
 from traceq.model.owners import NOBODY
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
     )
-    facts = host.describe(raw["kernels"], names.describe_kernels)
+    facts = host.describe(raw["kernels"], describe_kernels)
     return regions, kinds, raw["kernels"].hstack(facts.get_columns())
 
 

@@ -13,7 +13,7 @@ from traceq.common.intervals import covered, overlap
 from traceq.graph import marked_steps
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
-from traceq.graph.launches import outside_captures
+from traceq.graph.launches import late_start, outside_captures
 from traceq.model import schema
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def measure(
     """
     work = busiest_device(kernels)
     gpu = work.select("step", "launch", start="ts", end=END).sort("start")
-    backlog = max(backlog, _earlier(gpu))
+    backlog = max(backlog, _earlier(gpu), late_start(work, runtime)[0])
     by_step = (
         gpu.lazy()
         .filter(pl.col("step").is_not_null())

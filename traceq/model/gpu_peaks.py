@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
@@ -59,6 +60,7 @@ PEAKS = (
     _peak(r"RTX 4090", 128, 1008, fp32=82.6, tf32=82.6, bf16=165, fp8=330),
     _peak(r"RTX 5090", 170, 1792, fp32=104.8, tf32=104.8, bf16=209.5, fp8=419),
     _peak(r"RTX PRO 6000", 188, 1792, fp32=120, tf32=250, bf16=500, fp8=1000),
+    _peak(r"MI210", 104, 1638, fp32=45.3, bf16=181),
     _peak(r"MI250X", 110, 1638, fp32=47.9, bf16=191.5),
     _peak(r"MI250", 104, 1638, fp32=45.3, bf16=181),
     _peak(r"MI300X", 304, 5300, fp32=163.4, tf32=653.7, bf16=1307, fp8=2615),
@@ -66,6 +68,31 @@ PEAKS = (
     _peak(r"MI350X", 256, 8000, fp32=144, bf16=2307, fp8=4614),
     _peak(r"MI355X", 256, 8000, fp32=157, bf16=2517, fp8=5033),
 )
+
+
+_Units: TypeAlias = tuple[int | None, int | None, int | None]
+# Compute capability and number of compute units of AMD's GPUs, with GiB of memory: the
+# driver may know no name, or call all of them Radeon Graphics. MI210 and a die of an
+# MI250 have the same rates.
+_AMD_MODELS: dict[tuple[_Units, int], str] = {
+    ((9, 0, 104), 64): "AMD Instinct MI210 or MI250",
+    ((9, 0, 110), 64): "AMD Instinct MI250X",
+    ((9, 4, 304), 192): "AMD Instinct MI300X",
+    ((9, 4, 304), 256): "AMD Instinct MI325X",
+}
+_NO_MODEL = ("", "AMD Radeon Graphics")
+
+
+def amd_name(name: str, units: _Units, memory: int | None) -> str:
+    """Return the name of a GPU by AMD: by its properties, where it has none.
+
+    >>> amd_name("", (9, 4, 304), 206_141_652_992)
+    'AMD Instinct MI300X'
+    """
+    if name not in _NO_MODEL:
+        return name
+    gibibytes = round((memory or 0) / (1 << 30))
+    return _AMD_MODELS.get((units, gibibytes), name)
 
 
 def peak_of(name: str, sms: int | None) -> Peak | None:

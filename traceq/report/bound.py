@@ -29,6 +29,7 @@ FILL = {
     "moving memory": "▓",
     "communicating": "▒",
     "copying to or from the host": "░",
+    "unknown kernels": "▚",
     "between kernels": "╌",
 }
 # A letter for each thing that the host does, so that a bar reads without colour.

@@ -20,7 +20,15 @@ _MEMORY = pl.col("name") == "[memory]"
 _OP = pl.col("category").is_in(["cpu_op", "Operator"])
 _CALL = pl.col("category").is_in(["cuda_runtime", "cuda_driver", "Runtime"])
 _ON_GPU = (
-    *("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"),
+    *(
+        "kernel",
+        "mtia_ccp_events",
+        "gpu_memcpy",
+        "gpu_memset",
+        "Kernel",
+        "Memcpy",
+        "Memset",
+    ),
     *("gpu_user_annotation", "gpu_user_Annotation"),
 )
 _CPU = 0

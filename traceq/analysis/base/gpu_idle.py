@@ -14,6 +14,7 @@ from traceq.common.expressions import END, known, rows_where
 from traceq.common.intervals import overlap, spans, uncovered
 from traceq.graph.devices import busiest_device
 from traceq.graph.host import only
+from traceq.graph.launches import late_start
 from traceq.graph.nesting import INDEX
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ def idle_gaps(trace: Trace) -> pl.DataFrame:
     unknown.
     """
     return _gaps(busiest_device(trace.kernels))
+
+
+@cached_per_trace
+def queued_ns(trace: Trace) -> int:
+    """Return how long the first work waits for work from before the recording, or 0.
+
+    What the GPU does until then is unknown: that is no idle time.
+    """
+    return late_start(busiest_device(trace.kernels), trace.runtime)[1]
 
 
 def idle_in(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:

@@ -61,7 +61,12 @@ ITERATIONS = Table(
             NUMBER, "Keys of a request that attention goes over, padding included."
         ),
         "graph_batch": Column(
-            NUMBER, "Batch size that the replayed CUDA graph was captured for."
+            NUMBER,
+            "Requests that the replayed CUDA graph was captured for; none if its tokens"
+            " are not one a request.",
+        ),
+        "graph_tokens": Column(
+            NUMBER, "Tokens that the replayed CUDA graph was captured for."
         ),
         "run": Column(
             pl.Enum(RUNS),
@@ -184,15 +189,22 @@ def _together(trace: Trace, marked: pl.DataFrame, seen: pl.DataFrame) -> pl.Data
         for name in ("requests", "tokens", "prefill_requests", "prefill_tokens")
     }
     wide = pl.when(graphed & pl.col("seen_captured")).then("seen_rows")
+    phase = pl.coalesce("phase", "seen_phase")
+    decodes = pl.when(by_name).then("decodes").otherwise("seen_decodes")
+    times = pl.max_horizontal(decodes.fill_null(1), 1)
+    one_each = (phase == DECODE) & (
+        counts["tokens"].fill_null(0) <= counts["requests"].fill_null(0) * times
+    )
     return rows.with_columns(
-        phase=pl.coalesce("phase", "seen_phase"),
+        phase=phase,
         **counts,
-        decodes=pl.when(by_name).then("decodes").otherwise("seen_decodes"),
+        decodes=decodes,
         said=pl.col("context"),
         context=pl.coalesce("context", "seen_context"),
         cache=pl.col("seen_cache"),
         masked=pl.col("seen_masked"),
-        graph_batch=pl.coalesce("graph_batch", wide),
+        graph_batch=pl.coalesce("graph_batch", pl.when(one_each).then(wide)),
+        graph_tokens=wide,
         known_by=pl.when(by_name)
         .then(pl.lit("annotation"))
         .when(pl.col("seen_phase").is_not_null())

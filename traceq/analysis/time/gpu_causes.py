@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 # By the kinds of its kernels; a copy to or from the host is its own.
 _COMPUTING = ("gemm", "attention", "conv")
+# What is not known is not taken to move memory.
+_UNKNOWN = ("unknown", "other")
 COMPUTING = "computing"
 MOVING = "moving memory"
 COMMUNICATING = "communicating"
 COPYING = "copying to or from the host"
+UNKNOWN = "unknown kernels"
 BETWEEN = "between kernels"
-ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, BETWEEN)
+ON_GPU = (COMPUTING, MOVING, COMMUNICATING, COPYING, UNKNOWN, BETWEEN)
 
 
 def gpu_causes(trace: Trace, kernels: pl.Series) -> pl.Series:
@@ -32,6 +35,8 @@ def gpu_causes(trace: Trace, kernels: pl.Series) -> pl.Series:
         .then(pl.lit(COMMUNICATING))
         .when(kind.is_in(_COMPUTING))
         .then(pl.lit(COMPUTING))
+        .when(kind.is_in(_UNKNOWN))
+        .then(pl.lit(UNKNOWN))
         .otherwise(pl.lit(MOVING))
     )
     return pl.select(cause.alias("cause")).to_series()

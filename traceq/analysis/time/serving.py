@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.base.gpu_idle import queued_ns
 from traceq.analysis.base.sync_calls import DEVICE_SYNCS, blocking_calls
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.iteration_marks import DECODE
@@ -88,8 +89,8 @@ class Serving(Struct, frozen=True):
     tokens for each request, each with its part of that step; ``time`` of one at the
     median, from ``least`` to ``most``; ``requests`` and ``tokens`` of one, so as well;
     ``per_token`` time and ``tokens_per_s``; ``gap`` before one at the median and
-    ``gap_share`` of all time; ``graphs``, the share of iterations that graphs run;
-    ``padding``, the share of the graphs' batch that no request fills; ``bandwidth`` in
+    ``gap_share`` of all time; ``graphs``, the share of their GPU time that graphs run;
+    ``padding``, the share of the graphs' tokens that no request has; ``bandwidth`` in
     bytes per second, and its share ``of_peak``; ``known_by``; ``only_first``, whether
     the first iteration of the trace is all there is."""
     between: pl.DataFrame
@@ -121,7 +122,7 @@ def serving(trace: Trace) -> Serving | None:
     bandwidth = peak.bandwidth if peak else None
     return Serving(
         iteration_rows,
-        _phases(iteration_rows, bandwidth),
+        _phases(iteration_rows, bandwidth, queued=queued_ns(trace) > 0),
         _between(trace, iteration_rows, gaps),
         bandwidth,
     )
@@ -155,13 +156,26 @@ def gaps_before(trace: Trace, iteration_rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _phases(iteration_rows: pl.DataFrame, peak: float | None) -> pl.DataFrame:
+def _phases(
+    iteration_rows: pl.DataFrame, peak: float | None, *, queued: bool
+) -> pl.DataFrame:
+    """Return what ``Serving.phases`` has.
+
+    Where the GPU was ``queued`` with unrecorded work, the first iteration shows what
+    the GPU takes for it, but not how long its tokens took.
+    """
     alone = ~(~pl.col("first")).any().over("phase")
     rows = iteration_rows.drop_nulls("phase").filter(~pl.col("first") | alone)
     tokens, time = pl.col("tokens").sum(), pl.col("time").sum()
     each = pl.col("time") // pl.col("times")
     all_told = pl.col("tokens").is_not_null().all()
-    filled = pl.col("requests") / pl.col("graph_batch")
+    if queued:
+        all_told &= ~pl.col("first").any()
+    # Tokens are compared with tokens, requests with requests.
+    filled = pl.coalesce(
+        pl.col("tokens") / pl.col("times") / pl.col("graph_tokens"),
+        pl.col("requests") / pl.col("graph_batch"),
+    ).clip(upper_bound=1.0)
     rate = pl.col("bytes") / pl.col("time") * _SECOND_NS
     return (
         rows.with_columns(times=times_of())
@@ -181,7 +195,7 @@ def _phases(iteration_rows: pl.DataFrame, peak: float | None) -> pl.DataFrame:
             gap_share=pl.when(pl.col("gap").is_not_null().any()).then(
                 pl.col("gap").sum() / time
             ),
-            graphs=(pl.col("run") == "graph").mean(),
+            graphs=pl.col("graph_share").mean(),
             padding=(1 - filled).mean(),
             bandwidth=rate.median(),
             known_by=pl.col("known_by").cast(pl.String).mode().first(),

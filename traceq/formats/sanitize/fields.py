@@ -102,7 +102,7 @@ _LITERAL = {
     "thread_name",
     "thread_sort_index",
 }
-_KERNELS = {"kernel", "Kernel"}
+_KERNELS = {"kernel", "Kernel", "mtia_ccp_events"}
 _COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
 _OPERATORS = {"cpu_op", "Operator", ""}
 _RUNTIME = {

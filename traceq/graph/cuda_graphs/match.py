@@ -26,8 +26,18 @@ _OPS_OF_KIND = {
 # Ops, and kinds of kernels that they do not launch.
 _NEVER = {
     r"^aten::(add|sub|mul|div|neg|exp|pow|sqrt|rsqrt|relu|gelu|silu|tanh|sigmoid|copy"
-    r"|fill|zero|cos|sin)_?$": ("reduction", "norm", "softmax"),
-    r"^aten::b?mm$": ("norm", "softmax", "elementwise", "copy", "embedding"),
+    r"|fill|zero|cos|sin)_?$": (
+        "reduction",
+        "norm",
+        "softmax",
+        "sort",
+        "pooling",
+        "routing",
+    ),
+    r"^aten::b?mm$": (
+        *("norm", "softmax", "elementwise", "copy", "embedding"),
+        *("sort", "pooling", "routing"),
+    ),
 }
 _PAIRS = {
     "kernel": pl.UInt32(),

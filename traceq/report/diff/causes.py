@@ -37,6 +37,11 @@ KIND_WORDS = {
     "optimizer": "the optimizer",
     "communication": "communication",
     "memory": "fills",
+    "fused": "fused kernels",
+    "sort": "sorts and selections",
+    "pooling": "pooling",
+    "routing": "routing to experts",
+    "unknown": "unknown kernels",
 }
 # Ops by cuBLASLt, and dtypes in which cuBLAS picks an algorithm without a search.
 _MATMULS = frozenset({"aten::addmm", "aten::linear", "aten::mm", "aten::bmm"})

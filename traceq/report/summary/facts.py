@@ -59,6 +59,14 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Memory", _memory(summary)
     if summary.path:
         yield "Critical path", _path(summary.path)
+    if summary.queued_ns:
+        yield (
+            "Note",
+            f"the GPU starts the first recorded work {units.time(summary.queued_ns)}"
+            " after its launch: it was busy with work from before the recording, so the"
+            " time until then is not taken for idle time, and the first step tells no"
+            " tokens/s",
+        )
     if facts.stacks and not summary.bound.measured:
         yield (
             "Note",

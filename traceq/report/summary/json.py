@@ -74,6 +74,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "launches": summary.launches,
         "replayed": to_builtins(summary.replayed) if summary.replayed else None,
         "serving": serving_data(summary.serving),
+        "queued_ns": summary.queued_ns,
         "kernels_under_5_us": summary.small_kernels,
         "kinds": [
             {
