@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.ranks.digest import Digest
-    from traceq.ranks.matching import Matched
+    from traceq.ranks.matching import Matched, Split
 
 # Ends differ by this much where a collective lets its ranks go one by one.
 _TOLERATED = 40 * ALIGNED_END_NS
@@ -375,12 +375,8 @@ def _notices_on_matches(
     matches: Matched, misfits: int, instances: int, ranks: pl.DataFrame
 ) -> Iterable[str]:
     """Yield sentences on collectives that could not be matched."""
-    for lane, rows in matches.apart:
-        missing = sorted(ranks["number"].gather(list(rows)).to_list())
-        yield (
-            f"rank {_listed(missing)} could not be aligned with others in {lane}: the"
-            " windows may have no collective in common, or nothing tells which"
-        )
+    for split in matches.splits:
+        yield _split_in_words(split, ranks)
     if misfits:
         yield (
             f"{misfits} collectives are left out: a rank was done with them before"
@@ -390,6 +386,25 @@ def _notices_on_matches(
         yield "no collective was recorded by two ranks, so nothing can be compared"
     if ranks["start_ns"].null_count():
         yield "some traces do not state their time, and were aligned by order alone"
+
+
+def _split_in_words(split: Split, ranks: pl.DataFrame) -> str:
+    """Return which ranks of a lane meet, and which could not be aligned with them."""
+    sets = [sorted(ranks["number"].gather(list(one)).to_list()) for one in split.sets]
+    alone = sorted(one[0] for one in sets if len(one) == 1)
+    groups = [one for one in sets if len(one) > 1]
+    unknown = "the windows may have no collective in common, or nothing tells which"
+    if len(groups) <= 1:
+        return (
+            f"rank {_listed(alone)} could not be aligned with others in {split.lane}:"
+            f" {unknown}"
+        )
+    named = "; ".join(_listed(one) for one in groups)
+    rest = f", and rank {_listed(alone)} with none" if alone else ""
+    return (
+        f"the ranks fall into {len(groups)} sets in {split.lane} that could be aligned"
+        f" each, but not with each other ({named}){rest}: {unknown}"
+    )
 
 
 def _said_of_others(meetings: pl.DataFrame, ranks: pl.DataFrame) -> Iterable[str]:
