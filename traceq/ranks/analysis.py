@@ -181,12 +181,34 @@ def _stragglers(
     ]
     if not stragglers:
         stragglers = _late_together(job, compared, whatifs, by_rank, least)
+    stragglers += _hidden(job, surely, whatifs, by_rank, stragglers)
     slow, rows = slow_links(job)
     lost, link = total(slow["lost"]), whatifs.link()
     if rows and (link.saved_ns >= least or lost >= ALWAYS_LATE * whatifs.took):
         cause = Cause(LINK, lost, {}, 1.0)
         stragglers.append(Straggler(rows, link.saved_ns, cause))
     return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
+
+
+def _hidden(
+    job: Job,
+    surely: pl.DataFrame,
+    whatifs: WhatIfs,
+    by_rank: pl.DataFrame,
+    stragglers: Sequence[Straggler],
+) -> list[Straggler]:
+    """Return the ranks that cost nothing alone, as those that are later hide them."""
+    rows = [row for one in stragglers for row in one.ranks]
+    if not rows or job.ranks.height >= _MANY:
+        return []
+    hidden, saved = [], whatifs.surely(rows).saved_ns
+    order = by_rank.sort("net", "rank", descending=[True, False])["rank"]
+    for row in order.filter(~order.is_in(rows)):
+        more = whatifs.surely([*rows, row]).saved_ns - saved
+        if more >= _least(whatifs):
+            hidden.append(Straggler((row,), more, cause_of(job, surely, row)))
+            rows, saved = [*rows, row], saved + more
+    return hidden
 
 
 def _least(whatifs: WhatIfs) -> float:
@@ -207,10 +229,12 @@ def _late_together(
     order = by_rank.sort("late", "rank", descending=[True, False])["rank"].to_list()
     most = max(_PAIR, job.ranks.height // 4)
     sizes = [size for size in _SIZES if size <= min(most, len(order))]
+    # In a large job chance makes many ranks late, and some of them cost a little.
+    enough = TOGETHER * whatifs.all.saved_ns if job.ranks.height >= _MANY else 0.0
     for size in sizes:
         rows = tuple(sorted(order[:size]))
         saved = whatifs.surely(rows).saved_ns
-        if saved >= max(least, TOGETHER * whatifs.all.saved_ns):
+        if saved >= max(least, enough):
             surely = compared.filter("sure")
             return [Straggler(rows, saved, cause_of(job, surely, order[0]))]
     return []
