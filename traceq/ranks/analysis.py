@@ -73,10 +73,9 @@ class Analysis:
     experts: Experts | None
 
     @property
-    def steps(self) -> float:
-        """Length of the window in steps, at least 1."""
-        step = self.job.step_ns
-        return max(1.0, self.job.window_ns / step) if step else 1.0
+    def steps(self) -> int:
+        """Number of recorded steps that the window's time is divided by, at least 1."""
+        return max(1, self.job.steps)
 
     @property
     def doubtful(self) -> int | None:

@@ -178,8 +178,7 @@ def _with_instances(cells: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_order(rows: pl.DataFrame) -> tuple[pl.DataFrame, tuple[Split, ...]]:
-    """Match by order: ``cell`` and ``key``, and the lanes whose ranks do not all meet.
-    """
+    """Match by order: ``cell`` and ``key``, and lanes whose ranks do not all meet."""
     parts = [pl.DataFrame(schema={"cell": rows.schema["cell"], _KEY: pl.String()})]
     splits = []
     for (lane,), part in rows.partition_by("lane", as_dict=True).items():
@@ -390,17 +389,16 @@ def _scored(pairs: pl.DataFrame, scale: float, clock: float) -> pl.DataFrame:
         - (1 + (pl.col("off") / width) ** 2).log()
     )
     offset = pl.col("offset").median()
-    apart = (
-        (pl.col("start") - offset - pl.col("end_master")) > _CLEARLY * scale
-    ) | ((pl.col("start_master") - pl.col("end") + offset) > _CLEARLY * scale)
+    apart = ((pl.col("start") - offset - pl.col("end_master")) > _CLEARLY * scale) | (
+        (pl.col("start_master") - pl.col("end") + offset) > _CLEARLY * scale
+    )
     doubt = pl.min_horizontal(pl.lit(_CLOCK_DOUBT), offset.abs() / clock)
     return pairs.group_by("rank", "shift").agg(
         offset=offset.cast(pl.Int64),
         # One of the pairs says what the offset is, and nothing of the shift.
         score=evidence.mean() * (pl.len() - 1)
         - _IMPOSSIBLE * apart.sum()
-        - _OTHER_STEP
-        * (pl.col("step") != pl.col("step_master")).mean().fill_null(0)
+        - _OTHER_STEP * (pl.col("step") != pl.col("step_master")).mean().fill_null(0)
         + _CLOCK_DOUBT / 2
         - doubt,
     )
