@@ -130,7 +130,8 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
         seen=pl.col("seen").max(),
     )
     waited = job.inside.group_by("rank").agg(
-        pl.col("wait", "sending", "exposed", "waited_exposed").sum()
+        pl.col("wait", "sending", "waited_exposed").sum(),
+        exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum(),
     )
     last = job.collectives.group_by(rank="late").agg(last=pl.len())
     rows = job.ranks.select("rank", "number")
@@ -254,8 +255,8 @@ def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
 def by_kind(job: Job) -> pl.DataFrame:
     """Return the collectives of the window by ``kind``, the longest first.
 
-    ``count`` is how many there are; ``length``, ``wait`` and ``exposed`` are of all
-    their ``ranks`` together.
+    ``count`` is how many there are; ``length``, ``wait`` and ``exposed``, the transfer
+    that compute does not hide, are of all their ``ranks`` together.
     """
     return (
         job.inside.drop("kind")
@@ -265,7 +266,7 @@ def by_kind(job: Job) -> pl.DataFrame:
             count=pl.col("instance").n_unique(),
             length=(pl.col("end") - pl.col("start")).sum(),
             wait=pl.col("wait").sum(),
-            exposed=pl.col("exposed").sum(),
+            exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum(),
             ranks=pl.col("rank").n_unique(),
         )
         .sort("length", "kind", descending=[True, False])

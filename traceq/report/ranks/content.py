@@ -312,14 +312,17 @@ def _changes(analysis: Analysis) -> TextTable:
 
 
 def _collectives(analysis: Analysis) -> TextTable:
-    """Return the collectives by kind: waiting, transfer, what compute hides."""
+    """Return the collectives by kind: waiting, and how much transfer compute hides."""
     rows = [
         (
             printable(row["kind"]),
             f"{row['count'] / analysis.steps:.1f}",
             units.milliseconds(row["length"] / row["ranks"] / analysis.steps),
             units.share(row["wait"], row["length"]),
-            units.share(row["length"] - row["exposed"], row["length"]),
+            units.share(
+                row["length"] - row["wait"] - row["exposed"],
+                row["length"] - row["wait"],
+            ),
         )
         for row in by_kind(analysis.job).iter_rows(named=True)
     ]
@@ -341,6 +344,7 @@ def _links(analysis: Analysis) -> TextTable:
         (
             printable(row["kind"]),
             units.size(row["bytes"]),
+            f"{row['algorithm']:.1f}",
             f"{row['rate']:.1f}",
             f"{row['peak']:.0f}" if row["peak"] else "-",
         )
@@ -350,6 +354,7 @@ def _links(analysis: Analysis) -> TextTable:
         (
             Column("transfer"),
             Column("size", number=True),
+            Column("algorithm GB/s", number=True),
             Column("bus GB/s", number=True),
             Column("peak", number=True),
         ),
