@@ -21,6 +21,7 @@ from traceq.ranks.timeline import MEETINGS, PARTS, READY, RESUME
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
     from pathlib import Path
 
     from traceq.model.trace import Trace
@@ -199,30 +200,63 @@ def job(  # noqa: PLR0913 - what is planted, and where
     ranks: int = RANKS,
 ) -> list[Digest]:
     """Return the digests of copies with noise, one of them late by what is planted."""
-    usual, other = rank.stretches, None
-    kernels = rank.digest.table("kernels")
-    theirs = kernels
-    if plant is not None and plant != LINK:
-        changed = planted(rank, plant, delay_ns)
-        other, theirs = own_times(changed), changed.table("kernels")
+    if plant == LINK:
+        return _job(rank, {}, chance, ranks=ranks, slow=late, delay_ns=delay_ns)
+    plants = {} if plant is None else {late: planted(rank, plant, delay_ns)}
+    return _job(rank, plants, chance, ranks=ranks)
+
+
+def job_of_steps(
+    rank: Copied,
+    late: Mapping[int, Digest],
+    chance: random.Random,
+    *,
+    ranks: int,
+    steps: int,
+) -> list[Digest]:
+    """Return copies of one step, so many times, some ranks late by what is planted."""
+    return _job(rank, late, chance, ranks=ranks, steps=steps)
+
+
+def _job(  # noqa: PLR0913 - what is planted, and where
+    rank: Copied,
+    late: Mapping[int, Digest],
+    chance: random.Random,
+    *,
+    ranks: int,
+    steps: int | None = None,
+    slow: int | None = None,
+    delay_ns: float = 0.0,
+) -> list[Digest]:
     base = rank.digest.table("collectives")
-    lengths = (base["end"] - base["start"]).to_list()
+    rows = list(range(base.height)) if steps is None else _last_step(base) * steps
     own = [
-        _noisy(other if row == late and other is not None else usual, chance)
+        _noisy(own_times(late.get(row, rank.digest))[rows], chance)
         for row in range(ranks)
     ]
-    grid = plant == LINK
+    base = base[rows]
+    if steps is not None:
+        each = base.height // steps
+        base = base.with_columns(step=pl.int_range(pl.len(), dtype=pl.Int64) // each)
+    lengths = (base["end"] - base["start"]).to_list()
+    grid = slow is not None
     extra = delay_ns * max(1, base["step"].n_unique()) / len(lengths) if grid else 0.0
-    arrivals, ends = _run(own, lengths, late if grid else None, extra)
+    arrivals, ends = _run(own, lengths, slow, extra)
     return [
         _digest(
             rank.digest.rank | {"rank": row, "world_size": ranks},
             _collectives(base, row, arrivals[row], ends[row], ranks, grid=grid),
             _meetings(own[row], arrivals[row], ends[row]),
-            theirs if row == late else kernels,
+            late.get(row, rank.digest).table("kernels"),
         )
         for row in range(ranks)
     ]
+
+
+def _last_step(base: pl.DataFrame) -> list[int]:
+    """Return the rows of the last step; the first one began before its window."""
+    numbered = base.with_row_index("row").drop_nulls("step")
+    return numbered.filter(pl.col("step") == pl.col("step").max())["row"].to_list()
 
 
 def _noisy(times: pl.DataFrame, chance: random.Random) -> pl.DataFrame:

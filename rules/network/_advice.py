@@ -39,6 +39,13 @@ _ADVICE = (
         " async_op=True, and wait() only where the result is used",
     ),
 )
+TENSOR_PARALLEL = (
+    "these are a layer's activations, which the next op needs, so there is nothing to"
+    " start earlier: fix a late rank first; sequence parallelism makes an all-reduce a"
+    " reduce-scatter and an all-gather of a part each, and AsyncTP"
+    " (torch._inductor.config._micro_pipeline_tp) overlaps these with their matmuls; a"
+    " smaller tensor-parallel group sends less"
+)
 _SLOW = (
     "slow for GPUs of one machine: part of it is likely a wait for other ranks, which"
     " only the traces of all ranks can show"
@@ -65,7 +72,9 @@ def sent(row: Mapping[str, Any]) -> Iterator[Evidence]:
         yield Evidence("note", _SLOW)
 
 
-def advice_for(collective: str) -> str:
+def advice_for(collective: str, *, tensor_parallel: bool = False) -> str:
+    if tensor_parallel:
+        return TENSOR_PARALLEL
     return next(
         (advice for part, advice in _ADVICE if re.search(part, collective)), _OTHER
     )

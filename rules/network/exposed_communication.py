@@ -226,5 +226,10 @@ class ExposedCommunication(Rule):
                 "bytes": row["bytes"],
                 "share": round(exposed_share, 4),
             },
-            advice=f"{advice_for(row['collective'])}; {_ONE_RANK}",
+            advice=f"{_advice(row)}; {_ONE_RANK}",
+            example="" if row["tensor_parallel"] else None,
         )
+
+
+def _advice(row: Mapping[str, Any]) -> str:
+    return advice_for(row["collective"], tensor_parallel=row["tensor_parallel"])

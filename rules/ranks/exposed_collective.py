@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from traceq.analysis.patterns.collectives import tensor_parallel
 from traceq.linter import (
     Bad,
     Evidence,
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.linter import Finding
+
+_TENSOR_PARALLEL = (
+    "these are activations of tensor parallelism, which the next op needs: fix a late"
+    " rank first, then sequence parallelism and AsyncTP"
+    " (torch._inductor.config._micro_pipeline_tp) overlap them with their matmuls"
+)
 
 
 @dataclass(frozen=True)
@@ -106,11 +113,13 @@ class ExposedCollective(Rule):
         for row in rows.iter_rows(named=True):
             if row["exposed"] < self.min_share * job.job.window_ns:
                 continue
-            calls = row["calls"] / row["steps"]
+            calls = row["calls"] / job.steps
             finding = self.finding(
                 f"{row['kind']} {often(calls)} while no rank waits and no GPU computes",
                 subject=row["kind"],
                 count=calls,
+                advice=_TENSOR_PARALLEL if row["tensor_parallel"] else None,
+                example="" if row["tensor_parallel"] else None,
                 evidence=[
                     Evidence(
                         "exposed",
@@ -131,18 +140,17 @@ class ExposedCollective(Rule):
 
 def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule
     """Return the collectives by kind: how long they are exposed, on a rank."""
-    # The window begins where the first one ends.
-    whole = job.job.collectives.filter(
-        pl.col("missing").fill_null(0) == 0, pl.col("end") > pl.col("end").min()
-    )
-    cells = job.job.cells.join(whole.select("instance"), on="instance", how="semi")
+    whole = job.job.collectives.filter(pl.col("missing").fill_null(0) == 0)
+    cells = job.job.inside.join(whole.select("instance"), on="instance", how="semi")
     return (
-        cells.group_by("kind")
+        cells.with_columns(collective="kind", op_phase="phase", sent_dtype="dtype")
+        .with_columns(tensor_parallel=tensor_parallel())
+        .group_by("kind")
         .agg(
             calls=pl.col("instance").n_unique(),
-            steps=pl.col("step").n_unique(),
             exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum()
             / pl.col("rank").n_unique(),
+            tensor_parallel=pl.col("tensor_parallel").mean() > 1 / 2,
             wait=pl.col("wait").sum(),
             length=(pl.col("end") - pl.col("start")).sum(),
         )

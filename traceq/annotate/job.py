@@ -237,7 +237,7 @@ def _collectives(writer: Writer, cells: pl.DataFrame) -> list[str]:
     details = [
         (literal(_called(kind, sent)), arguments(exposed=time(exposed), module=module))
         for kind, sent, exposed, module in cells.select(
-            "kind", "bytes", "exposed", "module"
+            "kind", "bytes", pl.col("exposed") - pl.col("waited_exposed"), "module"
         ).iter_rows()
     ]
     texts = pl.DataFrame(

@@ -53,7 +53,7 @@ class Meetings:
     ns: float
     waiting_ns: float
     hidden_ns: float
-    """The part in which the GPU computed."""
+    """The part of the transfer in which the GPU computed."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _meetings(analysis: Analysis) -> dict[str, Meetings]:
             row["count"] / analysis.steps,
             row["length"] / each,
             row["wait"] / each,
-            (row["length"] - row["exposed"]) / each,
+            (row["length"] - row["wait"] - row["exposed"]) / each,
         )
         for row in by_kind(analysis.job).iter_rows(named=True)
     }

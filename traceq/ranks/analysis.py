@@ -73,10 +73,9 @@ class Analysis:
     experts: Experts | None
 
     @property
-    def steps(self) -> float:
-        """Length of the window in steps, at least 1."""
-        step = self.job.step_ns
-        return max(1.0, self.job.window_ns / step) if step else 1.0
+    def steps(self) -> int:
+        """Number of recorded steps that the window's time is divided by, at least 1."""
+        return max(1, self.job.steps)
 
     @property
     def doubtful(self) -> int | None:
@@ -131,7 +130,8 @@ def _by_rank(job: Job, compared: pl.DataFrame, whatifs: WhatIfs) -> pl.DataFrame
         seen=pl.col("seen").max(),
     )
     waited = job.inside.group_by("rank").agg(
-        pl.col("wait", "sending", "exposed", "waited_exposed").sum()
+        pl.col("wait", "sending", "waited_exposed").sum(),
+        exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum(),
     )
     last = job.collectives.group_by(rank="late").agg(last=pl.len())
     rows = job.ranks.select("rank", "number")
@@ -181,12 +181,34 @@ def _stragglers(
     ]
     if not stragglers:
         stragglers = _late_together(job, compared, whatifs, by_rank, least)
+    stragglers += _hidden(job, surely, whatifs, by_rank, stragglers)
     slow, rows = slow_links(job)
     lost, link = total(slow["lost"]), whatifs.link()
     if rows and (link.saved_ns >= least or lost >= ALWAYS_LATE * whatifs.took):
         cause = Cause(LINK, lost, {}, 1.0)
         stragglers.append(Straggler(rows, link.saved_ns, cause))
     return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
+
+
+def _hidden(
+    job: Job,
+    surely: pl.DataFrame,
+    whatifs: WhatIfs,
+    by_rank: pl.DataFrame,
+    stragglers: Sequence[Straggler],
+) -> list[Straggler]:
+    """Return the ranks that cost nothing alone, as those that are later hide them."""
+    rows = [row for one in stragglers for row in one.ranks]
+    if not rows or job.ranks.height >= _MANY:
+        return []
+    hidden, saved = [], whatifs.surely(rows).saved_ns
+    order = by_rank.sort("net", "rank", descending=[True, False])["rank"]
+    for row in order.filter(~order.is_in(rows)):
+        more = whatifs.surely([*rows, row]).saved_ns - saved
+        if more >= _least(whatifs):
+            hidden.append(Straggler((row,), more, cause_of(job, surely, row)))
+            rows, saved = [*rows, row], saved + more
+    return hidden
 
 
 def _least(whatifs: WhatIfs) -> float:
@@ -207,10 +229,12 @@ def _late_together(
     order = by_rank.sort("late", "rank", descending=[True, False])["rank"].to_list()
     most = max(_PAIR, job.ranks.height // 4)
     sizes = [size for size in _SIZES if size <= min(most, len(order))]
+    # In a large job chance makes many ranks late, and some of them cost a little.
+    enough = TOGETHER * whatifs.all.saved_ns if job.ranks.height >= _MANY else 0.0
     for size in sizes:
         rows = tuple(sorted(order[:size]))
         saved = whatifs.surely(rows).saved_ns
-        if saved >= max(least, TOGETHER * whatifs.all.saved_ns):
+        if saved >= max(least, enough):
             surely = compared.filter("sure")
             return [Straggler(rows, saved, cause_of(job, surely, order[0]))]
     return []
@@ -231,8 +255,8 @@ def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
 def by_kind(job: Job) -> pl.DataFrame:
     """Return the collectives of the window by ``kind``, the longest first.
 
-    ``count`` is how many there are; ``length``, ``wait`` and ``exposed`` are of all
-    their ``ranks`` together.
+    ``count`` is how many there are; ``length``, ``wait`` and ``exposed``, the transfer
+    that compute does not hide, are of all their ``ranks`` together.
     """
     return (
         job.inside.drop("kind")
@@ -242,7 +266,7 @@ def by_kind(job: Job) -> pl.DataFrame:
             count=pl.col("instance").n_unique(),
             length=(pl.col("end") - pl.col("start")).sum(),
             wait=pl.col("wait").sum(),
-            exposed=pl.col("exposed").sum(),
+            exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum(),
             ranks=pl.col("rank").n_unique(),
         )
         .sort("length", "kind", descending=[True, False])

@@ -3,13 +3,21 @@
 The offset of a rank is the median difference of its ends from those of the others, and
 where the window is long enough to show it, a drift. Ranks that share no collective are
 compared over the ranks between them.
+
+The ends of one collective differ with who came last, and a profiler may set its clocks
+again in the middle, so that neighbouring differences are alike: the error of an offset
+is that of a bootstrap of whole blocks of the window. And no kernel starts before its
+launch: where one does, the clocks are off by at least that.
 """
 
 from __future__ import annotations
 
+import random
+
 import polars as pl
 
 from traceq.analysis.base.assumptions import (
+    ALIGNED_END_NS,
     CLOCK_DRIFT,
     LEAST_ENDS_FOR_DRIFT,
     SHORTEST_FOR_DRIFT_NS,
@@ -19,20 +27,24 @@ _REFINED = 4
 _TIMES = ("launched", "ready", "start", "end", "held")
 # Times the ends' own scatter that a drift must add up to, to be believed.
 _VISIBLE = 3.0
-# Of a normal distribution: its deviation from the median deviation, and the error of a
-# median of n.
-_MAD = 1.4826
-_OF_MEDIAN = 1.2533
+# The window is cut into so many blocks, which are drawn so many times.
+_BLOCKS = 8
+_DRAWN = 200
+# Of the draws 95% are between these; few blocks vary less than many windows do, by the
+# ratio of Student's quantile for 7 degrees of freedom to the normal one.
+_INTERVAL = (0.025, 0.975)
+_FEW_BLOCKS = 1.2
 
 
 def clocks(cells: pl.DataFrame) -> pl.DataFrame:
     """Return for each rank ``offset``, ``drift``, ``since``, ``error`` and ``ends``.
 
     A rank's clock shows ``offset + drift * (clock - since)`` nanoseconds more than that
-    of the first rank. The ``error`` is that of the offset, by the scatter of the ends;
+    of the first rank. The ``error`` is that of the offset, half of an interval of 95%;
     null where the rank shares no collective with others.
     """
-    ends = _shared_ends(cells).select("rank", "instance", "end")
+    shared = _shared_ends(cells)
+    ends = shared.select("rank", "instance", "end")
     ranks = cells.select(pl.col("rank").unique().sort())
     if not ends.height:
         return ranks.with_columns(
@@ -42,12 +54,16 @@ def clocks(cells: pl.DataFrame) -> pl.DataFrame:
             error=pl.lit(None, pl.Float64),
             ends=pl.lit(0, pl.UInt32),
         )
-    fits = _lines(ends, _offsets(ends))
-    fitted = ranks.join(fits, on="rank", how="left").with_columns(
-        pl.col("offset").fill_null(0),
-        pl.col("drift").fill_null(0.0),
-        pl.col("since").fill_null(0),
-        pl.col("ends").fill_null(0),
+    lines = _lines(ends, _offsets(ends))
+    counts = ends.group_by("rank").agg(ends=pl.len())
+    fitted = (
+        ranks.join(lines, on="rank", how="left")
+        .join(counts, on="rank", how="left")
+        .join(_errors(shared, lines), on="rank", how="left")
+        .with_columns(
+            pl.col("offset", "since", "ends").fill_null(0),
+            pl.col("drift").fill_null(0.0),
+        )
     )
     return _from_first(fitted).sort("rank")
 
@@ -143,10 +159,82 @@ def _lines(ends: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
     lines = offsets.with_columns(drift=pl.lit(0.0), since=pl.lit(0, pl.Int64))
     for _ in range(_REFINED):
         lines = _refitted(ends, lines)
-    scatter = _residuals(ends, lines)
-    error = _MAD * _OF_MEDIAN * pl.col("off").abs().median() / pl.len().sqrt()
-    errors = scatter.group_by("rank").agg(error=error, ends=pl.len())
-    return lines.join(errors, on="rank", how="left")
+    return lines
+
+
+def _errors(cells: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank`` and ``error``, against the first rank or who else was there."""
+    moved = on_one_clock(cells, lines)
+    first = lines["rank"].min()
+    theirs = moved.filter(pl.col("rank") == first).select("instance", base="end")
+    off = (
+        moved.join(theirs, on="instance", how="left")
+        .with_columns(
+            off=pl.col("end")
+            - pl.coalesce("base", pl.col("end").median().over("instance"))
+        )
+        .select("rank", "end", "off")
+    )
+    unlikely = moved.with_columns(
+        early=pl.max_horizontal(
+            pl.col("launched") - pl.col("start"),
+            pl.col("launched") - pl.col("end").min().over("instance"),
+        )
+    )
+    limits = unlikely.group_by("rank").agg(
+        early=pl.col("early").max().clip(lower_bound=0).fill_null(0)
+    )
+    error = pl.when(pl.col("rank") != first).then(
+        pl.max_horizontal("error", pl.col("early").cast(pl.Float64))
+    )
+    return (
+        _drawn(off).join(limits, on="rank").select("rank", error=error.otherwise(0.0))
+    )
+
+
+def _drawn(off: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank`` and ``error`` by a bootstrap of blocks of each rank's ends."""
+    count = pl.min_horizontal(pl.len(), _BLOCKS)
+    blocks = (
+        off.sort("rank", "end")
+        .with_columns(
+            blocks=count.over("rank"),
+            block=pl.int_range(pl.len()).over("rank")
+            * count.over("rank")
+            // pl.len().over("rank"),
+        )
+        .group_by("rank", "blocks", "block")
+        .agg(off=pl.col("off").median())
+    )
+    chance = random.Random(0)  # noqa: S311 - no secret, and the same in every run
+    draws = pl.DataFrame(
+        {
+            "draw": [draw for draw in range(_DRAWN) for _ in range(_BLOCKS)],
+            "turn": [*range(_BLOCKS)] * _DRAWN,
+            "at": [chance.random() for _ in range(_DRAWN * _BLOCKS)],
+        }
+    )
+    of_rank = blocks.select("rank", "blocks").unique()
+    drawn = (
+        of_rank.join(draws, how="cross")
+        .filter(pl.col("turn") < pl.col("blocks"))
+        .with_columns(
+            block=(pl.col("at") * pl.col("blocks")).floor().cast(blocks.schema["block"])
+        )
+        .join(blocks, on=["rank", "block"])
+        .group_by("rank", "draw")
+        .agg(off=pl.col("off").median(), blocks=pl.col("blocks").first())
+    )
+    low, high = (pl.col("off").quantile(share) for share in _INTERVAL)
+    # A few ends that agree by chance do not show by how much ends differ.
+    few = ALIGNED_END_NS / pl.col("blocks").first().sqrt()
+    return drawn.group_by("rank").agg(
+        error=pl.max_horizontal(
+            _FEW_BLOCKS * low.abs(),
+            _FEW_BLOCKS * high.abs(),
+            pl.when(pl.col("blocks").first() < _BLOCKS).then(few).otherwise(0.0),
+        )
+    )
 
 
 def _residuals(ends: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:

@@ -41,6 +41,8 @@ COLLECTIVES = pl.Schema(
         "splits_in": pl.List(pl.Int64()),
         "splits_out": pl.List(pl.Int64()),
         "module": pl.String(),
+        "phase": pl.String(),  # of the op that launched it: forward, backward, ...
+        "tensor_dims": pl.Int64(),  # number of dimensions of what it sends
         "stream": pl.Int64(),
         "step": pl.Int64(),
         "launched": pl.Int64(),  # when the host launched it
@@ -108,7 +110,8 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
         ),
         pl.col("collective"),
     )
-    size = pl.when(~pl.col("named").is_in(_UNEQUAL)).then("bytes")
+    # Shapes may be recorded on some ranks only, and not of launches before the window.
+    size = pl.when(~pl.col("named").is_in(_UNEQUAL)).then("recorded_bytes")
     group = text("group")
     return rows.with_columns(named=kind).with_columns(
         kind="named",
@@ -116,6 +119,7 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
         group_use=text("group_use"),
         comms_id=text("comms_id"),
         module=text("module"),
+        phase="op_phase",
         dtype=pl.coalesce(text("sent_dtype"), text("dtype")),
         token=pl.format(
             "{} {}",

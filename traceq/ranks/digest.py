@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 _DEFAULT = LoadOptions()
-VERSION = 1
+VERSION = 2
 LARGEST = 256_000
 """Bytes that no digest exceeds."""
 SMALLEST = 24_000

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.base.assumptions import ALIGNED_END_NS, STRAGGLER
+from traceq.analysis.base.assumptions import ALIGNED_END_NS
 from traceq.common.expressions import known
-from traceq.common.units import time
 from traceq.errors import InputError, UsageError
+from traceq.ranks import notices
 from traceq.ranks.clocks import clocks, on_one_clock
 from traceq.ranks.columns import highest, lowest
 from traceq.ranks.matching import matched
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.ranks.digest import Digest
-    from traceq.ranks.matching import Matched
 
 # Ends differ by this much where a collective lets its ranks go one by one.
 _TOLERATED = 40 * ALIGNED_END_NS
-_LISTED = 8
 # More than any rank: traces that do not say theirs stay in the order they came in.
 _UNNUMBERED = 1 << 40
 
@@ -62,6 +60,13 @@ class Job:
     """Sentences on what is missing, differs or could not be done."""
     digests: tuple[Digest, ...] = field(repr=False, default=())
     """By row of the rank."""
+    apart: tuple[tuple[int, ...], ...] = ()
+    """Sets of ranks, by row, that could not be aligned with each other."""
+
+    @property
+    def steps(self) -> int:
+        """Number of recorded steps whose collectives are compared; 0 if unknown."""
+        return self.inside["step"].drop_nulls().n_unique() if self.step_ns else 0
 
     @property
     def step_ns(self) -> int | None:
@@ -92,12 +97,17 @@ class Job:
     def inside(self) -> pl.DataFrame:
         """The cells of the window, whose time can be divided by its steps.
 
-        The window begins when the first collective ends, which is not in it.
+        The window begins when the first collective ends, which is not in it. Neither is
+        what was launched before the first recorded step, where others were not.
         """
         if not self.window_ns:
             return self.cells
         first = self.collectives.filter(pl.col("end") == pl.col("end").min())
-        return self.cells.join(first, on="instance", how="anti")
+        cells = self.cells.join(first, on="instance", how="anti")
+        stepped = self.collectives.drop_nulls("step")
+        return (
+            cells.join(stepped, on="instance", how="semi") if stepped.height else cells
+        )
 
 
 def jobs_of(digests: Iterable[Digest]) -> list[list[Digest]]:
@@ -174,12 +184,24 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         matches.by,
         aligned["instance"].null_count(),
         (
-            *_notices(mine, others, unread, ranks),
-            *_notices_on_matches(matches, len(misfits), together.height, ranks),
-            *_said_of_others(meetings, ranks),
+            *notices.on_ranks(mine, others, unread, ranks),
+            *notices.on_matches(matches, len(misfits), together.height, ranks),
+            *notices.on_unknown_ranks(meetings, ranks),
         ),
         tuple(mine),
+        _apart(aligned) if matches.splits or not together.height else (),
     )
+
+
+def _apart(cells: pl.DataFrame) -> tuple[tuple[int, ...], ...]:
+    """Return the sets of ranks between which no collective was matched, if several."""
+    sets: list[set[int]] = [{row} for row in cells["rank"].unique().sort()]
+    shared = cells.drop_nulls("instance").group_by("instance").agg("rank")["rank"]
+    for members in map(set, shared.unique().to_list()):
+        touched = [one for one in sets if one & members]
+        sets = [one for one in sets if not one & members]
+        sets.append(set().union(*touched))
+    return tuple(sorted(tuple(sorted(one)) for one in sets)) if len(sets) > 1 else ()
 
 
 def _renumbered(cells: pl.DataFrame) -> pl.DataFrame:
@@ -330,90 +352,3 @@ def _meetings(
         .with_columns(own=pl.sum_horizontal(*PARTS, "elsewhere"))
         .drop("length", "buffered")
     )
-
-
-def _notices(
-    mine: Sequence[Digest],
-    others: Sequence[Sequence[Digest]],
-    unread: Sequence[Unread],
-    ranks: pl.DataFrame,
-) -> Iterable[str]:
-    """Yield sentences on what is missing, or differs between the ranks."""
-    for one in unread:
-        yield f"{one.path} could not be read and is left out: {one.reason}"
-    for other in others:
-        first = other[0].rank
-        yield (
-            f"{len(other)} of the traces are of another job or another recording"
-            f" (world size {first['world_size']}, as {first['path']}) and are left out"
-        )
-    world = mine[0].rank["world_size"]
-    numbers = set(ranks["number"].to_list())
-    if world and (absent := sorted(set(range(world)) - numbers)):
-        yield (
-            f"{len(absent)} of {world} ranks are not here ({_listed(absent)}): time"
-            " spent waiting for them counts as transfer"
-        )
-    cut = ranks.filter(pl.col("kept") < pl.col("collectives"))
-    if cut.height:
-        yield (
-            f"of rank {_listed(cut['number'].to_list())} only the first collectives are"
-            f" looked at ({lowest(cut['kept'])} and more)"
-        )
-    lengths = ranks["steps"]
-    if lowest(lengths) < highest(lengths):
-        yield (
-            f"the ranks recorded between {lowest(lengths)} and {highest(lengths)}"
-            " steps; what they have in common is compared"
-        )
-    damaged = [digest.rank["rank"] for digest in mine if digest.rank["damage"]]
-    if damaged:
-        yield f"the traces of rank {_listed(damaged)} are incomplete"
-
-
-def _notices_on_matches(
-    matches: Matched, misfits: int, instances: int, ranks: pl.DataFrame
-) -> Iterable[str]:
-    """Yield sentences on collectives that could not be matched."""
-    for lane, rows in matches.apart:
-        missing = sorted(ranks["number"].gather(list(rows)).to_list())
-        yield (
-            f"rank {_listed(missing)} could not be aligned with others in {lane}: the"
-            " windows may have no collective in common, or nothing tells which"
-        )
-    if misfits:
-        yield (
-            f"{misfits} collectives are left out: a rank was done with them before"
-            " another one came, so they are not the same, or the clocks jumped"
-        )
-    if not instances:
-        yield "no collective was recorded by two ranks, so nothing can be compared"
-    if ranks["start_ns"].null_count():
-        yield "some traces do not state their time, and were aligned by order alone"
-
-
-def _said_of_others(meetings: pl.DataFrame, ranks: pl.DataFrame) -> Iterable[str]:
-    """Yield sentences on ranks that unknown ranks held up for long."""
-    held = (
-        meetings.group_by("rank")
-        .agg(
-            pl.col("elsewhere").sum(),
-            window=(pl.col("at").max() - pl.col("at").min()),
-        )
-        .filter(pl.col("elsewhere") > STRAGGLER * pl.col("window"))
-        .sort("rank")
-    )
-    if held.height:
-        numbers = sorted(ranks["number"].gather(held["rank"]).to_list())
-        longest = time(highest(held["elsewhere"]))
-        yield (
-            f"rank {_listed(numbers)} waited for up to {longest} in collectives"
-            " whose other ranks were not recorded, or could not be matched: who is"
-            " late there is not known"
-        )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    first = ", ".join(map(str, numbers[:_LISTED]))
-    more = len(numbers) - _LISTED
-    return f"{first} and {more} more" if more > 0 else first

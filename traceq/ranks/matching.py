@@ -30,15 +30,34 @@ if TYPE_CHECKING:
 
 _BY_ID, _BY_NUMBER, _BY_STEP, _BY_ORDER = "id", "number", "step", "order"
 _KEY = "key"
-# Maximum weight of a differing clock against a shift.
+# Weight of clocks that agree, for a shift, over that of clocks that differ by more than
+# they do between machines, against it.
 _CLOCK_DOUBT = 4.0
 # A kernel that does not overlap with its partner speaks against a shift this much.
 _IMPOSSIBLE = 5.0
 # And so do steps with other numbers.
 _OTHER_STEP = 6.0
+# Ends and starts this many times the usual scatter apart do not overlap.
+_CLEARLY = 10
+# A shift with a lower score than this is no better than none.
+_AGAINST = -1.0
+# The scatter is learned from shifts with at least this many pairs.
+_FEWEST_PAIRS = 4
+# Ends are compared with so many around them: few enough that clocks do not drift, and
+# enough that one end that is far off does not count for its neighbours.
+_NEARBY = 5
 # Shifts are tried within this many collectives where there are very many.
 _ALL_SHIFTS = 300
 _NEAR = 150
+
+
+@dataclass(frozen=True)
+class Split:
+    """A lane whose ranks fall into sets between which nothing could be matched."""
+
+    lane: str
+    sets: tuple[tuple[int, ...], ...]
+    """Rows of the ranks; a rank that meets nobody is a set of its own."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +69,8 @@ class Matched:
     rank is known to take part."""
     by: dict[str, int]
     """Number of matches by ``id``, ``number``, ``step`` and ``order``."""
-    apart: tuple[tuple[str, tuple[int, ...]], ...]
-    """Lanes with the ranks, by row, that could not be aligned with the others."""
+    splits: tuple[Split, ...]
+    """Lanes whose ranks could not all be aligned with each other."""
 
 
 def matched(cells: pl.DataFrame) -> Matched:
@@ -95,7 +114,7 @@ def matched(cells: pl.DataFrame) -> Matched:
     )
     with_key = pl.concat([identified, numbered, stepped], how="vertical")
     rest = rows.join(with_key.select("cell"), on="cell", how="anti")
-    ordered, apart = _by_order(rest)
+    ordered, splits = _by_order(rest)
     keyed = pl.concat(
         [
             with_key.select("cell", _KEY),
@@ -110,7 +129,7 @@ def matched(cells: pl.DataFrame) -> Matched:
             _BY_STEP: stepped.height,
             _BY_ORDER: ordered.height,
         },
-        apart,
+        splits,
     )
 
 
@@ -158,112 +177,102 @@ def _with_instances(cells: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
     return joined.join(instances, on=_KEY, how="left", maintain_order="left").drop(_KEY)
 
 
-def _by_order(
-    rows: pl.DataFrame,
-) -> tuple[pl.DataFrame, tuple[tuple[str, tuple[int, ...]], ...]]:
-    """Match by order: ``cell`` and ``key``, and who could not be aligned."""
-    nothing = pl.DataFrame(
-        schema={"cell": rows.schema["cell"], _KEY: pl.String(), "rank": pl.Int64()}
-    ).select("cell", _KEY)
-    parts, apart = [nothing], []
+def _by_order(rows: pl.DataFrame) -> tuple[pl.DataFrame, tuple[Split, ...]]:
+    """Match by order: ``cell`` and ``key``, and lanes whose ranks do not all meet."""
+    parts = [pl.DataFrame(schema={"cell": rows.schema["cell"], _KEY: pl.String()})]
+    splits = []
     for (lane,), part in rows.partition_by("lane", as_dict=True).items():
         ranked = part.sort("rank", "start", "end").with_columns(
             place=pl.int_range(pl.len()).over("rank")
         )
-        for number, cluster in enumerate(_clusters(ranked)):
-            if isinstance(cluster, int):
-                apart.append((str(lane), cluster))
-                continue
-            key = pl.format("{} {} {}", pl.lit(lane), pl.lit(number), "place")
-            parts.append(cluster.select("cell", key=key))
-    lanes: dict[str, list[int]] = {}
-    for lane_name, rank in apart:
-        lanes.setdefault(lane_name, []).append(rank)
-    return pl.concat(parts), tuple((name, tuple(all_)) for name, all_ in lanes.items())
+        clusters = _joined(list(_clusters(ranked)))
+        members = [cluster["rank"].unique().sort().to_list() for cluster in clusters]
+        if len(clusters) > 1:
+            splits.append(Split(str(lane), tuple(map(tuple, members))))
+        for number, (cluster, ranks) in enumerate(zip(clusters, members, strict=True)):
+            if len(ranks) > 1:
+                key = pl.format("{} {} {}", pl.lit(lane), pl.lit(number), "place")
+                parts.append(cluster.select("cell", key=key))
+    return pl.concat(parts), tuple(splits)
 
 
-def _clusters(rows: pl.DataFrame) -> Iterator[pl.DataFrame | int]:
-    """Yield sets of ranks that meet, with common places, and ranks that meet nobody."""
+def _clusters(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield sets of ranks that meet, with common places, the first the longest."""
     while rows.height:
         counts = (
             rows.group_by("rank").len().sort("len", "rank", descending=[True, False])
         )
-        first = counts["rank"][0]
-        cluster = _grown(rows, first)
-        ranks = cluster["rank"].unique()
-        if len(ranks) > 1:
-            yield cluster
+        cluster = _grown(rows, counts["rank"][0])
+        yield cluster
+        ranks = cluster["rank"].unique().implode()
+        rows = rows.filter(~pl.col("rank").is_in(ranks))
+
+
+def _joined(clusters: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Put sets of ranks together that one shift of all their ranks explains."""
+    joined: list[pl.DataFrame] = []
+    for cluster in clusters:
+        for at, other in enumerate(joined):
+            if (shift := _common_shift(cluster, other)) is not None:
+                moved = cluster.with_columns(pl.col("place") + shift)
+                joined[at] = pl.concat([other, moved])
+                break
         else:
-            yield int(first)
-        rows = rows.filter(~pl.col("rank").is_in(ranks.implode()))
+            joined.append(cluster)
+    return joined
+
+
+def _common_shift(cluster: pl.DataFrame, other: pl.DataFrame) -> int | None:
+    """Return the shift of all ranks of a set against another set, if one is sure."""
+    master = _master(other)
+    scale = _scale(cluster, master)
+    scores = _scores(cluster, _with_rarity(master, scale), scale, TRUSTED_CLOCK_NS)
+    ranks = cluster["rank"].n_unique()
+    every = scores.group_by("shift").agg(pl.col("score").sum(), ranks=pl.len())
+    both = _sure(every.filter(pl.col("ranks") == ranks).with_columns(rank=pl.lit(0)))
+    return int(both["shift"][0]) if both.height else None
+
+
+def _master(cluster: pl.DataFrame) -> pl.DataFrame:
+    """Return the places of ranks that are aligned: the first rank's, then others'."""
+    return (
+        cluster.select("place", "token", "step", "start", "end")
+        .unique("place", keep="first", maintain_order=True)
+        .sort("place")
+    )
 
 
 def _grown(rows: pl.DataFrame, first: int) -> pl.DataFrame:
     """Return the ranks that can be aligned with one, its places as theirs."""
     cluster = rows.filter(pl.col("rank") == first)
-    master = cluster.select("place", "token", "step", "start", "end")
+    master = _master(cluster)
     waiting = rows.filter(pl.col("rank") != first)
     offsets: list[int] = []
     while waiting.height:
-        shifts = _shifts(waiting, _with_rarity(master), _clock_trust(offsets))
+        scale = _scale(waiting, master)
+        rare = _with_rarity(master, scale)
+        shifts = _sure(_scores(waiting, rare, scale, _clock_trust(offsets, scale)))
         if not shifts.height:
             break
         offsets += shifts["offset"].abs().to_list()
-        sizes = (
-            waiting.join(shifts, on="rank", maintain_order="left")
-            .with_columns(place=pl.col("place") + pl.col("shift"))
-            .with_columns(pl.col("start", "end") - pl.col("offset"))
+        moved = waiting.join(shifts, on="rank", maintain_order="left").with_columns(
+            place=pl.col("place") + pl.col("shift")
         )
-        cluster = pl.concat(
-            [
-                cluster,
-                waiting.join(shifts, on="rank", maintain_order="left")
-                .with_columns(place=pl.col("place") + pl.col("shift"))
-                .select(cluster.columns),
-            ]
-        )
+        cluster = pl.concat([cluster, moved.select(cluster.columns)])
         waiting = waiting.join(shifts, on="rank", how="anti")
         # Places that the first rank did not record: others may share them.
-        more = sizes.select("place", "token", "step", "start", "end").unique(
-            "place", keep="first", maintain_order=True
-        )
+        more = _master(moved.with_columns(pl.col("start", "end") - pl.col("offset")))
         master = pl.concat([master, more.join(master, on="place", how="anti")]).sort(
             "place"
         )
     return cluster
 
 
-def _clock_trust(offsets: list[int]) -> float:
+def _clock_trust(offsets: list[int], scale: float) -> float:
     """Return the plausible difference of clocks: that of the aligned ranks."""
     if not offsets:
         return TRUSTED_CLOCK_NS
-    return min(TRUSTED_CLOCK_NS, 4 * ALIGNED_END_NS + 3 * median(offsets))
-
-
-def _with_rarity(master: pl.DataFrame) -> pl.DataFrame:
-    """Add how far off the time to each end would be if another one were taken for it.
-
-    A time that recurs in every step tells little, however well it fits.
-    """
-    gaps = (
-        master.sort("place")
-        .select("place", since=pl.col("end").diff())
-        .drop_nulls()
-        .sort("since")
-        .with_columns(
-            near=pl.min_horizontal(
-                pl.col("since") - pl.col("since").shift(1),
-                pl.col("since").shift(-1) - pl.col("since"),
-            )
-        )
-    )
-    usual = USUAL_NOISE * pl.col("since")
-    rare = pl.max_horizontal(
-        pl.lit(2.0 * ALIGNED_END_NS), pl.min_horizontal("near", usual)
-    )
-    return master.join(
-        gaps.select("place", rarity=rare), on="place", how="left"
-    ).with_columns(pl.col("rarity").fill_null(2.0 * ALIGNED_END_NS))
+    return min(TRUSTED_CLOCK_NS, 4 * scale + 3 * median(offsets))
 
 
 def _tried(longest: int, count: int) -> Iterable[int]:
@@ -274,82 +283,122 @@ def _tried(longest: int, count: int) -> Iterable[int]:
 
 
 def _paired(rows: pl.DataFrame, master: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """Pair places, and compare the times from one end to the next."""
+    """Pair places at a shift, of the ranks whose pairs are all of one kind.
+
+    ``offset`` is how much later an end is than the master's, and ``off`` how far that
+    is from what it is nearby: at the right shift all are the same, but for a drift.
+    """
+    nearby = pl.col("offset").rolling_median(_NEARBY, min_samples=1, center=True)
     return (
         rows.select(
             "rank", "token", "step", "start", "end", place=pl.col("place") + shift
         )
         .join(master, on="place", suffix="_master", maintain_order="left")
+        .filter((pl.col("token") == pl.col("token_master")).all().over("rank"))
+        .sort("rank", "place")
         .with_columns(
-            same=pl.col("token") == pl.col("token_master"),
-            since=pl.col("end_master").diff().over("rank"),
-            own=pl.col("end").diff().over("rank"),
+            since=pl.col("end_master").diff().over("rank").fill_null(0),
             offset=pl.col("end") - pl.col("end_master"),
+            shift=pl.lit(shift, pl.Int64),
         )
+        .with_columns(off=(pl.col("offset") - nearby.over("rank")).abs())
     )
 
 
-def _off() -> pl.Expr:
-    return (pl.col("own") - pl.col("since")).abs()
-
-
-def _shifts(rows: pl.DataFrame, master: pl.DataFrame, clock: float) -> pl.DataFrame:
-    """Return ``rank``, ``shift``, ``offset`` of the ranks that can be aligned."""
+def _all_paired(rows: pl.DataFrame, master: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the pairs of each shift that is worth a try."""
     longest = highest(rows["place"]) + 1
     first, last = lowest(master["place"]), highest(master["place"])
-    tried = [
-        _scored(_paired(rows, master, shift), clock).with_columns(
-            shift=pl.lit(shift, pl.Int64)
-        )
-        for shift in _tried(longest - first, last + 1)
-    ]
-    scores = pl.concat(tried).sort("rank", "score", descending=[False, True])
-    if not scores.height:
-        return scores.select("rank", "shift", "offset")
+    for shift in _tried(longest - first, last + 1):
+        yield _paired(rows, master, shift)
+
+
+def _scale(rows: pl.DataFrame, master: pl.DataFrame) -> float:
+    """Return how far apart the ends of one collective usually are in this job.
+
+    That is what three quarters of the ends are within at the shift that fits a rank
+    best, at the median of the ranks. Short overlaps fit by chance, and do not count.
+    """
+    fits = pl.concat(
+        pairs.group_by("rank").agg(pairs=pl.len(), scatter=pl.col("off").quantile(0.75))
+        for pairs in _all_paired(rows, master)
+    )
+    enough = pl.max_horizontal(_FEWEST_PAIRS, pl.col("pairs").max().over("rank") / 2)
+    best = (
+        fits.filter(pl.col("pairs") >= enough)
+        .group_by("rank")
+        .agg(pl.col("scatter").min())
+    )
+    usual = best["scatter"].median()
+    return max(float(ALIGNED_END_NS), usual if isinstance(usual, float) else 0.0)
+
+
+def _with_rarity(master: pl.DataFrame, scale: float) -> pl.DataFrame:
+    """Add how far off each end would be at another shift.
+
+    Ends that are as far apart in every step tell little, however well they fit.
+    """
+    alone = master.with_columns(rank=pl.lit(0, pl.Int64))
+    others = pl.concat(
+        pairs.filter(pl.col("shift") != 0).select("place", "off")
+        for pairs in _all_paired(alone, master)
+    )
+    recurs = others.drop_nulls().group_by("place").agg(near=pl.col("off").median())
+    usual = USUAL_NOISE * pl.col("end").diff()
+    rare = pl.min_horizontal(pl.col("near"), usual.fill_null(0))
+    return (
+        master.join(recurs, on="place", how="left", maintain_order="left")
+        .with_columns(rarity=pl.max_horizontal(pl.lit(scale), rare))
+        .drop("near")
+    )
+
+
+def _scores(
+    rows: pl.DataFrame, master: pl.DataFrame, scale: float, clock: float
+) -> pl.DataFrame:
+    """Return ``rank``, ``shift``, ``offset`` and ``score`` of all possible shifts."""
+    return pl.concat(
+        _scored(pairs, scale, clock) for pairs in _all_paired(rows, master)
+    )
+
+
+def _sure(scores: pl.DataFrame) -> pl.DataFrame:
+    """Return the best shift of the ranks for which no other is nearly as good."""
+    ordered = scores.sort("rank", "score", descending=[False, True])
     second = pl.col("score").get(1, null_on_oob=True).fill_null(-float("inf"))
-    best = scores.group_by("rank", maintain_order=True).agg(
-        pl.col("shift", "offset", "score").first(), second=second
+    best = ordered.group_by("rank", maintain_order=True).agg(
+        pl.exclude("rank").first(), second=second
     )
     sure = (pl.col("score") - pl.col("second") >= SURE_OF_SHIFT) & (
-        pl.col("score") > -1.0
+        pl.col("score") > _AGAINST
     )
-    return best.filter(sure).select("rank", "shift", "offset")
+    return best.filter(sure).drop("score", "second")
 
 
-def _scored(pairs: pl.DataFrame, clock: float) -> pl.DataFrame:
-    """Return for each rank how much speaks for the shift: ``score``, ``offset``."""
-    width = ALIGNED_END_NS + CLOCK_DRIFT * pl.col("since").abs()
-    wide = pl.col("rarity") + CLOCK_DRIFT * pl.col("since").abs()
+def _scored(pairs: pl.DataFrame, scale: float, clock: float) -> pl.DataFrame:
+    """Return for each rank how much speaks for the shift: ``score``, ``offset``.
+
+    The evidence of a pair is how much likelier its time is at the right shift than at
+    another one. Both have heavy tails: few ends that are far off decide nothing.
+    """
+    drift = CLOCK_DRIFT * pl.col("since").abs()
+    width, wide = scale + drift, pl.col("rarity") + drift
     evidence = (
         (wide / width).log()
-        + (1 + (_off() / wide) ** 2).log()
-        - (1 + (_off() / width) ** 2).log()
+        + (1 + (pl.col("off") / wide) ** 2).log()
+        - (1 + (pl.col("off") / width) ** 2).log()
     )
     offset = pl.col("offset").median()
-    apart = (
-        (pl.col("start") - pl.col("offset").median() - pl.col("end_master"))
-        > ALIGNED_END_NS * 10
-    ) | (
-        (pl.col("start_master") - pl.col("end") + pl.col("offset").median())
-        > ALIGNED_END_NS * 10
+    apart = ((pl.col("start") - offset - pl.col("end_master")) > _CLEARLY * scale) | (
+        (pl.col("start_master") - pl.col("end") + offset) > _CLEARLY * scale
     )
-    doubt = pl.min_horizontal(pl.lit(_CLOCK_DOUBT), pl.col("offset").abs() / clock)
-    return (
-        pairs.group_by("rank")
-        .agg(
-            offset=offset.cast(pl.Int64),
-            evidence=evidence.sum(),
-            apart=apart.sum(),
-            same=pl.col("same").all(),
-            other_step=(pl.col("step") != pl.col("step_master")).mean().fill_null(0),
-        )
-        .filter("same")
-        .select(
-            "rank",
-            "offset",
-            score=pl.col("evidence")
-            - _IMPOSSIBLE * pl.col("apart")
-            - _OTHER_STEP * pl.col("other_step")
-            - doubt,
-        )
+    doubt = pl.min_horizontal(pl.lit(_CLOCK_DOUBT), offset.abs() / clock)
+    return pairs.group_by("rank", "shift").agg(
+        offset=offset.cast(pl.Int64),
+        # One of the pairs says what the offset is, and nothing of the shift.
+        score=evidence.mean() * (pl.len() - 1)
+        - _IMPOSSIBLE * apart.sum()
+        - _OTHER_STEP * (pl.col("step") != pl.col("step_master")).mean().fill_null(0)
+        + _CLOCK_DOUBT / 2
+        - doubt,
     )

@@ -82,10 +82,9 @@ def pipeline(job: Job, whatifs: WhatIfs) -> Pipeline | None:
     stages = highest(job.ranks["stage"]) + 1
     if stages < _PAIR:
         return None
-    steps = max(1.0, job.window_ns / job.step_ns) if job.step_ns else 1.0
     pairs = _pairs(job).join(job.ranks.select("rank", "stage"), on="rank")
     on = pairs.filter(pl.col("stage") == 0)
-    batches = max(1, round(highest(on["sends"]) / steps))
+    batches = max(1, round(highest(on["sends"]) / max(1, job.steps)))
     passing = pl.col("kind").is_in((*_POINT_TO_POINT, "send_recv"))
     waited = total(job.cells.filter(passing)["wait"])
     whole = job.window_ns * job.ranks.height

@@ -2,8 +2,9 @@
 
 A rank that is always late is late by about the same in every step; one that was late by
 chance is not. The lateness of a rank in a step, compared with the others, is a sample,
-and its mean over the steps has a standard error. If there is one step, the ranks are
-the sample.
+and its mean over the steps has a standard error. If there is one step, its collectives
+are the sample: what ranks vary by before each of them, without those that are late
+most, of which there may be several.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SURE_OF_MANY
 from traceq.ranks.peers import IDEAL
+from traceq.ranks.timeline import PARTS
 
 # Student's distribution: by degrees of freedom, the standard errors that chance exceeds
 # once in 1,000 times, and once in 10,000 times.
@@ -37,6 +39,8 @@ _STUDENT = {
 _RARE, _RARER = 0, 1
 _MANY = 16
 _LEAST = 3
+# Of one step, one rank of this many may be late, and is not counted as noise.
+_SUSPECTED = 4
 _PRIOR = 4
 # Where steps were not recorded, the window is cut into this many.
 _BLOCKS = 8
@@ -53,6 +57,8 @@ def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame
     by_step = compared.join(
         instances.select("instance", step=_steps(instances)), on="instance"
     )
+    if by_step["step"].n_unique() == 1:
+        return _in_one_step(by_step)
     whole = _tested(by_step.with_columns(place=pl.lit("")), _RARE)
     places = by_step["place"].n_unique()
     parts = _tested(by_step, _RARER) if 1 < places <= _MOST_PLACES else whole
@@ -104,6 +110,90 @@ def _tested(samples: pl.DataFrame, rare: int) -> pl.DataFrame:
         "place",
         sure=pl.col("beyond")
         >= pl.col("freedom").replace_strict(needed, return_dtype=pl.Float64),
+    )
+
+
+def _in_one_step(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches of one step with ``sure``, as ``surely_late`` does.
+
+    A rank may be late by less than the noise of all that it does, and still by more
+    than that of one part: no other rank allocates memory, say.
+    """
+    late = (pl.col("own") - pl.col(IDEAL)).cast(pl.Float64)
+    rows = samples.select(
+        "rank",
+        "stretch",
+        "place",
+        pl.col(IDEAL, *(f"{IDEAL}_{part}" for part in PARTS)).cast(pl.Float64),
+        late=late,
+        **{
+            part: (pl.col(part) - pl.col(f"{IDEAL}_{part}")).cast(pl.Float64)
+            for part in PARTS
+        },
+    )
+    sure = [_beyond_others(rows, "late", IDEAL)]
+    for part in PARTS:
+        explained = rows.filter(pl.col(part) >= pl.col("late") / 2)
+        beyond = _beyond_others(rows, part, f"{IDEAL}_{part}")
+        sure.append(beyond.join(explained, on=["rank", "stretch"], how="semi"))
+    either = pl.concat(sure).unique().with_columns(sure=pl.lit(value=True))
+    return (
+        samples.select("rank", "stretch")
+        .join(either, on=["rank", "stretch"], how="left", maintain_order="left")
+        .with_columns(pl.col("sure").fill_null(value=False), seen=pl.lit(1, pl.Int64))
+    )
+
+
+def _beyond_others(rows: pl.DataFrame, late: str, usual: str) -> pl.DataFrame:
+    """Return ``rank`` and ``stretch`` of those that are later than chance."""
+    rows = rows.select("rank", "stretch", "place", late=late, usual=usual)
+    ranks = rows["rank"].n_unique()
+    of_rank = rows.group_by("rank").agg(pl.col("late").sum())
+    suspects = of_rank.sort("late", "rank", descending=[True, False])["rank"].head(
+        max(1, ranks // _SUSPECTED)
+    )
+    suspect = pl.col("rank").is_in(suspects.implode())
+    places = _varied(rows.filter(~suspect))
+    tested = rows.filter(suspect).join(places, on="place")
+    beyond = pl.col("late") - pl.col("mean")
+    error = (pl.col("variance") * (1 + 1 / pl.col("others"))).sqrt()
+    whole = _errors(beyond.sum(), (error**2).sum().sqrt()).over("rank")
+    # As many places as are of weight for the sum.
+    weight = (places["variance"].sum() ** 2) / max((places["variance"] ** 2).sum(), 1.0)
+    others = ranks - len(suspects)
+    needed = _needed(int((others - 1) * max(1.0, weight)), ranks, _rarity(weight))
+    here = _needed(others - 1 + _PRIOR, ranks, _RARER)
+    sure = (beyond > 0) & ((whole >= needed) | (_errors(beyond, error) >= here))
+    return tested.filter(sure).select("rank", "stretch")
+
+
+def _rarity(places: float) -> int:
+    """Return how rare chance must be; a few samples do not show the tail of noise."""
+    return _RARE if places >= _PRIOR else _RARER
+
+
+def _varied(late: pl.DataFrame) -> pl.DataFrame:
+    """Return ``mean`` and ``variance`` of ranks at each place, and how many it has.
+
+    A few ranks tell little of their variance: what all places vary by, as a share of
+    their time, counts as some more ranks.
+    """
+    places = (
+        late.group_by("place")
+        .agg(
+            mean=pl.col("late").mean(),
+            own=pl.col("late").var(),
+            usual=pl.col("usual").mean(),
+            others=pl.len().cast(pl.Int64),
+        )
+        .drop_nulls("own")
+        .sort("place")
+    )
+    common = pl.col("own").sum() / (pl.col("usual") ** 2).sum().clip(lower_bound=1.0)
+    known = pl.col("others") - 1
+    return places.with_columns(
+        variance=(known * pl.col("own") + _PRIOR * common * pl.col("usual") ** 2)
+        / (known + _PRIOR)
     )
 
 

@@ -73,17 +73,19 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
         ),
         pl.lit(1.0),
     )
+    # What an all-gather gathers is the parts of all ranks.
+    whole = pl.when(pl.col("kind") == "all_gather").then(size).otherwise(1.0)
     end = pl.max_horizontal("end", "last")
     transfer = end - pl.col("last")
+    rated = pl.when(pl.col("bytes") >= RATED_BYTES, transfer > 0)
     return (
         rows.with_columns(
             end=end,
             transfer=transfer,
             imbalance=pl.col("bytes") / pl.col("mean_bytes"),
             missing=(pl.col("group_size") - pl.col("ranks")).clip(lower_bound=0),
-            bus_rate=pl.when(pl.col("bytes") >= RATED_BYTES, transfer > 0).then(
-                pl.col("bytes") * factor / transfer
-            ),
+            algorithm_rate=rated.then(pl.col("bytes") * whole / transfer),
+            bus_rate=rated.then(pl.col("bytes") * factor / transfer),
         )
         .drop("mean_bytes")
         .sort("instance")
@@ -114,13 +116,18 @@ def impossible(instances: pl.DataFrame, tolerance: int) -> pl.Series:
 
 
 def rates(instances: pl.DataFrame, device: str, *, one_machine: bool) -> pl.DataFrame:
-    """Return the bus bandwidth by kind and size, with the link's peak in GB/s."""
+    """Return the bandwidth by kind and size, with the link's peak, all in GB/s.
+
+    As NCCL's tests define them: the ``algorithm`` one is what is reduced or gathered in
+    the time of a transfer; the ``rate`` is that of the bus, what crosses each link.
+    """
     rated = instances.drop_nulls("bus_rate")
     peak = link_peak(device, one_machine=one_machine)
     return (
         rated.group_by("kind", "group_size", "bytes")
         .agg(
             count=pl.len(),
+            algorithm=pl.col("algorithm_rate").median(),
             rate=pl.col("bus_rate").median(),
             slowest=pl.col("bus_rate").min(),
             time=pl.col("transfer").sum(),

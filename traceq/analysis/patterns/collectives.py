@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.assumptions import COLLECTIVE_LATENCY_NS
+from traceq.analysis.patterns.message_sizes import sent_by_ops
 from traceq.common.expressions import END, known, text
 from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import nearest
-from traceq.model.dtypes import SENT_SIZES, SHORT_SIZES
+from traceq.model.dtypes import SENT_SIZES, SHORT_HALF, SHORT_SIZES
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _UNKNOWN_BYTES = 4
 _OP = r"^c10d::_*(\w+?)_*$"
 _KERNEL = r"(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)"
+# What process groups of tensor parallelism are called, as far as they are.
+_TENSOR_PARALLEL = r"(?i)^tp|[^a-z]tp([^a-z]|$)|tensor"
+_HALF = ("half", "bfloat16", "float16")
 _PLACE = ("file", "line", "function")
 # A transfer may take this many times as long as the fastest of its size.
 _LIKELY_SENDING = 2
@@ -56,7 +60,9 @@ def exposed_by_collective(
     )
     return (
         collectives.with_columns(waiting=waiting, exposed=alone - waiting)
-        .with_columns(sending=sending.otherwise("exposed"))
+        .with_columns(
+            sending=sending.otherwise("exposed"), tensor_parallel=tensor_parallel()
+        )
         .sort("dur", "id", descending=[True, False])
         .group_by("collective", "group_size", *_PLACE)
         .agg(
@@ -67,6 +73,7 @@ def exposed_by_collective(
             kernels=pl.len(),
             unsized=pl.col("bytes").null_count(),
             ids="id",
+            tensor_parallel=pl.col("tensor_parallel").mean() > 1 / 2,
         )
         .filter(pl.col("time") > 0)
         .sort(
@@ -80,7 +87,11 @@ def exposed_by_collective(
 
 
 def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add to kernels of collectives their ``collective``, ``op_name`` and ``bytes``."""
+    """Add to kernels of collectives their ``collective``, ``op_name`` and ``bytes``.
+
+    ``recorded_bytes`` are those of NCCL metadata alone; ``tensor_dims`` is the number
+    of dimensions of what is sent, where shapes were recorded.
+    """
     names = trace.ops["name"].unique()
     of_torch = names.filter(names.cast(pl.String).str.starts_with("c10d::"))
     is_collective = known(trace.ops["name"].is_in(of_torch.implode()))
@@ -90,16 +101,37 @@ def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         text("sent_dtype").str.to_lowercase().replace_strict(SENT_SIZES, default=None),
         text("dtype").replace_strict(SHORT_SIZES, default=None),
     )
+    recorded = pl.col("elements") * width.fill_null(_UNKNOWN_BYTES)
+    derived = sent_by_ops(trace, around, kernels["dtype"])
     return kernels.with_columns(
         op_name=op_name,
+        op_phase=trace.ops["phase"][around].cast(pl.String),
+        tensor_dims=derived["tensor_dims"],
         collective=pl.coalesce(
             text("collective").str.strip_chars("_"),
             op_name.str.extract(_OP),
             text("name").str.extract(_KERNEL).str.to_lowercase(),
             pl.lit("a collective"),
         ).str.replace(r"_base$", ""),
-        bytes=pl.col("elements") * width.fill_null(_UNKNOWN_BYTES),
+        recorded_bytes=recorded,
+        bytes=pl.coalesce(recorded, derived["bytes"]),
     )
+
+
+def tensor_parallel() -> pl.Expr:
+    """Return which collectives are all-reduces of activations.
+
+    Tensor parallelism reduces activations in 16 bits, of two dimensions or more, in the
+    forward and in the backward. DDP reduces gradients, flat, and in the backward alone.
+    """
+    reduces = pl.col("collective").str.contains("all_?reduce")
+    named = text("group_use").str.contains(_TENSOR_PARALLEL)
+    half = text("sent_dtype").str.to_lowercase().is_in(_HALF) | text("dtype").is_in(
+        SHORT_HALF
+    )
+    forward = (pl.col("op_phase") == "forward").any().over("collective", "bytes")
+    shaped = known(half) & ~known(pl.col("tensor_dims") == 1) & forward
+    return reduces & (known(named) | shaped)
 
 
 def _beyond_sending(slowest_link: float) -> pl.Expr:

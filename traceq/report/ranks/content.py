@@ -27,6 +27,13 @@ _LISTED = 8
 _SHADES = " ░▒▓█"
 _HEAT = 64
 _WORTH = 0.001
+# Below this many steps it is not known whether they are typical.
+_FEW_STEPS = 3
+# A slowdown without a straggler beyond this one is taken apart: so many parts of it.
+_LARGE = 1.1
+_PARTS = 3
+# Sets of ranks to name that could not be aligned with each other.
+_SETS = 3
 CHANGES = "at the median of the peers"
 """Subject of the table of what-ifs."""
 
@@ -82,25 +89,77 @@ def verdict(analysis: Analysis) -> str:
     """Return the one sentence that says whether ranks hold each other up, and why."""
     step = analysis.job.step_ns
     took = step or analysis.whatifs.took
-    unit = "a step" if step else "the window"
-    if not analysis.job.collectives.height:
-        return "Nothing can be said: no collective was recorded by two ranks."
     if not analysis.stragglers:
-        least = analysis.whatifs.all.saved_ns / analysis.whatifs.took
-        return (
-            f"No straggler: with all {analysis.job.ranks.height} ranks at their median"
-            f" {unit} of {units.time(took)} would be {units.share(least, 1)}"
-            f" shorter{_doubt(analysis)}."
-        )
+        return printable(_nobody(analysis, took))
     worst = analysis.stragglers[0]
-    saved = worst.saved_ns / analysis.steps
+    left = took * (1 - worst.saved_ns / analysis.whatifs.took)
+    one, few = len(worst.ranks) == 1, 0 < analysis.job.steps < _FEW_STEPS
+    those = "this step" if analysis.job.steps == 1 else "these steps"
+    who = named(analysis, worst.ranks)
     return printable(
-        f"{named(analysis, worst.ranks)} of {analysis.job.ranks.height}"
-        f" {'holds' if len(worst.ranks) == 1 else 'hold'} the others up: {unit} takes"
-        f" {units.time(took)} and would take {units.time(took - saved)} with"
-        f" {'it' if len(worst.ranks) == 1 else 'them'} as the median of"
-        f" {'its' if len(worst.ranks) == 1 else 'their'} peers; {why(analysis, worst)}."
+        f"{f'In {those} {who.lower()}' if few else who} of {analysis.job.ranks.height}"
+        f" {'holds' if one else 'hold'} the others up:"
+        f" {'a step' if step else 'the window'} takes {units.time(took)} and would take"
+        f" {units.time(left)} with {'it' if one else 'them'} as the median of"
+        f" {'its' if one else 'their'} peers; {why(analysis, worst)}"
+        f"{'; whether that is typical is unknown' if few else ''}."
     )
+
+
+def _nobody(analysis: Analysis, took: float) -> str:
+    """Return the verdict on a job in which nobody is named."""
+    job = analysis.job
+    unit = "a step" if job.step_ns else "the window"
+    if job.apart:
+        sets = " and ".join(named(analysis, rows).lower() for rows in job.apart[:_SETS])
+        more = " and others" if len(job.apart) > _SETS else ""
+        return (
+            f"The ranks cannot be compared: {sets}{more} could not be aligned with each"
+            " other, as no collective is known to be the same."
+        )
+    if not job.collectives.height:
+        return (
+            "The ranks cannot be compared: no collective was recorded by two of them."
+        )
+    saved = analysis.whatifs.all.saved_ns / analysis.whatifs.took
+    made_of = composition(analysis)
+    return (
+        f"No straggler: with all {job.ranks.height} ranks at their median {unit} of"
+        f" {units.time(took)} would be {units.share(saved, 1)} shorter"
+        f"{f', {made_of}' if made_of else ''}{_doubt(analysis)}."
+    )
+
+
+def composition(analysis: Analysis) -> str:
+    """Return what a large slowdown without a straggler is made of, or nothing.
+
+    Each part and each rank is at the median alone: together they save more or less.
+    """
+    if analysis.stragglers or analysis.whatifs.slowdown <= _LARGE:
+        return ""
+    took = analysis.whatifs.took
+    parts = {
+        one.name: one.saved_ns / took
+        for one in analysis.changes
+        if one.of in ("cause", "link")
+    }
+    late = analysis.by_rank.drop_nulls("saved").sort(
+        "saved", "late", "rank", descending=[True, True, False]
+    )
+    ranks = {
+        f"rank {number}": saved / took
+        for number, saved in late.select("number", "saved").head(_PARTS).iter_rows()
+    }
+    worth = [
+        ", ".join(
+            f"{name} {units.share(share, 1)}"
+            for name, share in sorted(shares.items(), key=lambda one: -one[1])[:_PARTS]
+            if share > _WORTH
+        )
+        for shares in (parts, ranks)
+    ]
+    said = "; ".join(filter(None, worth))
+    return f"by {said} alone" if said else "by no part and no rank alone"
 
 
 def _doubt(analysis: Analysis) -> str:
@@ -167,7 +226,8 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
         + (f", {job.unmatched} parts of others" if job.unmatched else ""),
     )
     errors = job.ranks["error"].drop_nulls()
-    if len(errors):
+    # Ranks that nothing connects have clocks that nothing compares.
+    if len(errors) and not job.apart:
         offset = highest(job.ranks["offset"].abs())
         yield (
             "clocks",
@@ -252,14 +312,17 @@ def _changes(analysis: Analysis) -> TextTable:
 
 
 def _collectives(analysis: Analysis) -> TextTable:
-    """Return the collectives by kind: waiting, transfer, what compute hides."""
+    """Return the collectives by kind: waiting, and how much transfer compute hides."""
     rows = [
         (
             printable(row["kind"]),
             f"{row['count'] / analysis.steps:.1f}",
             units.milliseconds(row["length"] / row["ranks"] / analysis.steps),
             units.share(row["wait"], row["length"]),
-            units.share(row["length"] - row["exposed"], row["length"]),
+            units.share(
+                row["length"] - row["wait"] - row["exposed"],
+                row["length"] - row["wait"],
+            ),
         )
         for row in by_kind(analysis.job).iter_rows(named=True)
     ]
@@ -281,6 +344,7 @@ def _links(analysis: Analysis) -> TextTable:
         (
             printable(row["kind"]),
             units.size(row["bytes"]),
+            f"{row['algorithm']:.1f}",
             f"{row['rate']:.1f}",
             f"{row['peak']:.0f}" if row["peak"] else "-",
         )
@@ -290,6 +354,7 @@ def _links(analysis: Analysis) -> TextTable:
         (
             Column("transfer"),
             Column("size", number=True),
+            Column("algorithm GB/s", number=True),
             Column("bus GB/s", number=True),
             Column("peak", number=True),
         ),
