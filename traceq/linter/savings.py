@@ -197,6 +197,16 @@ class Savings:
             low, high = self._range(saved[0], low, high)
         return replace(finding, saves_ns=saved[0], saves_low_ns=low, saves_high_ns=high)
 
+    def saved_after(self, finding: Finding, others: Sequence[Finding]) -> int:
+        """Return what a finding's fix likely saves per step, after others'."""
+        made = [change for one in others for change in self._changes(one)]
+        return self._saved(self._changes(finding), 1, made)[0]
+
+    def step_after(self, findings: Sequence[Finding]) -> float:
+        """Return how long a step likely is with these findings fixed."""
+        changes = [change for one in findings for change in self._changes(one)]
+        return self.step_ns - max(0.0, self._saved(changes, 1)[0])
+
     def idles(self, finding: Finding) -> bool:
         """Return whether it is on idle time that matters though no fix is known."""
         recorded_ns = self._view.bound.recorded_step_ns

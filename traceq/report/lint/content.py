@@ -139,13 +139,25 @@ def saves_time(finding: Finding, outcome: Outcome) -> bool:
 
 def after_others(finding: Finding, outcome: Outcome) -> bool:
     """Return whether its saving is what remains once others are fixed."""
+    if finding.after:
+        return True
     return finding.residual and any(
         not one.residual and one.saves_ns and not one.minor for one in outcome.findings
     )
 
 
+def doubt(finding: Finding) -> str:
+    """Return why a finding fails no run, or after which one it saves time."""
+    if finding.doubt == "later" and len(finding.after) == 1:
+        return f"after {finding.after[0]}"
+    return finding.doubt
+
+
 def _remains(finding: Finding, outcome: Outcome) -> str:
     """Return the condition of a residual finding's savings, where there are others."""
+    if finding.after:
+        few = len(finding.after) == 1
+        return f" after {finding.after[0] if few else 'the findings above'}"
     others = after_others(finding, outcome)
     return " once the other findings are fixed" if others else ""
 
@@ -345,7 +357,7 @@ def verdict(outcome: Outcome) -> str:
             text = "; ".join([cpu.verdict(outcome), *minors])
         return f"{text}; {rules(outcome)}"
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
-    worst = max(serious, key=lambda one: one.saves_ns)
+    worst = max(serious, key=lambda one: 0 if one.after else one.saves_ns)
     if outcome.bound and worst.saves_ns:
         step = time(outcome.step_ns) + a_step(outcome)
         which = "the worst" if of_these else "which"

@@ -79,6 +79,13 @@ def _facts(facts: Facts) -> dict[str, Any]:
     return asdict(facts) | {"path": as_unicode(facts.path)}
 
 
+def _alone(finding: Finding) -> int | None:
+    """Return what a finding saves without others; none if that is not known."""
+    if finding.after:
+        return finding.saves_alone_ns
+    return None if finding.residual else finding.saves_ns
+
+
 def finding_data(finding: Finding) -> dict[str, Any]:
     """Return a finding as plain data."""
     return {
@@ -99,7 +106,8 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "saves_ns": finding.saves_ns,
         "saves_low_ns": finding.saves_low_ns,
         "saves_high_ns": finding.saves_high_ns,
-        "saves_alone_ns": None if finding.residual else finding.saves_ns,
+        "saves_alone_ns": _alone(finding),
+        "after": list(finding.after),
         "saves_after_ns": finding.saves_after_ns,
         "kernel_ns": finding.kernel_ns,
         "gpu_idle_ns": finding.gpu_idle_ns,
