@@ -37,6 +37,7 @@ from traceq.analysis.replay.bound import (
     replay_of,
     waits_after,
 )
+from traceq.analysis.time.fusible_chains import fusible_chains
 from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.idle_account import IdleAccount
     from traceq.analysis.replay.simulation import Change, Replay
+    from traceq.analysis.time.fusible_chains import Chains
     from traceq.model.lint_report import Bound
     from traceq.model.trace import Trace
 
@@ -110,6 +112,11 @@ class View:
     def after(self, fixed: tuple[Change, ...]) -> View:
         """Return the same steps for rules that report what remains after fixes."""
         return replace(self, fixed=fixed) if fixed else self
+
+    @cached_property
+    def chains(self) -> Chains:
+        """Chains of memory-bound ops that a compiler would fuse, without ``named``."""
+        return fusible_chains(self.trace).without(self.named)
 
     @cached_property
     def host_scale(self) -> float:
