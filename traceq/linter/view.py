@@ -38,6 +38,7 @@ from traceq.analysis.replay.bound import (
     waits_after,
 )
 from traceq.analysis.time.fusible_chains import fusible_chains
+from traceq.analysis.time.gpu_account import gpu_account
 from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.idle_account import IdleAccount
     from traceq.analysis.replay.simulation import Change, Replay
     from traceq.analysis.time.fusible_chains import Chains
+    from traceq.analysis.time.gpu_account import GpuAccount
     from traceq.model.lint_report import Bound
     from traceq.model.trace import Trace
 
@@ -103,6 +105,11 @@ class View:
     def host_account(self) -> HostAccount:
         """The host's time of a step, entry by entry."""
         return host_account_of(self.trace, self.step_ns)
+
+    @property
+    def gpu_account(self) -> GpuAccount:
+        """The GPU's busy time of a step: what its work needs, and named losses."""
+        return gpu_account(self.trace)
 
     @cached_property
     def waits(self) -> IdleAccount:
