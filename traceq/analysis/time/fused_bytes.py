@@ -15,6 +15,7 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceq.analysis.base.assumptions import FUSED_TWICE
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.analysis.time.flops import convolution_shape
@@ -49,7 +50,7 @@ _ADDS = _named("add add_")
 _PICKS = _named("embedding index_select")
 # Their gradient does not depend on their input.
 _LINEAR = _ADDS | _named("copy_ cat neg sub rsub")
-_COPY, _CONVOLUTION = "aten::copy_", "aten::convolution"
+_COPY, _CAT, _CONVOLUTION = "aten::copy_", "aten::cat", "aten::convolution"
 # A view, as a half of a tensor, is no smaller than this part of it.
 _SMALLEST_VIEW = 8
 # Smaller tensors than this part of the largest, as weights, need no gradient of their
@@ -156,6 +157,7 @@ class _Chip:
         self.twice: list[Key] = []
         self.old_adds: list[Key] = []
         self.kept: list[Key] = []
+        self.joined: list[Key] = []
         self.linear = True
         self.last: Key | None = None
 
@@ -175,6 +177,8 @@ class _Chip:
             self.kept.append(self.old_adds.pop())
         if unit.name not in _LINEAR:
             self.linear = False
+        if written and unit.name == _CAT:
+            self.joined.append(written)
         if written:
             self.has[written] += 1
             self.made[written] += 1
@@ -196,9 +200,17 @@ class _Chip:
                 self.old_adds.append(key)
             elif self.has[key] > 1:
                 return
+            self._realize(key)
             self.read.append(key)
             self.has[key] += 1
             self.place.setdefault(key, unit.place)
+
+    def _realize(self, key: Key) -> None:
+        """Write what was joined, if a slice of it is read: it is not computed twice."""
+        whole = [one for one in self.joined if one[1] == key[1] and one[0] > key[0]]
+        if whole and not self.pending[key]:
+            self.kept += whole
+            self.joined = [one for one in self.joined if one not in whole]
 
     def _views(self, key: Key) -> bool:
         """Return whether a tensor may be a part of one that is there."""
@@ -231,7 +243,11 @@ class _Chip:
         backward = written + active + (0 if self.linear else active)
         if self.twice:
             backward += again + written
-        return Fused(float(read + again + written), float(backward))
+        # What is added from longer ago is read again for its gradient, and that one
+        # is written; twice, where the gradient of a mean is needed before.
+        backward += (3 if self.twice else 2) * _total(self.old_adds)
+        times = FUSED_TWICE if self.twice else 1.0
+        return Fused(times * (read + again + written), times * backward)
 
 
 def _total(keys: Sequence[Key]) -> int:

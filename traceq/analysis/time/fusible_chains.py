@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec import Struct
 
-from traceq.analysis.base.assumptions import FUSED_EFFICIENCY, FUSED_KERNEL_NS
+from traceq.analysis.base.assumptions import (
+    BIAS_SUM_SAVED,
+    FUSED_EFFICIENCY,
+    FUSED_KERNEL_NS,
+    LOOSE_SAVED,
+)
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.group_ids import alike
 from traceq.analysis.base.ownership import inside, named_like, nobody, plain
@@ -39,7 +44,7 @@ _FUSIBLE = (
     r"|hardswish|hardtanh|isfinite|isinf|isnan|le|leaky_relu|lerp|log|log10|log1p|log2"
     r"|log_sigmoid_forward|logical_\w+|logit|lt|masked_fill|maximum|minimum|mish|mul"
     r"|nan_to_num|native_dropout|fused_dropout|ne|neg|pow|reciprocal|relu|remainder"
-    r"|round|rsqrt|rsub|selu|sigmoid|sign|silu|sin|sinh|softplus|sqrt|square|sub|tan"
+    r"|round|rsqrt|rsub|sgn|normal|uniform|selu|sigmoid|sign|silu|sin|sinh|softplus|sqrt|square|sub|tan"
     r"|tanh|threshold|trunc|where|xlogy|copy|clone|cat|stack|fill|zero|tril|triu"
     r"|bernoulli|softmax|log_softmax|native_layer_norm|native_group_norm|fused_rms_norm"
     r"|native_batch_norm|cudnn_batch_norm|miopen_batch_norm|batch_norm\w*|mean|sum|var"
@@ -54,6 +59,8 @@ _NEVER = (
 )
 # Copies that stay copies, or that rules of their own are about.
 _STAY = ("optimizer", "collective", "pageable", "transfer", "weights", "dequantized")
+_LOOSE = r"^aten::(add_?|copy_|fill_|zero_|cat|sum)$"
+_SUM = r"^aten::sum$"
 _OUTSIDE = ("backward", "optimizer", "data")
 _MOST_JOINED = 4
 _GENERATED = REGION
@@ -63,8 +70,9 @@ class Chains(Struct, frozen=True):
     """The fusible chains of the steady steps."""
 
     kernels: pl.DataFrame
-    """A row for each kernel of a chain: ``kernel``, ``op`` (of the forward), ``chain``,
-    ``back`` (of its backward), ``dur``, and ``share``: of its time, what goes."""
+    """A row for each kernel of a chain: ``kernel``, ``op`` (of the forward), ``chain``
+    (none for gradients of views, and sums of several), ``back`` (of its backward),
+    ``dur``, and ``share``: of its time, what goes."""
     chains: pl.DataFrame
     """A row for each chain and pass: ``chain``, ``back``, ``kernels`` (how many),
     ``gpu`` and ``fused``, the ns now and fused, ``bytes``, those moved once fused."""
@@ -134,7 +142,8 @@ def fusible_chains(trace: Trace) -> Chains:
         return none()
     rate = FUSED_EFFICIENCY.bandwidth * peak.bandwidth / 1e9
     chains = (
-        kernels.group_by("chain", "back")
+        kernels.drop_nulls("chain")
+        .group_by("chain", "back")
         .agg(kernels=pl.len(), gpu=pl.col("dur").sum())
         .join(moved, on="chain")
         .with_columns(
@@ -153,9 +162,9 @@ def fusible_chains(trace: Trace) -> Chains:
     )
     shares = chains.select("chain", "back", "share")
     return Chains(
-        kernels.join(shares, on=["chain", "back"], maintain_order="left").select(
-            _KERNELS.names()
-        ),
+        kernels.join(shares, on=["chain", "back"], how="left", maintain_order="left")
+        .with_columns(pl.col("share").fill_null(_loose_share(trace, kernels)))
+        .select(_KERNELS.names()),
         chains.select(_CHAINS.names()),
     )
 
@@ -182,7 +191,7 @@ def _units(trace: Trace, judged: pl.DataFrame) -> pl.DataFrame:
         .agg(
             kernels=pl.col("id"),
             gpu=pl.col("dur").sum(),
-            plain=(pl.col("activity") == "kernel").all() & ~pl.col("stays").any(),
+            plain=~((pl.col("activity") == "memcpy") | pl.col("stays")).any(),
         )
     )
     at = moved["unit"]
@@ -337,12 +346,26 @@ def _with_backward(
     origin = inner[fusible["forward"]]
     back = known(origin.is_not_null()) & own.is_null()
     op = fusible["op"].cast(INDEX).zip_with(~back, origin)
-    found = fusible.select("kernels").with_columns(op=op, back=back, chain=chain_of[op])
+    loose = named_like(trace.ops, _LOOSE)[fusible["op"]]
+    loose &= fusible["phase"].cast(pl.String) == "backward"
+    found = fusible.select("kernels").with_columns(
+        op=op, back=back | known(loose), chain=chain_of[op]
+    )
     durations = trace.kernels["dur"]
-    rows = found.filter(pl.col("chain").is_not_null()).explode("kernels")
+    # The gradients of views, and sums of several, are of no op of a chain.
+    chosen = found["chain"].is_not_null() | known(loose)
+    rows = found.filter(chosen).explode("kernels")
     return rows.rename({"kernels": "kernel"}).with_columns(
         durations[rows["kernels"]].alias("dur")
     )
+
+
+def _loose_share(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
+    """Return what goes of kernels that are of no chain: less where they add up rows."""
+    sums = named_like(trace.ops, _SUM)[kernels["op"]]
+    return pl.select(
+        pl.when(sums).then(BIAS_SUM_SAVED).otherwise(LOOSE_SAVED)
+    ).to_series()
 
 
 def _outermost(trace: Trace, ops: pl.Series) -> pl.DataFrame:
