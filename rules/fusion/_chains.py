@@ -67,13 +67,15 @@ def fixes(kernels: pl.DataFrame) -> list[Fix]:
 
 
 def longest_chain(view: View, kernels: pl.DataFrame) -> list[Evidence]:
-    """Return the ops of the chain that takes longest, in order."""
+    """Return the ops of the chain with the largest saving, in order."""
     forward = kernels.filter(~pl.col("back"))
     if not forward.height:
         return []
-    times = kernels.group_by("chain").agg(pl.col("dur").sum()).sort("dur", "chain")
-    mine = forward.filter(pl.col("chain") == times["chain"].last())
-    if not mine.height:
+    saved = (pl.col("dur") * pl.col("share")).sum()
+    known = kernels.drop_nulls("chain").group_by("chain").agg(saved=saved)
+    longest = known.sort("saved", "chain")["chain"].last()
+    mine = forward.filter(pl.col("chain").eq_missing(pl.lit(longest)))
+    if longest is None or not mine.height:
         return []
     names = view.trace.ops["name"][mine["op"].unique(maintain_order=True)]
     plain = [str(name).removeprefix("aten::") for name in names]

@@ -9,6 +9,7 @@ from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.analysis.time.cpu_time import cpu_time
 from traceq.errors import ConfigError
 from traceq.linter.config import configured
+from traceq.linter.explained_gpu import explained_gpu
 from traceq.linter.explained_idle import explained_idle
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
@@ -123,6 +124,9 @@ def _lint(
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
         cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
         doubtful_step_ns=_doubtful_step(recording),
+        gpu=explained_gpu(view, ran.findings)
+        if view and full and view.meets(Need.WARM) and view.meets(Need.GPU)
+        else None,
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full and view.meets(Need.WARM)
         else None,

@@ -208,9 +208,15 @@ class Savings:
         return self.step_ns - max(0.0, self._saved(changes, 1)[0])
 
     def idles(self, finding: Finding) -> bool:
-        """Return whether it is on idle time that matters though no fix is known."""
+        """Return whether it is on time that matters though no fix is known.
+
+        That is idle time of the GPU, or ``unexplained_ns`` of its busy time.
+        """
         recorded_ns = self._view.bound.recorded_step_ns
-        return finding.residual and finding.gpu_idle_ns >= LARGE_IDLE * recorded_ns
+        unexplained = finding.data.get("unexplained_ns")
+        lost = unexplained if isinstance(unexplained, (int, float)) else 0
+        large = max(finding.gpu_idle_ns, lost) >= LARGE_IDLE * recorded_ns
+        return finding.residual and large
 
     def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
         """Return the host's part of the changes by the fixes of all these findings.

@@ -299,11 +299,11 @@ CHANNELS_LAST_BATCH_NORM = {
 
 # -- Fusion ----------------------------------------------------------------------------
 #
-# Fitted by hand on five programs that train, eager and compiled (a Llama, a ResNet-50, a
-# BERT, a scan as of mamba.py, a U-Net; H200, torch 2.11, 2026-11-18): the GPU's time
+# Fitted by hand on five programs that train, eager and compiled (a Llama, a ResNet-50,
+# a BERT, a scan as of mamba.py, a U-Net; H200, torch 2.11, 2026-11-18): the GPU's time
 # once compiled is predicted with a median error of 7%, 22% at most, and that of its
 # memory-bound kernels alone with one of 17%, 49% at most. On seven programs that were
-# not looked at (two DiTs, ConvNeXt, a transformer with rotary embeddings, a VAE, a
+# not fitted (two DiTs, ConvNeXt, a transformer with rotary embeddings, a VAE, a
 # HiFi-GAN, GPT-2) it is 5% and 13%, and 13% and 49%.
 #
 # Generated kernels that compute a chain of memory-bound ops: the share of the bandwidth

@@ -34,6 +34,8 @@ from traceq.intervals import covered
 from traceq.model.schema import ACCOUNT_PARTS, ANALYSES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from traceq.analysis.base.device import Gpu
     from traceq.analysis.time.roofline import Roofline
     from traceq.model.trace import Trace
@@ -118,6 +120,14 @@ class GpuAccount(Struct, frozen=True, dict=True):
         """By part and module, layers of one class together: as ``kinds``."""
         named = self.parts.with_columns(module=layer_names(pl.col("module")))
         return self.by("part", "module", of=named)
+
+    def losses(self, without: Collection[int] = ()) -> pl.DataFrame:
+        """Return the losses by part, op and line, without those of some kernels."""
+        lost = self.parts.filter(~pl.col("part").is_in([WORK, TRANSFERS]))
+        if without:
+            some = pl.Series([*without], dtype=lost["kernel"].dtype)
+            lost = lost.filter(~pl.col("kernel").is_in(some.implode()))
+        return self.by(*_LINE, of=lost)
 
     def by(self, *keys: str, of: pl.DataFrame | None = None) -> pl.DataFrame:
         """Return the time of a step by some columns, longest first."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from traceq.common.safe_text import printable
 from traceq.common.units import amount, number, share, size, time
-from traceq.common.words import counted
+from traceq.common.words import at_function, counted
 from traceq.model.finding import Evidence, Severity
 from traceq.report import bound as bound_words
 from traceq.report import graph_replays as replayed_words
@@ -38,6 +38,8 @@ _NOTHING = 0.0005
 VAGUE = 0.15
 # If this share of the idle time is explained, nothing is worth a word.
 _ALL_EXPLAINED = 0.95
+# Less of the GPU's time above what its work needs is not worth a sentence.
+_MATTERS = 0.05
 _HEADLINE = 10
 # Steps of a plan that are listed before the last one.
 _MOST_STEPS = 5
@@ -246,6 +248,25 @@ def idle(outcome: Outcome) -> str:
         return text
     part = share(rest.ns, found.idle_ns)
     return f"{text}; largest unexplained, {part}: {bound_words.entry(rest)}"
+
+
+def gpu(outcome: Outcome) -> str:
+    """Return the part of the GPU's losses that findings explain, and the rest."""
+    found = outcome.gpu
+    if found is None or found.above_ns < _MATTERS * found.busy_ns:
+        return ""
+    text = (
+        f"The findings explain {time(found.explained_ns)} of the"
+        f" {time(found.above_ns)} in which the GPU does more than its work needs"
+    )
+    if not found.unexplained or found.share > _ALL_EXPLAINED:
+        return text
+    rest = found.unexplained[0]
+    at = at_function(rest.file, rest.line, rest.function)
+    return (
+        f"{text}; largest unexplained, {time(rest.ns)}: {rest.part},"
+        f" {printable(rest.name or 'unknown')}{f' at {printable(at)}' if at else ''}"
+    )
 
 
 def every(count: int) -> str:

@@ -16,7 +16,7 @@ from traceq.report.lint.cpu import cpu_data
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import ExplainedIdle, Outcome, Report
+    from traceq.model.lint_report import ExplainedGpu, ExplainedIdle, Outcome, Report
 
 VERSION = 2
 
@@ -46,6 +46,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "findings": [finding_data(finding) for finding in outcome.findings],
         "together": [to_builtins(one) for one in outcome.together],
         "idle": _idle(outcome.idle) if outcome.idle else None,
+        "gpu": _gpu(outcome.gpu) if outcome.gpu else None,
         "below_min_cost": outcome.below_min_cost,
         "in_baseline": outcome.in_baseline,
         "skipped": [to_builtins(rule) for rule in outcome.skipped],
@@ -72,6 +73,18 @@ def _idle(found: ExplainedIdle) -> dict[str, Any]:
         "with_residual_ns": round(found.with_residual_ns),
         "residual": list(found.residual),
         "largest_unexplained": entry_data(rest) if rest else None,
+    }
+
+
+def _gpu(found: ExplainedGpu) -> dict[str, Any]:
+    """Return the explained part of the GPU's losses, per step."""
+    return {
+        "busy_ns": round(found.busy_ns),
+        "floor_ns": round(found.floor_ns),
+        "above_floor_ns": round(found.above_ns),
+        "explained_ns": round(found.explained_ns),
+        "explained_share": found.share,
+        "largest_unexplained": [to_builtins(one) for one in found.unexplained],
     }
 
 

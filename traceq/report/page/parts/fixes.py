@@ -45,7 +45,7 @@ def fixes(subject: Subject) -> Section | None:
         context={
             "rows": list(_rows(subject)),
             "sentence": words.together(outcome),
-            "idle": words.idle(outcome),
+            "idle": words.idle(outcome) or words.gpu(outcome),
         },
     )
 
