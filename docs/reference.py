@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceq.model.facts import FACTS
-from traceq.model.schema import TABLES
+from traceq.model.schema import ANALYSES, TABLES
 from traceq.report import query
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def pages() -> dict[Path, str]:
 def columns_page() -> str:
     """Return the page on the columns of all tables."""
     parts = [_COLUMNS]
-    for name, table in TABLES.items():
+    for name, table in (TABLES | ANALYSES).items():
         rows = [
             (f"`{column}`", _dtype(one), one.meaning.replace("|", r"\|"))
             for column, one in table.columns.items()

@@ -23,6 +23,7 @@ from traceq.analysis.replay.critical_path import CriticalPath, critical_path
 from traceq.analysis.replay.host_account import HostAccount, host_account
 from traceq.analysis.replay.phases import estimated_phases
 from traceq.analysis.replay.roofline_savings import recoverable_ns
+from traceq.analysis.time.gpu_account import GpuAccount, gpu_account
 from traceq.analysis.time.gpu_time import (
     by_host_op,
     by_kernel,
@@ -85,6 +86,8 @@ class Summary:
     """The critical path of a step, where it was asked for."""
     host: HostAccount | None = None
     """The account of the host's time, where it was asked for."""
+    gpu: GpuAccount | None = None
+    """The account of the GPU's busy time, where it was asked for."""
     run: Run | None = None
     """The run it was recorded in, if it was loaded from a run folder."""
     rank: Rank | None = None
@@ -167,12 +170,13 @@ class Reached:
     as kernels of its kind are elsewhere."""
 
 
-def summarise(
+def summarise(  # noqa: PLR0913 - parts that are asked for
     trace: Trace,
     *,
     step_ns: int | None = None,
     critical: bool = False,
     host: bool = False,
+    gpu: bool = False,
     labels: Mapping[str, str] | None = None,
 ) -> Summary:
     """Return the overview of a trace.
@@ -213,6 +217,7 @@ def summarise(
         )
         if host
         else None,
+        gpu=gpu_account(trace) if gpu and trace.facts.gpu else None,
         run=trace.run,
         rank=trace.rank,
         phases=_phases(trace, step_ns),

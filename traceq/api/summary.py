@@ -70,6 +70,8 @@ class SummaryOptions(Struct, frozen=True, kw_only=True):
     """Add the critical path."""
     host: bool = False
     """Add the account of the host's time."""
+    gpu: bool = False
+    """Add the account of the GPU's busy time."""
 
 
 def summary(
@@ -77,6 +79,7 @@ def summary(
     *,
     critical_path: bool = False,
     host: bool = False,
+    gpu: bool = False,
     step_ms: float | None = None,
     label: str | Iterable[str] | None = None,
     runs: Name | None = None,
@@ -93,6 +96,7 @@ def summary(
             URLs.
         critical_path: Add the work that decides how long a step takes.
         host: Add an account of the host's time.
+        gpu: Add an account of the GPU's busy time: what its work needs, and losses.
         step_ms: Step time measured without the profiler, in ms.
         label: Labels of recordings, each as ``FILE:KEY=VALUE``.
         runs: TOML file that lists recordings with their labels.
@@ -129,6 +133,7 @@ def summary(
         step_ns=settings.nanoseconds(step_ms),
         critical=critical_path,
         host=host,
+        gpu=gpu,
     )
     return summarise_files(files, options)
 
@@ -165,6 +170,7 @@ def _summary(
             step_ns=options.labels.step_ns(file) or options.step_ns,
             critical=options.critical,
             host=options.host,
+            gpu=options.gpu,
             labels=options.labels.of(file, trace.run),
         )
     except TraceqError as error:

@@ -24,11 +24,11 @@ def command(
     overwrite: Overwrite = False,
 ) -> None:
     """Describe the columns of each table: type, unit and meaning."""
-    from traceq.model.schema import TABLES
+    from traceq.model.schema import ANALYSES, TABLES
     from traceq.report import query as frames
 
     refuse_to_lose(file, [], overwrite=overwrite)
-    names = (*TABLES, "facts")
+    names = (*TABLES, *ANALYSES, "facts")
     for name in tables or []:
         if name not in names:
             msg = f"there is no table {name!r}; there are " + ", ".join(names)

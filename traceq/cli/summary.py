@@ -68,6 +68,14 @@ def command(
             help="Show an account of the host's time: operators, launches, Python.",
         ),
     ] = False,
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu",
+            help="Show an account of the GPU's busy time: what its work needs, and"
+            " losses.",
+        ),
+    ] = False,
     step_ms: StepMs = None,
     label: GivenLabels = None,
     runs: Runs = None,
@@ -101,6 +109,7 @@ def command(
         step_ns=settings.nanoseconds(step_ms),
         critical=critical_path,
         host=host,
+        gpu=gpu,
     )
     result = summarise_files(files, options)
     summaries = list(result.summaries)

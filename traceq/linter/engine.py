@@ -9,9 +9,11 @@ from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.analysis.time.cpu_time import cpu_time
 from traceq.errors import ConfigError
 from traceq.linter.config import configured
+from traceq.linter.explained_gpu import explained_gpu
 from traceq.linter.explained_idle import explained_idle
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
+from traceq.linter.plan import with_later
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
 from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.select import selected
@@ -94,10 +96,10 @@ def _lint(
     by_code = {rule.code: rule for rule in rules}
     findings = unconfirmed(explained(unsuppressed), rules, ran, views)
     priced, unpriced = price(findings, by_code, savings, peak)
-    shown = sorted(
-        (one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)),
-        key=worst_first,
-    )
+    priced = sorted(priced, key=worst_first)
+    if savings and not brief:
+        priced = with_later(priced, by_code, savings)
+    shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]
     crashed = (*ran.crashed, *unpriced)
     full = not brief
     step_ns = round(savings.step_ns) if savings else 0
@@ -122,6 +124,9 @@ def _lint(
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
         cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
         doubtful_step_ns=_doubtful_step(recording),
+        gpu=explained_gpu(view, ran.findings)
+        if view and full and view.meets(Need.WARM) and view.meets(Need.GPU)
+        else None,
         idle=explained_idle(view, savings, ran.findings)
         if view and savings and full and view.meets(Need.WARM)
         else None,

@@ -225,7 +225,8 @@ def worst_first(finding: Finding) -> tuple[object, ...]:
         bool(finding.minor),
         finding.severity is not Severity.error,
         not finding.leads or info,
-        # It saves what it does on what remains: in a plan it is after the others.
+        # They save what they do on what remains: in a plan they are after the others.
+        bool(finding.after),
         finding.residual and finding.saves_ns > 0,
         -finding.saves_ns,
         -finding.gpu_ns,

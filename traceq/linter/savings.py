@@ -197,10 +197,26 @@ class Savings:
             low, high = self._range(saved[0], low, high)
         return replace(finding, saves_ns=saved[0], saves_low_ns=low, saves_high_ns=high)
 
+    def saved_after(self, finding: Finding, others: Sequence[Finding]) -> int:
+        """Return what a finding's fix likely saves per step, after others'."""
+        made = [change for one in others for change in self._changes(one)]
+        return self._saved(self._changes(finding), 1, made)[0]
+
+    def step_after(self, findings: Sequence[Finding]) -> float:
+        """Return how long a step likely is with these findings fixed."""
+        changes = [change for one in findings for change in self._changes(one)]
+        return self.step_ns - max(0.0, self._saved(changes, 1)[0])
+
     def idles(self, finding: Finding) -> bool:
-        """Return whether it is on idle time that matters though no fix is known."""
+        """Return whether it is on time that matters though no fix is known.
+
+        That is idle time of the GPU, or ``unexplained_ns`` of its busy time.
+        """
         recorded_ns = self._view.bound.recorded_step_ns
-        return finding.residual and finding.gpu_idle_ns >= LARGE_IDLE * recorded_ns
+        unexplained = finding.data.get("unexplained_ns")
+        lost = unexplained if isinstance(unexplained, (int, float)) else 0
+        large = max(finding.gpu_idle_ns, lost) >= LARGE_IDLE * recorded_ns
+        return finding.residual and large
 
     def host_changes(self, findings: Iterable[Finding]) -> tuple[Change, ...]:
         """Return the host's part of the changes by the fixes of all these findings.

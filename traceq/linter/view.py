@@ -37,6 +37,8 @@ from traceq.analysis.replay.bound import (
     replay_of,
     waits_after,
 )
+from traceq.analysis.time.fusible_chains import fusible_chains
+from traceq.analysis.time.gpu_account import gpu_account
 from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.replay.idle_account import IdleAccount
     from traceq.analysis.replay.simulation import Change, Replay
+    from traceq.analysis.time.fusible_chains import Chains
+    from traceq.analysis.time.gpu_account import GpuAccount
     from traceq.model.lint_report import Bound
     from traceq.model.trace import Trace
 
@@ -102,6 +106,11 @@ class View:
         """The host's time of a step, entry by entry."""
         return host_account_of(self.trace, self.step_ns)
 
+    @property
+    def gpu_account(self) -> GpuAccount:
+        """The GPU's busy time of a step: what its work needs, and named losses."""
+        return gpu_account(self.trace)
+
     @cached_property
     def waits(self) -> IdleAccount:
         """Host activity while the GPU waits for the host, with ``fixed`` applied."""
@@ -110,6 +119,11 @@ class View:
     def after(self, fixed: tuple[Change, ...]) -> View:
         """Return the same steps for rules that report what remains after fixes."""
         return replace(self, fixed=fixed) if fixed else self
+
+    @cached_property
+    def chains(self) -> Chains:
+        """Chains of memory-bound ops that a compiler would fuse, without ``named``."""
+        return fusible_chains(self.trace).without(self.named)
 
     @cached_property
     def host_scale(self) -> float:

@@ -25,7 +25,7 @@ else:
 
 
 LineIs: TypeAlias = Literal["call", "function"]
-Doubt: TypeAlias = Literal["", "preview", "uncertain", "optional"]
+Doubt: TypeAlias = Literal["", "preview", "uncertain", "optional", "later"]
 
 
 class Severity(str, Enum):
@@ -200,12 +200,17 @@ class Finding:
     saves_after_ns: int | None = None
     """The same once the findings before it in the list are fixed; none if that is not
     known, or if it saves no time."""
+    after: tuple[str, ...] = ()
+    """Codes of findings to fix first, if it saves time only then; ``saves_ns`` is after
+    them and all others before it in the list."""
+    saves_alone_ns: int | None = None
+    """Savings without these, where ``after`` is not empty."""
     minor: str = ""
     """The reason that it is minor: how little it saves. Empty if it is not minor."""
     doubt: Doubt = ""
     """The reason that it fails no run though it is not minor: its rule is on trial, the
-    recording allows another explanation, or the memory is worth the change only if it
-    is short."""
+    recording allows another explanation, the memory is worth the change only if it is
+    short, or it saves time only later, after others."""
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
     example: str = field(default="", repr=False, compare=False)

@@ -206,6 +206,43 @@ class ExplainedIdle(Struct, frozen=True):
         return self.explained_ns / self.idle_ns if self.idle_ns else 1.0
 
 
+class GpuEntry(Struct, frozen=True):
+    """A loss of the GPU's time at one line; times are per step."""
+
+    part: str
+    """The kind of loss."""
+    name: str | None
+    """Name of the op, or of the kernel."""
+    ns: Number
+    kernels: Number
+    file: str | None
+    line: int | None
+    function: str | None
+
+
+class ExplainedGpu(Struct, frozen=True):
+    """GPU time above what its work needs that findings explain, per step."""
+
+    busy_ns: Number
+    """Busy time of the GPU."""
+    floor_ns: Number
+    """The part of it that the work needs, with transfers and collectives."""
+    explained_ns: Number
+    """The rest of it, as far as it is of kernels that a finding's fix changes."""
+    unexplained: tuple[GpuEntry, ...]
+    """The largest losses that no finding explains."""
+
+    @property
+    def above_ns(self) -> float:
+        """The busy time above the floor."""
+        return self.busy_ns - self.floor_ns
+
+    @property
+    def share(self) -> float:
+        """The share of it that is explained."""
+        return self.explained_ns / self.above_ns if self.above_ns > 0 else 1.0
+
+
 class Skipped(Struct, frozen=True):
     """A rule that did not run, and why."""
 
@@ -289,6 +326,9 @@ class Outcome(Struct, frozen=True):
     idle: ExplainedIdle | None = None
     """GPU idle time that the findings explain; none if the GPU bounds the step, or
     where that was not requested."""
+    gpu: ExplainedGpu | None = None
+    """GPU time above its floor that the findings explain; none if the host bounds the
+    step, or where that was not requested."""
     entry: Place | None = None
     """The program's entry point, as far as its stacks show: for findings without a
     place."""

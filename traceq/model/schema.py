@@ -369,6 +369,42 @@ OTHER = {
 }
 
 
+ACCOUNT_PARTS = (
+    "work",
+    "memory traffic that fusion avoids",
+    "casts and copies",
+    "layout changes",
+    "wider dtype than needed",
+    "misaligned shapes",
+    "slow algorithm",
+    "few blocks",
+    "launch-bound kernels",
+    "contention between streams",
+    "transfers and collectives",
+    "unknown",
+)
+BOUNDS = ("compute", "bandwidth", "latency")
+
+GPU_ACCOUNT = {
+    "kernel": _points_to("kernels", "The kernel that the time is of."),
+    "op": _points_to("ops", "The op whose operations and bytes are known, if any."),
+    "part": Column(
+        pl.Enum(ACCOUNT_PARTS),
+        "What the time goes to: work is what operations and bytes need at the rate that"
+        " kernels of this class reach, the others are losses.",
+    ),
+    "time": Column(
+        NS, "Time; an instant of several kernels is of the first of them.", "ns"
+    ),
+    "bound": Column(
+        pl.Enum(BOUNDS),
+        "What sets the op's lower bound: operations, bytes, or that it is so small.",
+    ),
+    "name": Column(TEXT, "Name of the op, or of the kernel where none is known."),
+    **{name: _SOURCE[name] for name in ("file", "line", "function", "module")},
+}
+
+
 class Table(Struct, frozen=True):
     """One table: what a row is, and its columns."""
 
@@ -408,3 +444,11 @@ TABLES = {
     "fused": Table("Ops that kernels of torch.compile compute, in each run.", FUSED),
     "other": Table("Events that fit no table, with their arguments.", OTHER),
 }
+
+ANALYSES = {
+    "gpu_account": Table(
+        "The GPU's busy time of the steady steps, each kernel's by what it goes to.",
+        GPU_ACCOUNT,
+    ),
+}
+"""Frames that analyses return, beside the tables of a trace."""

@@ -11,13 +11,14 @@ from rich.text import Text
 
 from traceq.common.safe_text import plain_csv, plain_json, printable
 from traceq.model.facts import FACTS
-from traceq.model.schema import TABLES
+from traceq.model.schema import ANALYSES, TABLES
 from traceq.report.base.columns import Column, fitted
 from traceq.report.base.screen import PIPE
 from traceq.report.base.text import bold, rendered
 
 if TYPE_CHECKING:
     from traceq.model.schema import Dtype
+    from traceq.model.schema import Table as Described
 
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
@@ -81,16 +82,20 @@ def _json(value: object, option: int | None = None) -> str:
 def render_schema(tables: tuple[str, ...], *, width: int | None, color: bool) -> str:
     """Return the schema of the tables, column by column."""
     parts: list[Table | Text | str] = []
-    for name in tables or (*TABLES, "facts"):
+    for name in tables or (*TABLES, *ANALYSES, "facts"):
         if name == "facts":
             parts += [
                 _heading(name, "Facts on the trace as a whole: trace.facts."),
                 _facts(),
             ]
         else:
-            parts += [_heading(name, TABLES[name].meaning), _columns(name)]
+            parts += [_heading(name, _table(name).meaning), _columns(name)]
         parts.append("")
     return rendered(parts[:-1], width=width or PIPE, color=color)
+
+
+def _table(name: str) -> Described:
+    return TABLES[name] if name in TABLES else ANALYSES[name]
 
 
 def _heading(name: str, meaning: str) -> Text:
@@ -99,7 +104,7 @@ def _heading(name: str, meaning: str) -> Text:
 
 def _columns(name: str) -> Table:
     table = _definitions()
-    for column, definition in TABLES[name].columns.items():
+    for column, definition in _table(name).columns.items():
         unit = f" ({definition.unit})" if definition.unit else ""
         table.add_row(column, type_name(definition.dtype) + unit, definition.meaning)
     return table

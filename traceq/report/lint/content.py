@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from traceq.common.safe_text import printable
 from traceq.common.units import amount, number, share, size, time
-from traceq.common.words import counted
+from traceq.common.words import at_function, counted
 from traceq.model.finding import Evidence, Severity
 from traceq.report import bound as bound_words
 from traceq.report import graph_replays as replayed_words
@@ -38,6 +38,8 @@ _NOTHING = 0.0005
 VAGUE = 0.15
 # If this share of the idle time is explained, nothing is worth a word.
 _ALL_EXPLAINED = 0.95
+# Less of the GPU's time above what its work needs is not worth a sentence.
+_MATTERS = 0.05
 _HEADLINE = 10
 # Steps of a plan that are listed before the last one.
 _MOST_STEPS = 5
@@ -139,13 +141,25 @@ def saves_time(finding: Finding, outcome: Outcome) -> bool:
 
 def after_others(finding: Finding, outcome: Outcome) -> bool:
     """Return whether its saving is what remains once others are fixed."""
+    if finding.after:
+        return True
     return finding.residual and any(
         not one.residual and one.saves_ns and not one.minor for one in outcome.findings
     )
 
 
+def doubt(finding: Finding) -> str:
+    """Return why a finding fails no run, or after which one it saves time."""
+    if finding.doubt == "later" and len(finding.after) == 1:
+        return f"after {finding.after[0]}"
+    return finding.doubt
+
+
 def _remains(finding: Finding, outcome: Outcome) -> str:
     """Return the condition of a residual finding's savings, where there are others."""
+    if finding.after:
+        few = len(finding.after) == 1
+        return f" after {finding.after[0] if few else 'the findings above'}"
     others = after_others(finding, outcome)
     return " once the other findings are fixed" if others else ""
 
@@ -234,6 +248,25 @@ def idle(outcome: Outcome) -> str:
         return text
     part = share(rest.ns, explained.idle_ns)
     return f"{text}; largest unexplained, {part}: {bound_words.entry(rest)}"
+
+
+def gpu(outcome: Outcome) -> str:
+    """Return the part of the GPU's losses that findings explain, and the rest."""
+    found = outcome.gpu
+    if found is None or found.above_ns < _MATTERS * found.busy_ns:
+        return ""
+    text = (
+        f"The findings explain {time(found.explained_ns)} of the"
+        f" {time(found.above_ns)} in which the GPU does more than its work needs"
+    )
+    if not found.unexplained or found.share > _ALL_EXPLAINED:
+        return text
+    rest = found.unexplained[0]
+    at = at_function(rest.file, rest.line, rest.function)
+    return (
+        f"{text}; largest unexplained, {time(rest.ns)}: {rest.part},"
+        f" {printable(rest.name or 'unknown')}{f' at {printable(at)}' if at else ''}"
+    )
 
 
 def every(count: int) -> str:
@@ -345,7 +378,7 @@ def verdict(outcome: Outcome) -> str:
             text = "; ".join([cpu.verdict(outcome), *minors])
         return f"{text}; {rules(outcome)}"
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
-    worst = max(serious, key=lambda one: one.saves_ns)
+    worst = max(serious, key=lambda one: 0 if one.after else one.saves_ns)
     if outcome.bound and worst.saves_ns:
         step = time(outcome.step_ns) + a_step(outcome)
         which = "the worst" if of_these else "which"

@@ -57,7 +57,9 @@ def _outcome(
     for note in words.notes(outcome):
         yield ""
         yield from _wrapped(note, width)
-    for text in filter(None, (words.together(outcome), words.idle(outcome))):
+    for text in filter(
+        None, (words.together(outcome), words.idle(outcome), words.gpu(outcome))
+    ):
         yield ""
         yield from _wrapped(text, width)
     yield ""

@@ -16,7 +16,7 @@ from traceq.report.lint.cpu import cpu_data
 if TYPE_CHECKING:
     from traceq.model.facts import Facts
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import ExplainedIdle, Outcome, Report
+    from traceq.model.lint_report import ExplainedGpu, ExplainedIdle, Outcome, Report
 
 VERSION = 2
 
@@ -48,6 +48,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "findings": [finding_data(finding) for finding in outcome.findings],
         "together": [to_builtins(one) for one in outcome.together],
         "idle": _idle(outcome.idle) if outcome.idle else None,
+        "gpu": _gpu(outcome.gpu) if outcome.gpu else None,
         "below_min_cost": outcome.below_min_cost,
         "in_baseline": outcome.in_baseline,
         "skipped": [to_builtins(rule) for rule in outcome.skipped],
@@ -77,8 +78,27 @@ def _idle(explained: ExplainedIdle) -> dict[str, Any]:
     }
 
 
+def _gpu(found: ExplainedGpu) -> dict[str, Any]:
+    """Return the explained part of the GPU's losses, per step."""
+    return {
+        "busy_ns": round(found.busy_ns),
+        "floor_ns": round(found.floor_ns),
+        "above_floor_ns": round(found.above_ns),
+        "explained_ns": round(found.explained_ns),
+        "explained_share": found.share,
+        "largest_unexplained": [to_builtins(one) for one in found.unexplained],
+    }
+
+
 def _facts(facts: Facts) -> dict[str, Any]:
     return asdict(facts) | {"path": as_unicode(facts.path)}
+
+
+def _alone(finding: Finding) -> int | None:
+    """Return what a finding saves without others; none if that is not known."""
+    if finding.after:
+        return finding.saves_alone_ns
+    return None if finding.residual else finding.saves_ns
 
 
 def finding_data(finding: Finding) -> dict[str, Any]:
@@ -101,7 +121,8 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "saves_ns": finding.saves_ns,
         "saves_low_ns": finding.saves_low_ns,
         "saves_high_ns": finding.saves_high_ns,
-        "saves_alone_ns": None if finding.residual else finding.saves_ns,
+        "saves_alone_ns": _alone(finding),
+        "after": list(finding.after),
         "saves_after_ns": finding.saves_after_ns,
         "kernel_ns": finding.kernel_ns,
         "gpu_idle_ns": finding.gpu_idle_ns,

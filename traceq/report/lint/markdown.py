@@ -40,7 +40,12 @@ def _section(outcome: Outcome, base: str) -> Iterator[str]:
     yield f"### {escaped(words.short_name(outcome))}: {words.verdict(outcome)}"
     yield ""
     yield escaped(words.facts(outcome))
-    more = (words.step_kinds(outcome), words.together(outcome), words.idle(outcome))
+    more = (
+        words.step_kinds(outcome),
+        words.together(outcome),
+        words.idle(outcome),
+        words.gpu(outcome),
+    )
     for text in filter(None, more):
         yield ""
         yield escaped(text)

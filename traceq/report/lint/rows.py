@@ -50,7 +50,7 @@ class Row(Struct, frozen=True):
 def row(finding: Finding, outcome: Outcome, step_ns: int | None) -> Row:
     """Return the texts of a finding; ``step_ns`` is the step with it fixed."""
     saves, part = _saves(finding, outcome)
-    doubt = cpu.LEVEL if finding.would_matter_on_gpu else finding.doubt
+    doubt = cpu.LEVEL if finding.would_matter_on_gpu else words.doubt(finding)
     mark = "error" if finding.severity.value == "error" else doubt
     if finding.minor:
         style = "dim"
@@ -73,7 +73,7 @@ def _saves(finding: Finding, outcome: Outcome) -> tuple[str, str]:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return size(finding.cost_bytes), part
     if words.saves_time(finding, outcome):
-        # What it saves alone is not known: its figure is after the others.
+        # What it saves alone is not known, or little: its figure is after the others.
         then = "then " if words.after_others(finding, outcome) else ""
         part = share(finding.saves_ns, outcome.step_ns)
         return f"{then}{time(finding.saves_ns)}", part

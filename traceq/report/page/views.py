@@ -12,6 +12,7 @@ from traceq.report.page.page import render
 from traceq.report.page.parts import changes, ranks
 from traceq.report.page.parts.comparison import comparison
 from traceq.report.page.parts.findings import findings
+from traceq.report.page.parts.gpu_account import gpu_account
 from traceq.report.page.parts.kernels import kernels
 from traceq.report.page.parts.layers import layers
 from traceq.report.page.parts.lengths import lengths
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from traceq.ranks.analysis import Analysis
 
 OF_TRACE: tuple[Callable[[Subject], Section | None], ...] = (
+    gpu_account,
     roofline,
     lengths,
     layers,

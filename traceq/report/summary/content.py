@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.common.safe_text import printable
 from traceq.report.base.content import Content
 from traceq.report.summary.facts import facts_of, unrecorded
+from traceq.report.summary.gpu_tables import gpu_tables
 from traceq.report.summary.optional_tables import critical_tables, host_tables
 from traceq.report.summary.serving import serving_table
 from traceq.report.summary.tables import kernels, kinds, modules, ops, phases
@@ -25,6 +26,8 @@ def content(summary: Summary) -> Content:
         tables = critical_tables(summary.path, unit)
     if summary.host:
         tables = host_tables(summary.host, unit)
+    if summary.gpu:
+        tables = [*gpu_tables(summary.gpu, unit), *(tables if summary.host else ())]
     return Content(
         title=printable(summary.facts.path),
         warnings=tuple(map(printable, (*summary.facts.damage, *unrecorded(summary)))),

@@ -14,6 +14,7 @@ from traceq.common.words import counted
 from traceq.report import bound as bound_words
 from traceq.report import graph_replays as replayed_words
 from traceq.report import steps as steps_words
+from traceq.report.summary.gpu_tables import gpu_words
 from traceq.report.summary.rates import rates
 from traceq.report.summary.serving import phases_of_steps, serving_facts
 
@@ -59,6 +60,8 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Memory", _memory(summary)
     if summary.path:
         yield "Critical path", _path(summary.path)
+    if summary.gpu:
+        yield "Account", gpu_words(summary.gpu)
     if summary.queued_ns:
         yield (
             "Note",

@@ -13,6 +13,7 @@ from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.base.text import of_function
 from traceq.report.bound import bound_data
+from traceq.report.summary.gpu_tables import gpu_data
 from traceq.report.summary.serving import serving_data
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "roofline": asdict(summary.roofline) if summary.roofline else None,
         "critical_path": _path(summary.path) if summary.path else None,
         "host": _host(summary.host) if summary.host else None,
+        "gpu": gpu_data(summary.gpu) if summary.gpu else None,
         "memory": asdict(summary.memory) if summary.memory else None,
         "compute": asdict(summary.compute),
     }

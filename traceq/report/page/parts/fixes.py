@@ -12,6 +12,7 @@ from traceq.report.page.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.model.finding import Finding
     from traceq.model.lint_report import Outcome
     from traceq.report.page.section import Subject
 
@@ -44,7 +45,7 @@ def fixes(subject: Subject) -> Section | None:
         context={
             "rows": list(_rows(subject)),
             "sentence": words.together(outcome),
-            "idle": words.idle(outcome),
+            "idle": words.idle(outcome) or words.gpu(outcome),
         },
     )
 
@@ -63,7 +64,9 @@ def _rows(subject: Subject) -> Iterator[Row]:
         label = f"fix {added[0].finding.code}" if len(added) == 1 else "fix the rest"
         yield Row(
             label=label,
-            note=added[0].finding.name if len(added) == 1 else f"{len(added)} findings",
+            note=_note(added[0].finding)
+            if len(added) == 1
+            else f"{len(added)} findings",
             time=units.time(one.step_ns),
             gpu=_percent(one.step_ns - rest, now),
             rest=_percent(rest, now),
@@ -73,6 +76,13 @@ def _rows(subject: Subject) -> Iterator[Row]:
         before, fixed = one.step_ns, one.findings
     note = "the GPU's work, without waits"
     yield Row("floor", note, units.time(floor), _percent(floor, now), 0.0, 0.0)
+
+
+def _note(finding: Finding) -> str:
+    """Return the name of a finding, and what is to be fixed before it."""
+    if len(finding.after) != 1:
+        return finding.name
+    return f"{finding.name}, after {finding.after[0]}"
 
 
 def _fixed(outcome: Outcome, first: int, end: int) -> list[int]:

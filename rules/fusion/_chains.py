@@ -1,0 +1,117 @@
+"""Chains of memory-bound ops by line, and the calls that do the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.linter import Evidence, Fix, counted, listed, text
+
+if TYPE_CHECKING:
+    from traceq.linter import Row, View
+
+_PLACE = ("file", "line", "function", "module", "via")
+# Fixes with nearly the same share are one: each is a change of the replay.
+_SHARES = 10
+_MOST_OPS = 12
+# Ops at one line that a call of torch's computes in one kernel.
+_CALLS = {
+    "F.rms_norm": ({"pow", "mean", "rsqrt"}, {"square", "mean", "rsqrt"}),
+    "F.layer_norm": ({"var", "sub", "mean"}, {"var_mean", "sub"}),
+    "F.gelu": ({"pow", "tanh", "mul"}, {"erf", "mul"}),
+    "F.silu": ({"sigmoid", "mul"},),
+    "F.cross_entropy": ({"exp", "log", "gather"}, {"logsumexp", "gather"}),
+    "F.softmax": ({"exp", "sum", "div"},),
+}
+# Ops whose result the host reads, or whose size depends on values.
+_BREAKS = {
+    "aten::_local_scalar_dense": "a value that the host reads",
+    "aten::nonzero": "a size that depends on data",
+    "aten::masked_select": "a size that depends on data",
+}
+
+
+def by_line(view: View, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines of a chain's kernels, the largest saving first.
+
+    A row has the place, ``saved`` and ``gpu``, ns of all steps.
+    """
+    ops = view.trace.ops[["file", "line", "function", "module", "via"]]
+    rows = kernels.hstack(ops[kernels["op"]])
+    places = pl.col("module", "via").drop_nulls().first().cast(pl.String)
+    return (
+        rows.group_by(text("file"), "line", text("function"), maintain_order=True)
+        .agg(
+            places,
+            saved=(pl.col("dur") * pl.col("share")).sum(),
+            gpu=pl.col("dur").sum(),
+        )
+        .sort("saved", "file", "line", descending=[True, False, False])
+    )
+
+
+def fixes(kernels: pl.DataFrame) -> list[Fix]:
+    """Return what fusing removes of the kernels, by share."""
+    by_share = kernels.group_by(
+        (pl.col("share") * _SHARES).round().alias("at"), maintain_order=True
+    ).agg(
+        "kernel",
+        share=(pl.col("dur") * pl.col("share")).sum() / pl.col("dur").sum(),
+    )
+    return [
+        Fix(kernels=row["kernel"], kernel_share=row["share"])
+        for row in by_share.sort("at").iter_rows(named=True)
+        if row["share"] > 0
+    ]
+
+
+def longest_chain(view: View, kernels: pl.DataFrame) -> list[Evidence]:
+    """Return the ops of the chain with the largest saving, in order."""
+    forward = kernels.filter(~pl.col("back"))
+    if not forward.height:
+        return []
+    saved = (pl.col("dur") * pl.col("share")).sum()
+    known = kernels.drop_nulls("chain").group_by("chain").agg(saved=saved)
+    longest = known.sort("saved", "chain")["chain"].last()
+    mine = forward.filter(pl.col("chain").eq_missing(pl.lit(longest)))
+    if longest is None or not mine.height:
+        return []
+    names = view.trace.ops["name"][mine["op"].unique(maintain_order=True)]
+    plain = [str(name).removeprefix("aten::") for name in names]
+    return [Evidence("chain", listed(plain, _MOST_OPS))]
+
+
+def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
+    """Return the calls that compute what the ops of a line do, if there are any."""
+    ops = view.trace.ops
+    mine = kernels["op"].filter(~kernels["back"]).unique()
+    rows = ops[["name", "file", "line", "function"]][mine]
+    here = rows.filter(
+        *(text(key).eq_missing(pl.lit(line[key])) for key in ("file", "function")),
+        pl.col("line").eq_missing(pl.lit(line["line"])),
+    )
+    if line["file"] is None:
+        return ""
+    names = {str(name).removeprefix("aten::").rstrip("_") for name in here["name"]}
+    calls = [
+        call for call, kinds in _CALLS.items() if any(some <= names for some in kinds)
+    ]
+    return listed([f"`{call}`" for call in calls])
+
+
+def graph_breaks(view: View) -> list[Evidence]:
+    """Return what ends a compiled graph in the forward, with its count a step."""
+    names = [name for name in _BREAKS if view.has_op([name])]
+    if not names:
+        return []
+    ops = view.ops.filter(text("phase") == "forward", text("name").is_in(names))
+    counts = ops.group_by(text("name")).len().sort("name")
+    return [
+        Evidence(
+            "breaks",
+            f"{name}: {_BREAKS[name]}",
+            note=f"{counted(count / view.steps, 'time')} a step",
+        )
+        for name, count in counts.iter_rows()
+    ]

@@ -1,0 +1,136 @@
+"""KRN010: the GPU takes longer than its work needs, and no other finding says why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.linter import (
+    Bad,
+    Evidence,
+    Good,
+    Need,
+    Rule,
+    Seen,
+    View,
+    at_function,
+    dataclass,
+    inputs,
+    listed,
+    option,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.linter import Finding
+
+_MOST_ENTRIES = 5
+_DRAWN = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                                                    ]
+    host     [aten::_softmax        ]
+    host      [cudaLaunchKernel>1]
+    gpu 7                  [softmax_forward<1                                      ]
+"""
+
+
+@dataclass(frozen=True)
+class UnexplainedGpuTime(Rule):
+    """The GPU takes longer than its work needs, and no other finding says why.
+
+    ## What it does
+
+    Reports what remains of a GPU-bound step after the other findings: the time of
+    kernels above what their operations and bytes need at the rate that kernels of their
+    class reach (``traceq summary --gpu``), where no finding's fix changes the kernel.
+    Names the five largest entries with their lines. It is reported if more than
+    ``min-share`` of the losses is unexplained, and more than ``min-step`` of the step.
+
+    ## Why is this bad?
+
+    A GPU-bound step gets shorter only if kernels do, and this is where they are far
+    from what the GPU can do.
+
+    ## How to fix it
+
+    Look at the entries, the largest first. A slow algorithm has a shape, a stride or a
+    dtype that its kernel was not made for: see ``traceq roofline``. Few blocks use a
+    part of the GPU: give the op more rows, or split its long dimension. Launch-bound
+    kernels are too small: batch them, or compile the function.
+
+    ## When it is wrong
+
+    The need is an estimate: bytes are the least that an op has to move, and the rates
+    of classes are medians of some programs on an H200. What is unknown has operations
+    that no shape shows, as in kernels of other libraries.
+    """
+
+    code = "KRN010"
+    since = "0.2.0"
+    several_fixes = True
+    residual = True
+    preview = True
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.WARM})
+    advice = (
+        "look at these ops with traceq roofline: at their shapes, strides and dtypes,"
+        " and at a torch.compile of the function"
+    )
+
+    # As LCH002 has it for the host's time. Heuristic thresholds.
+    min_share: float = option(
+        0.2, "A smaller part of the GPU's losses is not reported."
+    )
+    min_step: float = option(0.1, "Nor is a smaller share of the step.")
+
+    seen = Seen(text="")
+
+    examples = (
+        Bad(
+            _DRAWN,
+            finds="the GPU takes longer than its work needs, most in aten::_softmax",
+            args={"aten::_softmax": inputs([[64, 1024]], ["float"])},
+        ),
+        Good(
+            _DRAWN,
+            args={"aten::_softmax": inputs([[8192, 4096]], ["float"])},
+        ),
+    )
+
+    def check(self, view: View) -> Iterator[Finding]:
+        """Report the losses of kernels that no other finding is about."""
+        account = view.gpu_account
+        if view.bound.by != "gpu" or account.gpu.peak is None:
+            return
+        rest = account.losses(view.named)
+        left = float(rest["time"].sum())
+        least = max(
+            self.min_share * account.above_ns, self.min_step * view.bound.step_ns
+        )
+        if left < least:
+            return
+        top = rest.head(_MOST_ENTRIES).rows(named=True)
+        names = dict.fromkeys(row["name"] or "unknown" for row in top)
+        yield self.finding(
+            "the GPU takes longer than its work needs, most in"
+            f" {listed([*names], _MOST_ENTRIES)}",
+            subject="losses",
+            place=view.place(top[0]),
+            evidence=[
+                Evidence("lost", value=left, unit="ns", note="a step, unexplained"),
+                *(
+                    Evidence(
+                        "in",
+                        f"{row['name']}: {row['part']}",
+                        value=row["time"],
+                        unit="ns",
+                        note=at_function(row["file"], row["line"], row["function"]),
+                        count=row["kernels"],
+                    )
+                    for row in top
+                ),
+            ],
+            data={
+                "unexplained_ns": round(left),
+                "above_floor_ns": round(account.above_ns),
+            },
+        )

@@ -1,0 +1,130 @@
+"""Chains of memory-bound ops: their extent, and what they move once fused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from conftest import ROOT
+
+from traceq import load
+from traceq.analysis.time.fused_bytes import Unit, fused_bytes
+from traceq.analysis.time.fusible_chains import fusible_chains
+from traceq.linter import inputs
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.model.trace import Trace
+
+H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 1}
+ROWS = [1024, 1024]
+SIZE = 4 * 1024 * 1024
+
+
+def unit(name: str, *dims: list[int], place: int = 0, fusible: bool = True) -> Unit:
+    shapes: list[list[int] | None] = [*dims]
+    return Unit(name, shapes, ["float"] * len(dims), None, None, place, fusible)
+
+
+MAKES = unit("aten::mm", [1024, 512], [512, 1024], fusible=False)
+USES = unit("aten::mm", ROWS, [1024, 512], fusible=False)
+
+
+def drawn(*names: str) -> Trace:
+    width = 24
+    ops = "".join(f"[{name:<{width - 2}}]" for name in names)
+    calls = "".join(
+        f"[{f'cudaLaunchKernel>{at}':<{width - 2}}]" for at in range(len(names))
+    )
+    kernels = "".join(f"[{f'k{at}<{at}':<{width - 2}}]" for at in range(len(names)))
+    return load_drawn(
+        f"""
+        host   [ProfilerStep#1{" " * width * (len(names) + 1)}]
+        host    {ops}
+        host    {calls}
+        gpu 7   {" " * width}{kernels}
+        """,
+        args={name: inputs([ROWS, ROWS], ["float", "float"]) for name in names},
+        device=H200,
+    )
+
+
+def chained(trace: Trace) -> list[int]:
+    return fusible_chains(trace).kernels["kernel"].sort().to_list()
+
+
+def test_pointwise_ops_in_a_row_are_a_chain() -> None:
+    chains = fusible_chains(drawn("aten::mul", "aten::tanh", "aten::add"))
+
+    assert chains.chains["kernels"].to_list() == [3]
+    assert 0.5 < chains.kernels["share"].min() < 1  # type: ignore[operator]  # a float
+
+
+def test_a_matmul_that_uses_the_last_value_ends_a_chain() -> None:
+    trace = drawn("aten::mul", "aten::tanh", "aten::mm", "aten::add", "aten::exp")
+
+    assert fusible_chains(trace).chains["kernels"].to_list() == [2, 2]
+
+
+def test_a_matmul_is_in_no_chain() -> None:
+    assert chained(drawn("aten::mul", "aten::tanh", "aten::mm")) == [0, 1]
+
+
+def test_an_op_alone_saves_nothing() -> None:
+    assert fusible_chains(drawn("aten::mul")).saved_ns == 0
+
+
+def test_kernels_of_other_findings_are_left_out() -> None:
+    chains = fusible_chains(drawn("aten::mul", "aten::tanh", "aten::add"))
+
+    assert chains.without({0, 1}).kernels["kernel"].to_list() == [2]
+
+
+def test_a_gated_layer_reads_both_matmuls_and_writes_once() -> None:
+    chain = [unit("aten::silu", ROWS), MAKES, unit("aten::mul", ROWS, ROWS)]
+
+    moved = fused_bytes([MAKES], chain, [USES])
+
+    assert moved.forward == 3 * SIZE
+    assert moved.backward == 5 * SIZE
+
+
+def test_a_value_of_the_same_function_is_read_once() -> None:
+    chain = [
+        unit("aten::pow", ROWS),
+        unit("aten::tanh", ROWS),
+        unit("aten::add", ROWS, ROWS),
+    ]
+
+    assert fused_bytes([MAKES], chain, [USES]).forward == 2 * SIZE
+
+
+def test_a_residual_sum_before_a_norm_is_written_too() -> None:
+    chain = [unit("aten::add", ROWS, ROWS), unit("aten::native_layer_norm", ROWS)]
+
+    assert fused_bytes([MAKES], chain, [USES]).forward == 4 * SIZE
+
+
+def test_what_a_compiler_leaves_alone_is_in_no_chain() -> None:
+    assert chained(drawn("aten::mul", "aten::sort", "aten::tanh")) == [0, 2]
+
+
+@pytest.mark.real
+def test_norms_and_gelus_are_as_long_as_in_the_compiled_recording() -> None:
+    eager, compiled = (
+        load(ROOT / "tests" / "data" / "compiled" / name)
+        for name in ("transformer-eager", "transformer")
+    )
+    chains = fusible_chains(eager)
+    # The loss is outside of the compiled model.
+    loss = eager.ops["name"][chains.kernels["op"]].cast(pl.String).str.contains("loss")
+    of_loss = chains.kernels["chain"].filter(loss).unique()
+    mine = chains.kernels.filter(~pl.col("chain").is_in(of_loss.implode()))
+    predicted = (mine["dur"] * (1 - mine["share"])).sum()
+    generated = compiled.kernels.filter(
+        pl.col("name").cast(pl.String).str.contains("^triton_(poi|per|red)_"),
+        ~pl.col("name").cast(pl.String).str.contains("embedding"),
+    )
+
+    assert predicted == pytest.approx(generated["dur"].sum(), rel=0.3)

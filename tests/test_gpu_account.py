@@ -1,0 +1,107 @@
+"""The account of the GPU's busy time: it adds up, and names losses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time import gpu_account as accounts
+from traceq.analysis.time.gpu_account import GpuAccount, gpu_account
+from traceq.linter import View, inputs
+from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.model.trace import Trace
+
+LARGE = [1024, 1024]
+H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 1}
+
+
+def time_of(account: GpuAccount, part: str) -> float:
+    rows = account.kinds.filter(pl.col("part") == part)
+    return float(rows["time"].sum())
+
+
+def one_op(
+    name: str, dims: list[list[int]], types: list[str], kernel: str = "k"
+) -> Trace:
+    return load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                   ]
+        host    [{name:<22}]
+        host     [cudaLaunchKernel>1]
+        gpu 7                  [{kernel + "<1":<36}]
+        """,
+        args={name: inputs(dims, types)},
+        device=H200,
+    )
+
+
+def test_the_account_adds_up_to_the_busy_time(real_trace: Trace) -> None:
+    account = gpu_account(real_trace)
+
+    assert account.parts["time"].sum() == steady_steps(real_trace).gpu_busy
+    assert (account.parts["time"] > 0).all()
+
+
+def test_an_instant_of_two_streams_counts_once() -> None:
+    trace = load_drawn("""
+        host   [ProfilerStep#1                                 ]
+        host    [cudaLaunchKernel>1][cudaLaunchKernel>2]
+        gpu 7                   [a<1                ]
+        gpu 8                           [b<2                ]
+    """)
+
+    account = gpu_account(trace)
+
+    assert account.busy_total == account.parts["time"].sum() == 29_000
+    assert time_of(account, accounts.CONTENTION) == 29_000
+
+
+def test_a_matmul_in_float32_loses_by_its_dtype() -> None:
+    account = gpu_account(one_op("aten::mm", [LARGE, LARGE], ["float", "float"]))
+
+    assert time_of(account, accounts.DTYPE) > 0
+    assert account.bounds["bound"].to_list() == ["compute"]
+
+
+def test_a_misaligned_matmul_loses_by_its_shape() -> None:
+    half = ["c10::BFloat16"] * 2
+    account = gpu_account(one_op("aten::mm", [[512, 511], [511, 512]], half))
+
+    assert time_of(account, accounts.SHAPES) > 0
+
+
+def test_a_cast_is_lost_as_a_whole() -> None:
+    types = ["c10::BFloat16", "float"]
+    kernel = "bfloat16_copy_kernel_cuda"
+    account = gpu_account(one_op("aten::copy_", [LARGE, LARGE], types, kernel))
+
+    assert account.floor_ns == 0
+
+
+def test_a_kernel_without_a_known_op_is_unknown() -> None:
+    trace = load_drawn("""
+        host   [ProfilerStep#1                  ]
+        host    [cudaLaunchKernel>1]
+        gpu 7                  [k<1            ]
+    """)
+
+    assert gpu_account(trace).kinds["part"].to_list() == [accounts.UNKNOWN]
+
+
+def test_the_ridge_is_the_peak_over_the_bandwidth() -> None:
+    account = gpu_account(one_op("aten::mul", [LARGE, LARGE], ["float", "float"]))
+    peak = account.gpu.peak
+
+    assert peak is not None
+    assert account.ridge["bf16"] == pytest.approx(peak.flops["bf16"] / peak.bandwidth)
+
+
+def test_a_rule_reads_the_account_from_its_view() -> None:
+    trace = one_op("aten::mul", [LARGE, LARGE], ["float", "float"])
+
+    assert View(trace).gpu_account is gpu_account(trace)

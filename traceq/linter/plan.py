@@ -1,0 +1,88 @@
+"""The plan goes on: findings that save time only once others are fixed.
+
+A fix of the GPU's work saves nothing while the host bounds the step, and much once the
+host's fixes are made. After those that matter now, everything that is left is priced
+again in the new state, until nothing saves more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceq.common.progress import tell
+from traceq.linter.savings import to_fix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceq.linter.rule import Rule
+    from traceq.linter.savings import Savings
+    from traceq.model.finding import Finding
+
+# A plan ends where nothing saves more than this share of the step that is left.
+# Heuristic threshold: two runs of one program differ as much.
+WORTH_GOING_ON = 0.02
+_MOST_LATER = 8
+# A single fix that makes way for this part of the saving is the one that does.
+_MOST_OF_IT = 0.5
+
+
+def with_later(
+    findings: Sequence[Finding], rules: Mapping[str, Rule], savings: Savings
+) -> list[Finding]:
+    """Return findings, worst first, with those that save time later after the others.
+
+    These have in ``after`` the codes that are to be fixed before, and save what they do
+    then.
+    """
+    plan = to_fix(findings)
+    if not plan:
+        return list(findings)
+    others = [one for one in findings if one.minor and _may(one, rules)]
+    made, later = [*plan], list[tuple["Finding", "Finding"]]()
+    while others and len(later) < _MOST_LATER:
+        tell("plan", len(later), _MOST_LATER)
+        worth = WORTH_GOING_ON * savings.step_after(made)
+        others = [one for one in others if one.kernel_ns + one.host_ns >= worth]
+        priced = [(savings.saved_after(one, made), one) for one in others]
+        saved, best = max(priced, key=lambda one: one[0], default=(0, None))
+        if best is None or saved < worth:
+            break
+        later.append((best, _later(best, plan, made, savings)))
+        made.append(best)
+        others = [one for one in others if one is not best]
+    before = {id(one) for one, _ in later}
+    left = [one for one in findings if id(one) not in before]
+    regular = [one for one in left if not one.minor]
+    minor = [one for one in left if one.minor]
+    return [*regular, *(one for _, one in later), *minor]
+
+
+def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:
+    """Return whether a minor finding may save time later."""
+    priced = rules[finding.code].priced and not finding.would_matter_on_gpu
+    return priced and bool(finding.fixes) and not finding.cost_bytes
+
+
+def _later(
+    finding: Finding,
+    plan: Sequence[Finding],
+    made: Sequence[Finding],
+    savings: Savings,
+) -> Finding:
+    """Return a finding with its savings after others, and the codes of those."""
+    priced = savings.of(finding, made)
+    enough = _MOST_OF_IT * priced.saves_ns
+    first = next(
+        (one.code for one in plan if savings.saved_after(finding, [one]) >= enough),
+        None,
+    )
+    codes = (first,) if first else tuple(dict.fromkeys(one.code for one in made))
+    return replace(
+        priced,
+        saves_alone_ns=finding.saves_ns,
+        after=codes,
+        minor="",
+        doubt=finding.doubt or "later",
+    )
