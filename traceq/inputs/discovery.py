@@ -21,6 +21,7 @@ from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
+from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run
 from traceq.inputs import remote
 from traceq.inputs.display_path import DisplayPath, Url
@@ -233,7 +234,7 @@ def _is_stdin(path: Path) -> bool:
 
 
 def _is_plain_folder(path: Path) -> bool:
-    return path.is_dir() and not is_run(path)
+    return path.is_dir() and not is_run(path) and not is_export(path)
 
 
 def _program(path: Path, progress: Progress = None) -> Program:
