@@ -281,7 +281,7 @@ def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
-def _load(
+def _load(  # noqa: PLR0913 - what the tables depend on
     file: Path,
     owners: Owners,
     steps_by: str,

@@ -120,7 +120,8 @@ class View:
         """
         if self.bound.measured and self.bound.recorded_step_ns:
             return min(1.0, self.bound.step_ns / self.bound.recorded_step_ns)
-        return 1 / PROFILER_SLOWDOWN if self.trace.facts.stacks else 1.0
+        facts = self.trace.facts
+        return 1 / PROFILER_SLOWDOWN if facts.stacks and not facts.recorder else 1.0
 
     @property
     def kernels(self) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""GPU work and calls of the CUDA runtime: the raw tables ``kernels`` and ``runtime``."""
+"""GPU work and CUDA calls: the raw tables ``kernels`` and ``runtime``."""
 
 from __future__ import annotations
 

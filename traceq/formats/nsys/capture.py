@@ -106,6 +106,10 @@ def _missing(
             "the GPU's name was not exported, so its peaks are unknown: export the"
             " whole report with nsys export"
         )
+    lacking.append(
+        "how much Nsight Systems slows the host down is not known, so its time counts"
+        " as recorded: give the step time measured without it with --step-ms"
+    )
     return lacking
 
 

@@ -9,6 +9,7 @@ times faster than a Python object for each row.
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -87,8 +88,8 @@ class Database:
         empty = pl.DataFrame(schema=dict(columns))
         parts = [empty if reduce is None else reduce(empty)]
         if there:
-            for chunk in self._chunks(table, columns, there, only):
-                parts.append(chunk if reduce is None else reduce(chunk))
+            chunks = self._chunks(table, columns, there, only)
+            parts.extend(chunk if reduce is None else reduce(chunk) for chunk in chunks)
         return pl.concat(parts)
 
     def _open(self) -> sqlite3.Connection:
@@ -99,7 +100,7 @@ class Database:
         except sqlite3.Error as error:
             raise self._unreadable(error) from None
         connection.text_factory = bytes
-        if hasattr(connection, "setlimit"):
+        if sys.version_info >= (3, 11):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
         allowed = self.path.stat().st_size / 1e6 * _SECONDS_PER_MB
         self._deadline = time.monotonic() + max(_LEAST_SECONDS, allowed)

@@ -25,11 +25,17 @@ class Filter(NamedTuple):
 class Export(Protocol):
     """The tables of one export."""
 
-    path: Path
-    tables: Mapping[str, Mapping[str, None]]
-    """The columns of each table."""
-    damage: list[str]
-    """Sentences on what could not be read."""
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, None]]:
+        """The columns of each table."""
+
+    @property
+    def damage(self) -> list[str]:
+        """Sentences on what could not be read."""
 
     def read(
         self,

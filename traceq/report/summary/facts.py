@@ -59,7 +59,14 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "Memory", _memory(summary)
     if summary.path:
         yield "Critical path", _path(summary.path)
-    if facts.stacks and not summary.bound.measured:
+    if facts.recorder and not summary.bound.measured:
+        yield (
+            "Note",
+            f"how much {facts.recorder} slows the host down is not known, so its time"
+            " counts as recorded: give the step time measured without it with"
+            " --step-ms",
+        )
+    elif facts.stacks and not summary.bound.measured:
         yield (
             "Note",
             "recording stacks makes the host up to three times slower, so what bounds"
