@@ -14,7 +14,7 @@ from traceq.cli import output
 from traceq.common.atomic_files import written_whole
 from traceq.common.progress import reading, tell
 from traceq.errors import UsageError
-from traceq.inputs.discovery import one_program
+from traceq.inputs.discovery import chrome_trace, one_program
 from traceq.inputs.load_recording import load_program
 from traceq.inputs.load_trace import load
 from traceq.linter.engine import lint
@@ -85,6 +85,7 @@ def annotated(paths: list[Path], file: Path, how: Annotating) -> str:
         msg = f"{recording.name} has no trace: give the one that the profiler wrote"
         raise UsageError(msg)
     tell("writing")
+    source = chrome_trace(source, trace)
     view = View(trace, recording.step_ns)
     written = write_annotated(view, outcome, source, file, steps=how.steps)
     return messages.sentences(written, outcome, file)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from traceq.formats.kinds import Kind
+    from traceq.model.trace import Trace
 
     Progress: TypeAlias = Callable[[int, int], None] | None
 
@@ -166,7 +167,7 @@ def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Pa
 def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
     """Return a local file or folder: standard input and URLs are copied."""
     if isinstance(path, Url):
-        return remote.fetched(path, _stash, keep=cache, progress=progress)
+        return remote.fetched(path, stash, keep=cache, progress=progress)
     if _is_stdin(path):
         if sys.stdin.isatty():
             msg = (
@@ -186,10 +187,25 @@ def clean() -> None:
         shutil.rmtree(_stashes.pop(), ignore_errors=True)
 
 
+def chrome_trace(path: Path, trace: Trace) -> Path:
+    """Return a file in Chrome's format with what a trace has, if ``path`` is in another.
+
+    It is for what copies or cuts the events of a file.
+    """
+    if not is_export(path):
+        return path
+    from traceq.formats.nsys.as_chrome import write_chrome  # noqa: PLC0415 - few need it
+
+    place = stash() / "trace.json"
+    with place.open("xb") as file:
+        write_chrome(trace, file)
+    return DisplayPath.of(place, str(path))
+
+
 atexit.register(clean)
 
 
-def _stash() -> Path:
+def stash() -> Path:
     """Return a new folder for files that are removed when traceq ends."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="traceq-"))
@@ -211,7 +227,7 @@ def _piped(path: Path, progress: Progress) -> Path:
 
 
 def _spooled(stream: BinaryIO, name: str, progress: Progress) -> Path:
-    place = _stash() / "input"
+    place = stash() / "input"
     done = 0
     try:
         with place.open("xb") as file:
@@ -339,7 +355,7 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
     most_of_each = max(map(len, named.values()))
     if most_of_each > 1 or not (named["trace"] or named["snapshot"]):
         raise InputError(_not_one(path, named, [one.name for one in inside]))
-    folder = _stash()
+    folder = stash()
     places = {
         names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
     }

@@ -47,10 +47,6 @@ def _facts(file: Path, recorded: Recorded, steps: Steps) -> Facts:
     stacks = recorded.raw.tables["ops"]["call_stack"].is_not_null().any()
     return replace(
         facts,
-        # Nothing in an export tells the version of torch.
-        torch_from="",
-        torch_to="",
         stacks=bool(stacks),
-        recorder=recorded.capture.recorder,
         lacks=recorded.capture.missing,
     )

@@ -19,6 +19,10 @@ class Need(Enum):
         " start: record later steps"
     )
     SHAPES = "shapes were not recorded: profile(record_shapes=True)"
+    VALUES = (
+        "values and strides of inputs were not recorded: record with PyTorch's"
+        " profile(record_shapes=True)"
+    )
     STACKS = "stacks were not recorded: profile(with_stack=True)"
     LINES = (
         "stacks were not recorded, and nothing else tells the lines:"

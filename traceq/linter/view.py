@@ -258,6 +258,8 @@ class View:
             Need.STEPS: trace.steps.height > 0,
             Need.WARM: start_up(trace) is None,
             Need.SHAPES: trace.facts.shapes,
+            # PyTorch's profiler records them with the shapes, others do not.
+            Need.VALUES: not trace.facts.recorder,
             Need.STACKS: trace.facts.stacks,
             Need.LINES: lines_are_known(trace),
             Need.OPS: trace.ops.height > 0,

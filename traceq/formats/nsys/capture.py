@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from msgspec import Struct, structs
 
+from traceq.formats.facts import RECORDER
 from traceq.formats.nsys.activities import WHOLE_GRAPH, integers
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ class Capture(Struct, frozen=True):
 
     def header(self, process: Process) -> dict[str, Any]:
         """Return what the facts of a trace are read from, as Kineto writes it."""
-        header: dict[str, Any] = {"deviceProperties": list(self.gpus)}
+        header: dict[str, Any] = {
+            RECORDER: self.recorder,
+            "deviceProperties": list(self.gpus),
+        }
         if self.epoch_ns is not None:
             header["baseTimeNanoseconds"] = self.epoch_ns
         if process.world_size > 1:
