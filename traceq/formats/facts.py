@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _UNIX_TIME = 10**18
 RECORDER = "traceq: recorder"
 """Member of a trace with the profiler that recorded it, if not PyTorch's."""
-_RECORDERS = re.compile(r"Nsight Systems(?: [0-9.]{1,20})?")
+RECORDERS = re.compile(r"Nsight Systems(?: [0-9.]{1,20})?")
+"""What it may be."""
 _OLDEST = (0, 0)
 _NEWEST = (99, 0)
 
@@ -61,7 +62,7 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> F
 
 def _recorder(name: object) -> str:
     """Return the profiler that recorded what a file was made of, if not PyTorch's."""
-    known = isinstance(name, str) and _RECORDERS.fullmatch(name)
+    known = isinstance(name, str) and RECORDERS.fullmatch(name)
     return str(name) if known else ""
 
 

@@ -23,8 +23,10 @@ from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
 from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run
+from traceq.formats.strangers import stranger
 from traceq.inputs import remote
 from traceq.inputs.display_path import DisplayPath, Url
+from traceq.inputs.nsys_report import exported, is_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -178,6 +180,11 @@ def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
         return _spooled(sys.stdin.buffer, "standard input", progress)
     if path.is_fifo():
         return _piped(path, progress)
+    if is_report(path):
+        return exported(path, stash, progress)
+    if path.is_file() and (verdict := stranger(path)):
+        msg = f"{path} {verdict}"
+        raise InputError(msg)
     return path
 
 
@@ -188,7 +195,7 @@ def clean() -> None:
 
 
 def chrome_trace(path: Path, trace: Trace) -> Path:
-    """Return a file in Chrome's format with what a trace has, if ``path`` is in another.
+    """Return a file in Chrome's format with what a trace has, if the path's is another.
 
     It is for what copies or cuts the events of a file.
     """

@@ -71,8 +71,15 @@ def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> 
         trace = _with_kernels(trace, folder, options)
     for sentence in trace.facts.damage:
         say(f"{path} is incomplete: {sentence}")
-    if trace.facts.lacks:
+    # Ranks of one export were recorded alike.
+    if trace.facts.lacks and not rank:
         say(f"{path}: " + "; ".join(trace.facts.lacks))
+    ranks = trace.facts.world_size or 1
+    if is_export(path) and ranks > 1 and rank is None and options.rank is None:
+        say(
+            f"{path} has {counted(ranks, 'rank')}, and the lowest is read: --rank N"
+            " reads another one, traceq ranks compares all"
+        )
     if (doubtful := trace.doubtful_step_ns) is not None:
         steps = trace.steps.filter("averaged")["time"]
         recorded = time(int(steps.sum()) / max(1, len(steps)))

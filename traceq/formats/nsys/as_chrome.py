@@ -27,6 +27,7 @@ _CATEGORIES = {
     "frames": "python_function",
 }
 _ACTIVITIES = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+_LAST_COMMA = r",\}$"
 _NULL = r'"[^"]*":null,?'
 _NS_PER_US = 1000
 
@@ -152,7 +153,7 @@ def _args(trace: Trace, table: str) -> pl.Expr:
     if known:
         # What is not known is no argument at all.
         encoded = pl.struct(known).struct.json_encode().str.replace_all(_NULL, "")
-        encoded = encoded.str.replace(r",\}$", "}")
+        encoded = encoded.str.replace(_LAST_COMMA, "}")
     if table != "ops":
         return encoded
     inputs = trace.inputs.select(
@@ -167,4 +168,5 @@ def _args(trace: Trace, table: str) -> pl.Expr:
     texts = pl.col("inputs").replace_strict(
         trace.inputs["id"], inputs, default="", return_dtype=pl.String
     )
-    return pl.concat_str(pl.lit("{"), texts.fill_null(""), encoded.str.slice(1))
+    whole = pl.concat_str(pl.lit("{"), texts.fill_null(""), encoded.str.slice(1))
+    return whole.str.replace(_LAST_COMMA, "}")

@@ -93,6 +93,12 @@ def _opened(path: Path) -> Export:
     export = open_export(path)
     if not any(name in export.tables for name in _KNOWN):
         export.close()
+        if any(name.startswith("rocpd_") for name in export.tables):
+            msg = (
+                f"{path} is a database of rocprofv3: record with PyTorch's profiler"
+                " (traceq collect), which traces AMD's GPUs too"
+            )
+            raise InputError(msg)
         msg = (
             f"{path} is a database, but not an export of Nsight Systems: give the file"
             " that nsys export --type sqlite wrote"
