@@ -14,9 +14,10 @@ from traceq.cli import output
 from traceq.common.atomic_files import written_whole
 from traceq.common.progress import reading, tell
 from traceq.errors import UsageError
-from traceq.inputs.discovery import chrome_trace, one_program
+from traceq.inputs.discovery import one_program
 from traceq.inputs.load_recording import load_program
 from traceq.inputs.load_trace import load
+from traceq.inputs.temporary import chrome_trace
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.view import View

@@ -22,10 +22,11 @@ from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
-from traceq.inputs.discovery import chrome_trace, one_program
+from traceq.inputs.discovery import one_program
 from traceq.inputs.load_recording import load_recording, log_shown
 from traceq.inputs.load_trace import load
 from traceq.inputs.options import UNCACHED
+from traceq.inputs.temporary import chrome_trace
 from traceq.linter.pack import load_rules
 from traceq.report import shrink as shrink_report
 from traceq.shrink import Shrunk, shrink

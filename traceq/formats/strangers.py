@@ -53,7 +53,7 @@ _STRANGERS = (
         (b'"rocprofiler-sdk-tool"',),
     ),
     _Stranger(
-        "a dump of NCCL's flight recorder, which has collectives without the GPU's work",
+        "a dump of NCCL's flight recorder, which has collectives and no kernels",
         "record the ranks with PyTorch's profiler (traceq collect) and run traceq"
         " ranks, or read the dump with torchfrtrace",
         (),

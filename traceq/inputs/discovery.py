@@ -6,11 +6,9 @@ archive, standard input or a URL.
 
 from __future__ import annotations
 
-import atexit
 import re
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,13 +25,13 @@ from traceq.formats.strangers import stranger
 from traceq.inputs import remote
 from traceq.inputs.display_path import DisplayPath, Url
 from traceq.inputs.nsys_report import exported, is_report
+from traceq.inputs.temporary import stash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from traceq.formats.kinds import Kind
-    from traceq.model.trace import Trace
 
     Progress: TypeAlias = Callable[[int, int], None] | None
 
@@ -46,7 +44,6 @@ _BLOCK = 1 << 20
 _SHOWN = 6
 _FILES_OF = {"trace": "trace.json", "snapshot": "snapshot.pickle", "log": "log.txt"}
 _NUMBERS = re.compile(r"(\d+)")
-_stashes: list[Path] = []
 
 
 class Program(Struct, frozen=True):
@@ -181,46 +178,11 @@ def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
     if path.is_fifo():
         return _piped(path, progress)
     if is_report(path):
-        return exported(path, stash, progress)
+        return exported(path, progress)
     if path.is_file() and (verdict := stranger(path)):
         msg = f"{path} {verdict}"
         raise InputError(msg)
     return path
-
-
-def clean() -> None:
-    """Remove the files that were made of standard input and archives."""
-    while _stashes:
-        shutil.rmtree(_stashes.pop(), ignore_errors=True)
-
-
-def chrome_trace(path: Path, trace: Trace) -> Path:
-    """Return a file in Chrome's format with what a trace has, if the path's is another.
-
-    It is for what copies or cuts the events of a file.
-    """
-    if not is_export(path):
-        return path
-    from traceq.formats.nsys.as_chrome import write_chrome  # noqa: PLC0415 - few need it
-
-    place = stash() / "trace.json"
-    with place.open("xb") as file:
-        write_chrome(trace, file)
-    return DisplayPath.of(place, str(path))
-
-
-atexit.register(clean)
-
-
-def stash() -> Path:
-    """Return a new folder for files that are removed when traceq ends."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="traceq-"))
-    except OSError as error:
-        msg = f"{tempfile.gettempdir()} cannot be written: {error.strerror or error}"
-        raise UsageError(msg) from None
-    _stashes.append(folder)
-    return folder
 
 
 def _piped(path: Path, progress: Progress) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from traceq.errors import InputError
 from traceq.formats.strangers import REPORTS
 from traceq.inputs.display_path import DisplayPath
+from traceq.inputs.temporary import stash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +25,7 @@ def is_report(path: Path) -> bool:
     return path.name.lower().endswith(REPORTS) and path.is_file()
 
 
-def exported(
-    report: Path,
-    stash: Callable[[], Path],
-    progress: Callable[[int, int], None] | None = None,
-) -> Path:
+def exported(report: Path, progress: Callable[[int, int], None] | None = None) -> Path:
     """Return a report as an SQLite database in a temporary folder.
 
     Raises ``InputError`` with the command to run where ``nsys`` is not installed.

@@ -11,7 +11,7 @@ from traceq.formats.nsys import processes
 from traceq.model import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from traceq.formats.nsys.export import Export
     from traceq.formats.nsys.processes import Process
@@ -57,6 +57,7 @@ _UNKNOWN = "Unknown"
 _VERSION = r"_v\d{4,}$"
 # As compilers differ in the name of a namespace without one.
 _UNNAMED = ("<unnamed>", "(anonymous namespace)")
+_NO_NAME = pl.Series(["?"], dtype=pl.Categorical)
 _ACTIVITY = pl.Enum(schema.ACTIVITIES)
 WHOLE_GRAPH = "CUDA graph"
 """Name of GPU work that is a whole CUDA graph, whose kernels were not recorded."""
@@ -83,22 +84,26 @@ def gpu_work(
 def runtime(export: Export, process: Process, strings: pl.DataFrame) -> pl.DataFrame:
     """Return the raw table of runtime and driver calls of a process."""
     columns = (*_SPAN, "globalTid", "correlationId", "nameId")
-    calls = export.read(
-        processes.CALLS,
-        integers(columns),
-        process.rows_of(export, processes.CALLS),
-        lambda chunk: chunk.drop_nulls("start"),
-    )
-    distinct = strings.with_columns(pl.col("value").str.replace(_VERSION, ""))
-    return _shaped(
-        "runtime",
-        calls.select(
-            _named(calls["nameId"], distinct),
+    names = _replaced(strings, _VERSION, "")
+
+    def shaped(chunk: pl.DataFrame) -> pl.DataFrame:
+        calls = chunk.drop_nulls("start")
+        named = calls.select(
+            named_by(calls["nameId"], names),
             thread_lane("globalTid"),
             *_times(),
             correlation="correlationId",
-        ),
-    )
+        )
+        return _shaped("runtime", named)
+
+    only = process.rows_of(export, processes.CALLS)
+    return export.read(processes.CALLS, integers(columns), only, shaped)
+
+
+def _replaced(strings: pl.DataFrame, pattern: str, other: str) -> pl.DataFrame:
+    """Return the texts with what matches a pattern replaced, as categories."""
+    value = pl.col("value").cast(pl.String).str.replace_all(pattern, other)
+    return strings.with_columns(value.cast(pl.Categorical))
 
 
 def thread_lane(column: str) -> pl.Expr:
@@ -124,15 +129,15 @@ def _times() -> list[pl.Expr]:
     return [pl.col("start").alias("ts"), length.alias("dur")]
 
 
-def _named(ids: pl.Series, strings: pl.DataFrame) -> pl.Series:
-    """Return the texts of ids as categories."""
-    texts = strings.select("id", pl.col("value").cast(pl.Categorical))
-    return (
-        ids.to_frame("id")
-        .join(texts, on="id", how="left", maintain_order="left")["value"]
-        .fill_null("?")
-        .alias("name")
-    )
+def named_by(ids: pl.Series, strings: pl.DataFrame) -> pl.Series:
+    """Return the texts of ids as categories; ``strings`` are sorted by id."""
+    if strings.is_empty():
+        return pl.Series(["?"], dtype=pl.Categorical).new_from_index(0, len(ids))
+    place = strings["id"].search_sorted(ids.fill_null(-1))
+    place = place.clip(upper_bound=strings.height - 1)
+    there = strings["id"][place] == ids
+    texts = strings["value"][place]
+    return texts.zip_with(there.fill_null(value=False), _NO_NAME).alias("name")
 
 
 def _on_gpu() -> list[pl.Expr]:
@@ -146,95 +151,88 @@ def _on_gpu() -> list[pl.Expr]:
 
 
 def _read(
-    export: Export, process: Process, table: str, columns: tuple[str, ...]
+    export: Export,
+    process: Process,
+    table: str,
+    columns: tuple[str, ...],
+    chosen: Callable[[pl.DataFrame], list[pl.Expr | pl.Series]],
 ) -> pl.DataFrame:
+    """Return the rows of a process as the raw table, made chunk by chunk."""
+
+    def shaped(chunk: pl.DataFrame) -> pl.DataFrame:
+        rows = chunk.drop_nulls("start")
+        return _shaped("kernels", rows.select(*_on_gpu(), *chosen(rows)))
+
     only = process.rows_of(export, table)
-    return export.read(
-        table, integers(columns), only, lambda chunk: chunk.drop_nulls("start")
-    )
+    return export.read(table, integers(columns), only, shaped)
 
 
 def _kernels(
     export: Export, process: Process, strings: pl.DataFrame, sms: Mapping[int, int]
 ) -> pl.DataFrame:
-    rows = _read(export, process, processes.KERNELS, _KERNEL)
-    texts = strings.with_columns(
-        pl.col("value").str.replace_all(*_UNNAMED, literal=True)
-    )
-    name = rows["demangledName"].fill_null(rows["shortName"])
+    texts = _replaced(strings, *_UNNAMED)
     shared = pl.sum_horizontal("staticSharedMemory", "dynamicSharedMemory")
     units = pl.col("deviceId").replace_strict(sms, default=None, return_dtype=pl.Int64)
     blocks = pl.col("gridX") * pl.col("gridY") * pl.col("gridZ")
-    return _shaped(
-        "kernels",
-        rows.select(
-            _named(name, texts),
-            *_on_gpu(),
-            pl.concat_list(_GRID).alias("grid"),
-            pl.concat_list(_BLOCK).alias("block"),
-            registers="registersPerThread",
-            shared_memory=shared,
-            blocks_per_sm=blocks / units,
-            graph_id="graphId",
-            graph_node="graphNodeId",
-            activity=pl.lit("kernel", _ACTIVITY),
-        ),
-    )
+    facts = [
+        pl.concat_list(_GRID).alias("grid"),
+        pl.concat_list(_BLOCK).alias("block"),
+        pl.col("registersPerThread").alias("registers"),
+        shared.alias("shared_memory"),
+        (blocks / units).alias("blocks_per_sm"),
+        pl.col("graphId").alias("graph_id"),
+        pl.col("graphNodeId").alias("graph_node"),
+        pl.lit("kernel", _ACTIVITY).alias("activity"),
+    ]
+
+    def chosen(rows: pl.DataFrame) -> list[pl.Expr | pl.Series]:
+        name = rows["demangledName"].fill_null(rows["shortName"])
+        return [named_by(name, texts), *facts]
+
+    return _read(export, process, processes.KERNELS, _KERNEL, chosen)
 
 
 def _copies(export: Export, process: Process) -> pl.DataFrame:
     columns = (*_ON_GPU, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId")
-    rows = _read(export, process, processes.COPIES, columns)
-    source, target = (
-        pl.col(kind).replace_strict(_MEMORY, default=_UNKNOWN, return_dtype=pl.String)
-        for kind in ("srcKind", "dstKind")
-    )
+    source, target = (_kind_of_memory(kind) for kind in ("srcKind", "dstKind"))
     direction = pl.col("copyKind").replace_strict(
         _DIRECTIONS, default=_UNKNOWN, return_dtype=pl.String
     )
     name = pl.format("Memcpy {} ({} -> {})", direction, source, target)
-    return _shaped(
-        "kernels",
-        rows.select(
-            *_on_gpu(),
-            "bytes",
-            name=name.cast(pl.Categorical),
-            graph_node="graphNodeId",
-            activity=pl.lit("memcpy", _ACTIVITY),
-        ),
-    )
+    chosen = _sized(name, "memcpy")
+    return _read(export, process, processes.COPIES, columns, lambda _: chosen)
 
 
 def _sets(export: Export, process: Process) -> pl.DataFrame:
     columns = (*_ON_GPU, "bytes", "memKind", "graphNodeId")
-    rows = _read(export, process, processes.SETS, columns)
-    memory = pl.col("memKind").replace_strict(
+    chosen = _sized(pl.format("Memset ({})", _kind_of_memory("memKind")), "memset")
+    return _read(export, process, processes.SETS, columns, lambda _: chosen)
+
+
+def _kind_of_memory(column: str) -> pl.Expr:
+    return pl.col(column).replace_strict(
         _MEMORY, default=_UNKNOWN, return_dtype=pl.String
     )
-    return _shaped(
-        "kernels",
-        rows.select(
-            *_on_gpu(),
-            "bytes",
-            name=pl.format("Memset ({})", memory).cast(pl.Categorical),
-            graph_node="graphNodeId",
-            activity=pl.lit("memset", _ACTIVITY),
-        ),
-    )
+
+
+def _sized(name: pl.Expr, activity: str) -> list[pl.Expr | pl.Series]:
+    return [
+        pl.col("bytes"),
+        name.cast(pl.Categorical).alias("name"),
+        pl.col("graphNodeId").alias("graph_node"),
+        pl.lit(activity, _ACTIVITY).alias("activity"),
+    ]
 
 
 def _graphs(export: Export, process: Process) -> pl.DataFrame:
     """Return the runs of CUDA graphs that were traced as a whole, a row each."""
-    rows = _read(export, process, processes.GRAPHS, (*_ON_GPU, "graphId"))
-    return _shaped(
-        "kernels",
-        rows.select(
-            *_on_gpu(),
-            name=pl.lit(WHOLE_GRAPH).cast(pl.Categorical),
-            graph_id="graphId",
-            activity=pl.lit("kernel", _ACTIVITY),
-        ),
-    )
+    chosen: list[pl.Expr | pl.Series] = [
+        pl.lit(WHOLE_GRAPH).cast(pl.Categorical).alias("name"),
+        pl.col("graphId").alias("graph_id"),
+        pl.lit("kernel", _ACTIVITY).alias("activity"),
+    ]
+    columns = (*_ON_GPU, "graphId")
+    return _read(export, process, processes.GRAPHS, columns, lambda _: chosen)
 
 
 def _shaped(table: str, rows: pl.DataFrame) -> pl.DataFrame:

@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 MAGIC = b"SQLite format 3\x00"
 # Rows that are packed together: their text stays in the processor's cache.
 _ROWS = 16_384
-# Of a corrupt file a row number may be anything; without this a loop over chunks of
-# rows would be endless.
-_MOST_EMPTY_CHUNKS = 1_000
+_FIRST_ROW = -(1 << 63)
 # Virtual instructions of SQLite between two looks at the clock.
 _INSTRUCTIONS = 1_000_000
 _LONGEST_TEXT = 1 << 28
 _MOST_COLUMNS = 2_000
+_LONGEST_REASON = 100
 _SECONDS_PER_MB = 1.0
 _LEAST_SECONDS = 60.0
 _INTEGER = "INTEGER"
 _TEXT = "TEXT"
+# A damaged file may have names that are no UTF-8.
+_ERRORS = (sqlite3.Error, orjson.JSONDecodeError, OverflowError, UnicodeError)
 _READS = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
@@ -64,13 +65,6 @@ class Database:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
-
-    def rows(self, table: str) -> int:
-        """Return an upper limit of a table's rows, without counting them."""
-        if table not in self.tables:
-            return 0
-        first, last = self._row_range(table)
-        return max(0, last - first + 1)
 
     def read(
         self,
@@ -120,13 +114,14 @@ class Database:
     def _trouble(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, orjson.JSONDecodeError, OverflowError) as error:
+        except _ERRORS as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> InputError:
         what = "takes too long to read" if self._late(error) else "cannot be read"
         return InputError(
-            f"{self.path} {what} as an SQLite database ({error}): export it again with"
+            f"{self.path} {what} as an SQLite database ({_why(error)}): export it"
+            " again with"
             " nsys export --type sqlite"
         )
 
@@ -146,7 +141,7 @@ class Database:
     def _columns(self, table: str) -> dict[str, None]:
         try:
             cursor = self._connection.execute(f'SELECT * FROM "{table}" LIMIT 0')  # noqa: S608 - an identifier
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self._left_out(table, error)
             return {}
         names = [description[0] for description in cursor.description]
@@ -155,21 +150,7 @@ class Database:
     def _left_out(self, table: str, error: Exception) -> None:
         if self._late(error):
             raise self._unreadable(error)
-        self.damage.append(f"{table} could not be read in full ({error})")
-
-    def _row_range(self, table: str) -> tuple[int, int]:
-        # One at a time: SQLite answers each without reading the table.
-        queries = [f'SELECT {end}(rowid) FROM "{table}"' for end in ("min", "max")]  # noqa: S608 - an identifier
-        try:
-            first, last = (
-                self._connection.execute(one).fetchone()[0] for one in queries
-            )
-        except sqlite3.Error as error:
-            self._left_out(table, error)
-            return 0, -1
-        if not isinstance(first, int) or not isinstance(last, int):
-            return 0, -1
-        return first, last
+        self.damage.append(f"{table} could not be read in full ({_why(error)})")
 
     def _chunks(
         self,
@@ -178,45 +159,43 @@ class Database:
         there: set[str],
         only: Filter | None,
     ) -> Iterator[pl.DataFrame]:
-        packed = ", ".join(
-            f'json_group_array(CAST("{name}" AS {_cast(dtype)}))'
-            for name, dtype in columns.items()
-            if name in there
-        )
-        where = "rowid >= ? AND rowid < ?"
+        where = "rowid >= ?"
         values: tuple[int, ...] = ()
         if only is not None:
             if only.column not in self.tables[table]:
                 return
             where += f' AND ("{only.column}" >> {only.shift}) = ?'
             values = (only.value,)
-        query = f'SELECT {packed} FROM "{table}" WHERE {where}'  # noqa: S608 - identifiers
-        at, last = self._row_range(table)
-        empty = 0
-        while at <= last:
+        read = [name for name in columns if name in there]
+        names = ", ".join(f'"{name}"' for name in read)
+        packed = ", ".join(
+            f'json_group_array(CAST("{name}" AS {_cast(columns[name])}))'
+            for name in read
+        )
+        query = (
+            f"SELECT max(row_number), {packed} FROM (SELECT rowid AS row_number,"  # noqa: S608 - identifiers
+            f' {names} FROM "{table}" WHERE {where} LIMIT {_ROWS})'
+        )
+        at: int | None = _FIRST_ROW
+        while at is not None:
             try:
-                row = self._connection.execute(query, (at, at + _ROWS, *values))
-                frame = _unpacked(row.fetchone(), columns, there)
-            except (sqlite3.Error, orjson.JSONDecodeError, ValueError) as error:
+                row = self._connection.execute(query, (at, *values)).fetchone()
+                frame = _unpacked(row[1:], columns, there)
+            except (*_ERRORS, ValueError) as error:
                 self._left_out(table, error)
                 return
-            empty = 0 if frame.height else empty + 1
-            if empty > _MOST_EMPTY_CHUNKS:
-                at = self._next_row(table, at, last)
-                empty = 0
-                continue
             if frame.height:
                 yield frame
-            at += _ROWS
+            last = row[0]
+            more = frame.height == _ROWS and isinstance(last, int)
+            # A damaged table may lead back to rows that were read.
+            at = last + 1 if more and at <= last < -_FIRST_ROW - 1 else None
 
-    def _next_row(self, table: str, at: int, last: int) -> int:
-        """Return the next row number that is there, over a wide gap."""
-        query = f'SELECT min(rowid) FROM "{table}" WHERE rowid >= ?'  # noqa: S608 - an identifier
-        try:
-            (row,) = self._connection.execute(query, (at + _ROWS,)).fetchone()
-        except sqlite3.Error:
-            return last + 1
-        return row if isinstance(row, int) else last + 1
+
+def _why(error: Exception) -> str:
+    """Return SQLite's reason in a few words: it may quote the file."""
+    words = " ".join(str(error).split())
+    return words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON]}…"
 
 
 def _is_text(value: object) -> bool:

@@ -46,9 +46,6 @@ class Export(Protocol):
     ) -> pl.DataFrame:
         """Return columns of a table; a column that it lacks is null."""
 
-    def rows(self, table: str) -> int:
-        """Return an upper limit of a table's rows."""
-
     def close(self) -> None:
         """Close the file."""
 

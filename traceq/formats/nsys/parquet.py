@@ -45,15 +45,6 @@ class ParquetFolder:
     def close(self) -> None:
         """Do nothing: files are closed once they are read."""
 
-    def rows(self, table: str) -> int:
-        """Return the number of a table's rows."""
-        if table not in self.tables:
-            return 0
-        try:
-            return int(self._scan(table).select(pl.len()).collect().item())
-        except _TROUBLE:
-            return 0
-
     def read(
         self,
         table: str,

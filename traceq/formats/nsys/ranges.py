@@ -14,7 +14,7 @@ import polars as pl
 from traceq.common.expressions import ascii_only
 from traceq.formats import tables
 from traceq.formats.nsys import processes
-from traceq.formats.nsys.activities import integers, thread_lane
+from traceq.formats.nsys.activities import integers, named_by, thread_lane
 from traceq.model import names
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from traceq.formats.nsys.processes import Process
 
 _PUSHED, _STARTED, _MARK = 59, 60, 34
+_KIND = pl.Enum(["op", "region", "module", "mark"])
 _COLUMNS = {
-    **integers(("start", "end", "eventType", "textId", "globalTid", "domainId")),
+    **integers(("start", "end", "eventType", "textId", "globalTid")),
     "text": pl.String(),
 }
 _TEXT = (
-    r"^(?<name>.*?)(?:, seq = (?<seq>[0-9]+))?(?:, op_id = (?<op_id>[0-9]+))?"
+    r"^(?<name>.*?)(?:, seq = (?<seq>[0-9]+))?(?:, op_id = [0-9]+)?"
     r"(?:, sizes = (?<sizes>\[[0-9\[\], -]*\]))?(?:, input_op_ids = \[[0-9(), ]*\])?$"
 )
 # What torch's operators and nodes are called; everything else is a region.
@@ -58,15 +59,15 @@ def read_ranges(
     The ``kind`` is ``op``, ``region``, ``module`` or ``mark``. Ranges that never end
     have no ``dur``.
     """
-    registered = strings.lazy().select(textId="id", registered="value")
 
     def parsed(chunk: pl.DataFrame) -> pl.DataFrame:
         """Take the texts apart at once: they are most of the file."""
         wanted = pl.col("eventType").is_in([_PUSHED, _STARTED, _MARK])
         rows = chunk.lazy().filter(wanted, pl.col("start").is_not_null())
         if chunk["textId"].null_count() < chunk.height:
-            rows = rows.join(registered, on="textId", how="left", maintain_order="left")
-            rows = rows.with_columns(text=pl.coalesce("text", "registered"))
+            registered = named_by(chunk["textId"], strings).cast(pl.String)
+            texts = chunk.with_columns(text=pl.coalesce("text", registered))
+            rows = texts.lazy().filter(wanted, pl.col("start").is_not_null())
         text = pl.col("text").fill_null("").str.extract_groups(ascii_only(_TEXT))
         return (
             rows.with_columns(parts=text)
@@ -74,12 +75,10 @@ def read_ranges(
             .select(
                 pl.col("name").fill_null("").cast(pl.Categorical),
                 thread_lane("globalTid"),
-                "domainId",
                 ts="start",
                 dur=(pl.col("end") - pl.col("start")).clip(lower_bound=0),
                 mark=pl.col("eventType") == _MARK,
                 sequence=pl.col("seq").cast(pl.Int64, strict=False),
-                by_torch=pl.col("op_id").is_not_null() | pl.col("seq").is_not_null(),
                 sizes=pl.col("sizes").cast(pl.Categorical),
             )
             .collect(engine="in-memory")
@@ -88,14 +87,16 @@ def read_ranges(
     only = process.rows_of(export, processes.RANGES)
     rows = export.read(processes.RANGES, _COLUMNS, only, parsed)
     kinds = _kinds(rows["name"].unique())
-    return rows.join(kinds, on="name", how="left", maintain_order="left").with_columns(
-        kind=pl.when("mark")
-        .then(pl.lit("mark"))
-        .when(pl.col("sequence").is_not_null())
-        .then(pl.lit("op"))
-        .when((pl.col("kind") == "op") & ~pl.col("by_torch"))
-        .then(pl.lit("op"))
+    numbered = pl.col("sequence").is_not_null()
+    kind = (
+        pl.when("mark")
+        .then(pl.lit("mark", _KIND))
+        .when(numbered)
+        .then(pl.lit("op", _KIND))
         .otherwise("kind")
+    )
+    return rows.join(kinds, on="name", how="left", maintain_order="left").with_columns(
+        kind=kind
     )
 
 
@@ -120,10 +121,10 @@ def _kinds(distinct: pl.Series) -> pl.DataFrame:
         .select(
             "name",
             kind=pl.when("op")
-            .then(pl.lit("op"))
+            .then(pl.lit("op", _KIND))
             .when(pl.col("layer").is_not_null() | pl.col("module").is_not_null())
-            .then(pl.lit("module"))
-            .otherwise(pl.lit("region")),
+            .then(pl.lit("module", _KIND))
+            .otherwise(pl.lit("region", _KIND)),
             better=pl.coalesce(
                 pl.format("nn.Module: {}", pl.coalesce("layer", "module")), "optimizer"
             ).cast(pl.Categorical),

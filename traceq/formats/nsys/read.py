@@ -108,7 +108,12 @@ def _opened(path: Path) -> Export:
 
 
 def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
-    strings = export.read("StringIds", _STRINGS).drop_nulls().unique("id")
+    strings = (
+        export.read("StringIds", _STRINGS, reduce=_as_categories)
+        .drop_nulls()
+        .unique("id", keep="first", maintain_order=True)
+        .sort("id")
+    )
     capture = read_capture(export, process)
     progress.done(1)
     kernels = activities.gpu_work(export, process, strings, capture.sms)
@@ -155,6 +160,10 @@ def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
     )
 
 
+def _as_categories(strings: pl.DataFrame) -> pl.DataFrame:
+    return strings.with_columns(pl.col("value").cast(pl.Categorical))
+
+
 def _finish(
     raw: dict[str, pl.DataFrame], export: Export, strings: pl.DataFrame
 ) -> tuple[dict[str, pl.DataFrame], int]:
@@ -183,7 +192,10 @@ def _threads(
         export.read("ThreadNames", activities.integers(("nameId", "globalTid")))
         .drop_nulls()
         .join(strings, left_on="nameId", right_on="id", how="inner")
-        .select(activities.thread_lane("globalTid").cast(pl.String), name="value")
+        .select(
+            activities.thread_lane("globalTid").cast(pl.String),
+            name=pl.col("value").cast(pl.String),
+        )
         .unique("lane", keep="first", maintain_order=True)
     )
     lanes = pl.concat(rows["lane"] for rows in raw.values()).unique().drop_nulls()
