@@ -64,6 +64,8 @@ PUBLIC_SNAPSHOTS = {
     f"public/{path.name.removesuffix('.pickle.gz')}": path
     for path in sorted(_PUBLIC.glob("*.pickle.gz"))
 }
+NSYS = {path.stem: path for path in sorted((SHARED / "nsys").glob("*.sqlite"))}
+"""Other people's exports of Nsight Systems by name, where they are there."""
 SNAPSHOTS = OWN_SNAPSHOTS | PUBLIC_SNAPSHOTS
 """All snapshots by name."""
 

@@ -82,7 +82,7 @@ class RepeatedKeyValueHeads(Rule):
     code = "ATT004"
     since = "0.1.0"
     see = ("torch.nn.functional.scaled_dot_product_attention",)
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
     without_gpu = True
 
     seen = Seen(

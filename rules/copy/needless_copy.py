@@ -88,7 +88,7 @@ class NeedlessCopy(Rule):
     several_fixes = True
     since = "0.1.0"
     see = ("torch.Tensor.contiguous",)
-    needs = frozenset({Need.GPU, Need.SHAPES, Need.LINES})
+    needs = frozenset({Need.GPU, Need.SHAPES, Need.VALUES, Need.LINES})
     without_gpu = True
 
     seen = Seen(

@@ -89,7 +89,7 @@ class RepeatedIndexGradient(Rule):
     code = "KRN002"
     since = "0.2.0"
     see = ("torch.nn.functional.embedding",)
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(

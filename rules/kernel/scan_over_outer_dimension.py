@@ -85,7 +85,7 @@ class ScanOverOuterDimension(Rule):
     code = "KRN001"
     since = "0.2.0"
     see = ("torch.cumsum",)
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
 
     min_share: float = option(0.01, "Less of the GPU's time is not reported.")
 

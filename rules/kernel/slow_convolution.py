@@ -94,7 +94,7 @@ class SlowConvolution(Rule):
     several_fixes = True
     since = "0.2.0"
     see = ("torch.memory_format", "torch.nn.functional.unfold")
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(

@@ -84,7 +84,7 @@ class SmallEmbeddingGradient(Rule):
     code = "KRN004"
     since = "0.2.0"
     see = ("torch.nn.functional.one_hot", "torch.nn.functional.embedding")
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_left: float = option(

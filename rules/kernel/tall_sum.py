@@ -83,7 +83,7 @@ class TallSum(Rule):
     code = "KRN009"
     since = "0.2.0"
     see = ("torch.sum",)
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(

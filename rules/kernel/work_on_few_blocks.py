@@ -95,7 +95,7 @@ class WorkOnFewBlocks(Rule):
     since = "0.2.0"
     see = ("torch.memory_format",)
     residual = True
-    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
+    needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})
 
     min_share: float = option(0.03, "Less of a step is not reported.")
     max_efficiency: float = option(

@@ -146,6 +146,7 @@ def lint(
     kernels: Name | None = None,
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
+    rank: int | None = None,
     root: Name | None = None,
     tables: bool = True,
     cache: bool = True,
@@ -174,6 +175,8 @@ def lint(
         own: Packages, or folders of them, that are your own code, not a library.
         steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
             ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        rank: Rank to lint of a run folder or an Nsight Systems export; by default the
+            lowest.
         root: Folder of the source; by default the git repository around the working
             directory.
         tables: Load the recordings into the result. Without them, findings of an
@@ -205,6 +208,7 @@ def lint(
             steps_by=steps_by,
             captures=paths(captures),
             kernels=path(kernels),
+            rank=rank,
             cache=cache,
         )
         options = settings.LintOptions(

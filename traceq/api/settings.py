@@ -46,6 +46,7 @@ def load_options(
     steps_by: str | None = None,
     captures: Iterable[Path] | None = None,
     kernels: Path | None = None,
+    rank: int | None = None,
     cache: bool = True,
 ) -> LoadOptions:
     """Return the options for loading: the caller's, else those of the configuration.
@@ -59,6 +60,7 @@ def load_options(
         captures=tuple(captures or ()),
         inductor_code=kernels,
         steps_by=steps_by or config.steps_by,
+        rank=rank,
         use_cache=cache,
     )
 

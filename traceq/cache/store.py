@@ -59,6 +59,7 @@ _MAKES_TABLES = (
     "cache",
     "common",
     "formats",
+    "formats/nsys",
     "graph",
     "graph/cuda_graphs",
     "graph/inductor",

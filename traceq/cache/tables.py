@@ -70,7 +70,7 @@ def _read(entry: Path, path: Path) -> Trace:
             msg = f"{entry / name} is damaged"
             raise ValueError(msg)
     facts = orjson.loads(contents[store.FACTS])
-    facts["damage"] = tuple(facts["damage"])
+    facts |= {name: tuple(facts[name]) for name in ("damage", "lacks")}
     tables = {name: _unpacked(name, contents.pop(_table_file(name))) for name in TABLES}
     return Trace.of(replace(Facts(**facts), path=str(path)), tables)
 

@@ -17,6 +17,7 @@ from traceq.errors import UsageError
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_recording import load_program
 from traceq.inputs.load_trace import load
+from traceq.inputs.temporary import chrome_trace
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.view import View
@@ -85,6 +86,7 @@ def annotated(paths: list[Path], file: Path, how: Annotating) -> str:
         msg = f"{recording.name} has no trace: give the one that the profiler wrote"
         raise UsageError(msg)
     tell("writing")
+    source = chrome_trace(source, trace)
     view = View(trace, recording.step_ns)
     written = write_annotated(view, outcome, source, file, steps=how.steps)
     return messages.sentences(written, outcome, file)

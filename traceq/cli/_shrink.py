@@ -19,11 +19,14 @@ from traceq.cli import output
 from traceq.common.atomic_files import write_folder
 from traceq.errors import UsageError
 from traceq.formats.fixture_origin import ORIGIN
+from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_recording import load_recording, log_shown
+from traceq.inputs.load_trace import load
 from traceq.inputs.options import UNCACHED
+from traceq.inputs.temporary import chrome_trace
 from traceq.linter.pack import load_rules
 from traceq.report import shrink as shrink_report
 from traceq.shrink import Shrunk, shrink
@@ -234,7 +237,10 @@ def _source(path: Path, root: Path) -> _Source:
     program = one_program(path)
     lines = [log_shown(one) for one in program.logs]
     log = pl.concat(lines) if lines else None
-    return _Source(ShrinkInput(program.trace, program.snapshot, log))
+    trace = program.trace
+    if trace and is_export(trace):
+        trace = chrome_trace(trace, load(trace, cache=False))
+    return _Source(ShrinkInput(trace, program.snapshot, log))
 
 
 def _torch(versions: dict[str, Any]) -> dict[str, str]:

@@ -63,8 +63,8 @@ def _finish() -> None:
         busy = cache.busy()
         with output.finishing("writing the cache") if busy else nullcontext():
             cache.finish()
-    if discovery := sys.modules.get("traceq.inputs.discovery"):
-        discovery.clean()
+    if temporary := sys.modules.get("traceq.inputs.temporary"):
+        temporary.clean()
 
 
 def _sentence(error: Exception) -> str:

@@ -26,6 +26,7 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     Packs,
+    RankNumber,
     Root,
     StepMs,
     StepsBy,
@@ -119,6 +120,7 @@ def command(
     kernels: Kernels = None,
     own: Own = None,
     steps_by: StepsBy = None,
+    rank: RankNumber = None,
     root: Root = None,
     no_cache: NoCache = False,
     verbose: Annotated[
@@ -170,6 +172,7 @@ def command(
         steps_by=steps_by,
         captures=captures,
         kernels=kernels,
+        rank=rank,
         cache=not no_cache,
     )
     options = settings.LintOptions(

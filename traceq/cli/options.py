@@ -111,6 +111,16 @@ Own = Annotated[
         metavar="NAME",
     ),
 ]
+RankNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--rank",
+        help="Rank to read of a run folder or an Nsight Systems export; the lowest,"
+        " unless given.",
+        metavar="N",
+        min=0,
+    ),
+]
 GivenLabels = Annotated[
     list[str] | None,
     typer.Option(

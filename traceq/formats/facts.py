@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 # Time stamps this large, in nanoseconds, are Unix time; smaller ones are relative.
 _UNIX_TIME = 10**18
+RECORDER = "traceq: recorder"
+"""Member of a trace with the profiler that recorded it, if not PyTorch's."""
+RECORDERS = re.compile(r"Nsight Systems(?: [0-9.]{1,20})?")
+"""What it may be."""
 _OLDEST = (0, 0)
 _NEWEST = (99, 0)
 # Threads that run in step on AMD's GPUs for computing; NVIDIA's have 32.
@@ -27,7 +32,9 @@ _AMD_WARP = 64
 def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> Facts:
     """Collect the facts of a trace."""
     metadata = raw.footer | raw.header
-    oldest, newest = _torch_versions(raw)
+    recorder = _recorder(metadata.get(RECORDER))
+    # Only what PyTorch's profiler writes tells its version.
+    oldest, newest = (_OLDEST, _NEWEST) if recorder else _torch_versions(raw)
     distributed = metadata.get("distributedInfo")
     job: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
     return Facts(
@@ -52,7 +59,14 @@ def read_facts(path: Path, raw: RawTrace, steps_from: str, steps_sure: str) -> F
         damage=raw.damage,
         machine=_machine(metadata.get("host_name")),
         origin_ns=raw.start,
+        recorder=recorder,
     )
+
+
+def _recorder(name: object) -> str:
+    """Return the profiler that recorded what a file was made of, if not PyTorch's."""
+    known = isinstance(name, str) and RECORDERS.fullmatch(name)
+    return str(name) if known else ""
 
 
 def _machine(name: object) -> str:

@@ -24,7 +24,11 @@ ALWAYS_UNPACKED = 256 << 20
 # First bytes of other kinds of files, and the message on them.
 _STRANGERS = (
     (b"PK\x03\x04", "is a zip archive: unpack it and give the trace inside"),
-    (b"SQLite format 3", "is a database, not a trace of PyTorch's profiler"),
+    (
+        b"SQLite format 3",
+        "is a compressed database: unpack it, and give the .sqlite if it is an export"
+        " of Nsight Systems",
+    ),
     (b"\xff\xfe", "is UTF-16 text: save it as UTF-8"),
     (b"\xfe\xff", "is UTF-16 text: save it as UTF-8"),
 )

@@ -48,3 +48,9 @@ def without(raw: Frames, rows: pl.DataFrame) -> Frames:
             stays = pl.repeat(value=True, n=raw[name].height, eager=True)
             left[name] = raw[name].filter(stays.scatter(dropped, values=False))
     return left
+
+
+def cut(count: int) -> str:
+    """Return what to say of rows that were left out."""
+    have = "event is" if count == 1 else "events are"
+    return f"{count:,} {have} nested deeper than {MOST}, and left out"

@@ -6,11 +6,9 @@ archive, standard input or a URL.
 
 from __future__ import annotations
 
-import atexit
 import re
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,9 +19,13 @@ from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
+from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run
+from traceq.formats.strangers import stranger
 from traceq.inputs import remote
 from traceq.inputs.display_path import DisplayPath, Url
+from traceq.inputs.nsys_report import exported, is_report
+from traceq.inputs.temporary import stash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +44,6 @@ _BLOCK = 1 << 20
 _SHOWN = 6
 _FILES_OF = {"trace": "trace.json", "snapshot": "snapshot.pickle", "log": "log.txt"}
 _NUMBERS = re.compile(r"(\d+)")
-_stashes: list[Path] = []
 
 
 class Program(Struct, frozen=True):
@@ -165,7 +166,7 @@ def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Pa
 def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
     """Return a local file or folder: standard input and URLs are copied."""
     if isinstance(path, Url):
-        return remote.fetched(path, _stash, keep=cache, progress=progress)
+        return remote.fetched(path, stash, keep=cache, progress=progress)
     if _is_stdin(path):
         if sys.stdin.isatty():
             msg = (
@@ -176,27 +177,12 @@ def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
         return _spooled(sys.stdin.buffer, "standard input", progress)
     if path.is_fifo():
         return _piped(path, progress)
+    if is_report(path):
+        return exported(path, progress)
+    if path.is_file() and (verdict := stranger(path)):
+        msg = f"{path} {verdict}"
+        raise InputError(msg)
     return path
-
-
-def clean() -> None:
-    """Remove the files that were made of standard input and archives."""
-    while _stashes:
-        shutil.rmtree(_stashes.pop(), ignore_errors=True)
-
-
-atexit.register(clean)
-
-
-def _stash() -> Path:
-    """Return a new folder for files that are removed when traceq ends."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="traceq-"))
-    except OSError as error:
-        msg = f"{tempfile.gettempdir()} cannot be written: {error.strerror or error}"
-        raise UsageError(msg) from None
-    _stashes.append(folder)
-    return folder
 
 
 def _piped(path: Path, progress: Progress) -> Path:
@@ -210,7 +196,7 @@ def _piped(path: Path, progress: Progress) -> Path:
 
 
 def _spooled(stream: BinaryIO, name: str, progress: Progress) -> Path:
-    place = _stash() / "input"
+    place = stash() / "input"
     done = 0
     try:
         with place.open("xb") as file:
@@ -233,7 +219,7 @@ def _is_stdin(path: Path) -> bool:
 
 
 def _is_plain_folder(path: Path) -> bool:
-    return path.is_dir() and not is_run(path)
+    return path.is_dir() and not is_run(path) and not is_export(path)
 
 
 def _program(path: Path, progress: Progress = None) -> Program:
@@ -338,7 +324,7 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
     most_of_each = max(map(len, named.values()))
     if most_of_each > 1 or not (named["trace"] or named["snapshot"]):
         raise InputError(_not_one(path, named, [one.name for one in inside]))
-    folder = _stash()
+    folder = stash()
     places = {
         names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
     }

@@ -11,6 +11,7 @@ from msgspec import structs
 from traceq.common.progress import reading, say
 from traceq.common.units import time
 from traceq.common.words import counted
+from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_trace import load, with_kernels
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 
 
 def ranks_of(path: Path) -> list[int | None]:
-    """Return the ranks of a run folder that have a trace; for a file, none at all."""
+    """Return the ranks of a run folder or an export; for another file, none at all."""
+    if is_export(path):
+        from traceq.formats.nsys.read import ranks_in  # noqa: PLC0415 - few need it
+
+        numbers = ranks_in(path)
+        return [*numbers] if len(numbers) > 1 else [None]
     if not is_run(path):
         return [None]
     ranks = [rank.rank for rank in read_run(path).ranks if rank.trace]
@@ -54,7 +60,7 @@ def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> 
     with reading(path.name) as progress:
         trace = load(
             path,
-            rank=rank,
+            rank=options.rank if rank is None else rank,
             own=options.own_code,
             captures=options.captures,
             steps_by=options.steps_by,
@@ -65,6 +71,15 @@ def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> 
         trace = _with_kernels(trace, folder, options)
     for sentence in trace.facts.damage:
         say(f"{path} is incomplete: {sentence}")
+    # Ranks of one export were recorded alike.
+    if trace.facts.lacks and not rank:
+        say(f"{path}: " + "; ".join(trace.facts.lacks))
+    ranks = trace.facts.world_size or 1
+    if is_export(path) and ranks > 1 and rank is None and options.rank is None:
+        say(
+            f"{path} has {counted(ranks, 'rank')}, and the lowest is read: --rank N"
+            " reads another one, traceq ranks compares all"
+        )
     if (doubtful := trace.doubtful_step_ns) is not None:
         steps = trace.steps.filter("averaged")["time"]
         recorded = time(int(steps.sum()) / max(1, len(steps)))

@@ -16,8 +16,9 @@ from traceq.common.progress import tell
 from traceq.errors import InputError, UsageError
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
+from traceq.formats.nsys.export import is_export
 from traceq.formats.run import is_run, read_run
-from traceq.graph.deep import MOST
+from traceq.graph.deep import cut
 from traceq.graph.link import link
 from traceq.graph.steps import SOURCES, representative
 from traceq.inputs.discovery import trace_in
@@ -82,9 +83,9 @@ def load(  # noqa: PLR0913 - what is known beside the file
             own_code=frozenset(own), steps_by=steps_by, use_cache=cache
         )
         trace = _load_rank(read_run(file), rank, options, progress)
-    elif rank is None:
+    elif rank is None or is_export(file):
         owners = Owners(frozenset(own))
-        trace = _load(file, owners, steps_by, cache=cache, progress=progress)
+        trace = _load(file, owners, steps_by, rank, cache=cache, progress=progress)
     else:
         msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
         raise UsageError(msg)
@@ -280,21 +281,34 @@ def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
-def _load(
+def _load(  # noqa: PLR0913 - what the tables depend on
     file: Path,
     owners: Owners,
     steps_by: str,
+    rank: int | None = None,
     *,
     cache: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Trace:
+    if is_export(file):
+        from traceq.inputs.load_export import read_export  # noqa: PLC0415 - few are one
+
+        def read_file() -> Trace:
+            return read_export(file, rank, owners, steps_by, progress)
+
+    else:
+
+        def read_file() -> Trace:
+            return _read(file, owners, steps_by, progress, heard.hear)
+
+    heard = Heard()
     if not cache or not file.is_file():
-        return _read(file, owners, steps_by, progress)
-    key = owners.key + steps_by
+        return read_file()
+    key = owners.key + steps_by + ("" if rank is None else f" rank {rank}")
     if (cached := find(file, key)) is not None:
         return cached
-    status, heard = file.stat(), Heard()
-    trace = _read(file, owners, steps_by, progress, heard.hear)
+    status = file.stat()
+    trace = read_file()
     heard.note(file, status)
     keep(file, trace, status, key)
     return trace
@@ -332,11 +346,5 @@ def _read(
     tables["devices"] = read_devices(raw)
     facts = read_facts(file, raw, steps.source, steps.sure)
     if linked.too_deep:
-        facts = replace(facts, damage=(*facts.damage, _cut(linked.too_deep)))
+        facts = replace(facts, damage=(*facts.damage, cut(linked.too_deep)))
     return Trace.of(facts, tables)
-
-
-def _cut(count: int) -> str:
-    """Return what to say of rows that were left out."""
-    have = "event is" if count == 1 else "events are"
-    return f"{count:,} {have} nested deeper than {MOST}, and left out"

@@ -21,6 +21,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     """Folder with the code that inductor generated, for traces without a run folder."""
     steps_by: str = ""
     """Source of the steps, one of ``graph.steps.SOURCES``; empty for the first."""
+    rank: int | None = None
+    """Rank to load of a run folder or an Nsight Systems export; the lowest if none."""
     use_cache: bool = True
     """True if tables are read from the cache, and written to it."""
 

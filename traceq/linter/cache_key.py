@@ -65,6 +65,7 @@ def question(
             subject.step_ns,
             sorted(options.own_code),
             options.steps_by,
+            options.rank,
             [str(one) for one in options.captures],
             (config.select, config.ignore, config.min_cost_us, config.rules),
             config.allow,

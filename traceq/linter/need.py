@@ -19,6 +19,10 @@ class Need(Enum):
         " start: record later steps"
     )
     SHAPES = "shapes were not recorded: profile(record_shapes=True)"
+    VALUES = (
+        "values and strides of inputs were not recorded: record with PyTorch's"
+        " profile(record_shapes=True)"
+    )
     STACKS = "stacks were not recorded: profile(with_stack=True)"
     LINES = (
         "stacks were not recorded, and nothing else tells the lines:"
@@ -48,3 +52,32 @@ class Need(Enum):
         "the snapshot does not show two steps: record more, with stacks or with"
         " regions around forward, backward and optimizer"
     )
+
+
+_WITH_NSYS = {
+    Need.GPU: "the trace has no GPU work: nsys profile --trace=cuda,nvtx",
+    Need.STEPS: (
+        "the trace has no steps: torch.cuda.nvtx.range_push('step') in the loop, and"
+        " range_pop() at its end"
+    ),
+    Need.SHAPES: (
+        "shapes were not recorded: nsys profile --pytorch=autograd-shapes-nvtx"
+    ),
+    Need.STACKS: "stacks were not recorded: nsys profile --python-backtrace=cuda",
+    Need.LINES: (
+        "stacks were not recorded, and nothing else tells the lines: nsys profile"
+        " --python-backtrace=cuda"
+    ),
+    Need.OPS: (
+        "the trace has no operators: nsys profile --pytorch=autograd-shapes-nvtx"
+    ),
+}
+
+
+def lacking(need: Need, recorder: str = "") -> str:
+    """Return what is missing and what to do, for the profiler that recorded.
+
+    >>> lacking(Need.SHAPES, "Nsight Systems 2026.2.1")
+    'shapes were not recorded: nsys profile --pytorch=autograd-shapes-nvtx'
+    """
+    return _WITH_NSYS.get(need, need.value) if recorder else need.value

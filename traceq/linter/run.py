@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from traceq.analysis.base.ops_as_kernels import with_ops_as_kernels
 from traceq.common.progress import tell
 from traceq.linter.finding_lines import with_function, with_line
-from traceq.linter.need import Need
+from traceq.linter.need import Need, lacking
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
 from traceq.linter.view import View, WithoutGpu
 from traceq.model.finding import Evidence, Severity
@@ -258,7 +258,8 @@ def _why_skipped(rule: Rule, views: Views) -> str:
         return _NO_TRACE
     asked = trace if not rule.without_gpu else views.without_gpu or trace
     missing = {need for need in rule.needs if not asked.meets(need)}
-    return "; ".join(need.value for need in Need if need in missing) if missing else ""
+    recorder = trace.trace.facts.recorder
+    return "; ".join(lacking(need, recorder) for need in Need if need in missing)
 
 
 def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Finding]:

@@ -134,7 +134,8 @@ class View:
         """
         if self.bound.measured and self.bound.recorded_step_ns:
             return min(1.0, self.bound.step_ns / self.bound.recorded_step_ns)
-        return 1 / PROFILER_SLOWDOWN if self.trace.facts.stacks else 1.0
+        facts = self.trace.facts
+        return 1 / PROFILER_SLOWDOWN if facts.stacks and not facts.recorder else 1.0
 
     @property
     def kernels(self) -> pl.DataFrame:
@@ -271,6 +272,8 @@ class View:
             Need.STEPS: trace.steps.height > 0,
             Need.WARM: start_up(trace) is None,
             Need.SHAPES: trace.facts.shapes,
+            # PyTorch's profiler records them with the shapes, others do not.
+            Need.VALUES: not trace.facts.recorder,
             Need.STACKS: trace.facts.stacks,
             Need.LINES: lines_are_known(trace),
             Need.OPS: trace.ops.height > 0,

@@ -44,6 +44,14 @@ class Facts:
         default="",
         metadata=_fact("Confidence in the steps: certain, likely, guess; else empty."),
     )
+    recorder: str = field(
+        default="",
+        metadata=_fact("Profiler that wrote it with its version, if not PyTorch's."),
+    )
+    lacks: tuple[str, ...] = field(
+        default=(),
+        metadata=_fact("What was not recorded, with the option that records it."),
+    )
     origin_ns: int = field(
         default=0,
         metadata=_fact("When ts is 0, in nanoseconds as the file counts them."),

@@ -200,6 +200,8 @@ def _facts(trace: Trace, every: pl.DataFrame, first: pl.DataFrame) -> dict[str, 
         "world_size": facts.world_size,
         "backend": facts.backend,
         "machine": facts.machine,
+        # An export has one clock for all its ranks.
+        "clock": facts.path if facts.recorder else "",
         "torch": facts.torch,
         "start_ns": facts.start_ns,
         "trace_bytes": facts.unpacked_bytes,

@@ -57,7 +57,9 @@ def graph_launches(trace: Trace) -> pl.DataFrame:
     calls = trace.runtime.filter(
         pl.col("call") == "graph launch", pl.col("kernels") > 0
     )
-    own = (pl.col("dur") / GRAPH_LAUNCH_SLOWDOWN).round().cast(pl.Int64)
+    # By how much other profilers slow them down is unknown.
+    slowdown = 1.0 if trace.facts.recorder else GRAPH_LAUNCH_SLOWDOWN
+    own = (pl.col("dur") / slowdown).round().cast(pl.Int64)
     return calls.select(start="ts", end=END, done=pl.col("ts") + own)
 
 

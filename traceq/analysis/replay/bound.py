@@ -22,7 +22,7 @@ from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 from traceq.analysis.time.op_calls import op_calls
 from traceq.common.parallel import at_once
 from traceq.common.progress import tell
-from traceq.model.lint_report import Bound, By
+from traceq.model.lint_report import Bound, By, StepFrom
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
             for scale in others
         ),
         step_ns=step_ns or by_cause.step_ns,
-        step_from="measured" if step_ns else "estimated",
+        step_from=_step_from(trace, step_ns),
         recorded_step_ns=_recorded(trace),
         gpu_busy=busy,
         gpu_idle=1 - busy,
@@ -109,6 +109,13 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
         waits=waits_after(trace, step_ns) if bound_by(busy) == "host" else None,
         both=both,
     )
+
+
+def _step_from(trace: Trace, step_ns: int | None) -> StepFrom:
+    if step_ns:
+        return "measured"
+    # The slowdown by other profilers than PyTorch's is not known.
+    return "recorded" if trace.facts.recorder else "estimated"
 
 
 def _without_gpu(trace: Trace, step_ns: int | None) -> Bound:

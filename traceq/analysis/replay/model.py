@@ -60,9 +60,23 @@ class HostCosts(Struct, frozen=True):
     """A frame where nothing is asked of the GPU; time beyond is the host's own work."""
     quiet_op: HostCost = QUIET_OP_DISPATCH_COST_NS
     """An operator there, without what recording its shapes adds."""
+    shapes_ns: int = SHAPES_NS
+    """Time that recording shapes adds per operator there."""
+    outside_op_ns: int = OUTSIDE_OP_NS
+    """The part of an operator's recording time that lies outside of it."""
 
 
 ASSUMED_COSTS = HostCosts()
+# How much Nsight Systems slows the host down is unknown: its time counts as recorded.
+_AS_RECORDED = HostCosts(
+    frame=HostCost(PYTHON_CALL_COST_NS.plain_ns, 0),
+    op=HostCost(OP_DISPATCH_COST_NS.plain_ns, 0),
+    call=HostCost(LAUNCH_CALL_COST_NS.plain_ns, 0),
+    quiet_frame=HostCost(QUIET_PYTHON_CALL_COST_NS.plain_ns, 0),
+    quiet_op=HostCost(QUIET_OP_DISPATCH_COST_NS.plain_ns, 0),
+    shapes_ns=0,
+    outside_op_ns=0,
+)
 
 
 def costs_of(trace: Trace) -> HostCosts:
@@ -71,6 +85,8 @@ def costs_of(trace: Trace) -> HostCosts:
     What recording adds differs by up to two times between processes of one program, so
     that neither is the better guess: the middle of both is the geometric mean.
     """
+    if trace.facts.recorder:
+        return _AS_RECORDED
     measured = trace.run.recorder_overhead if trace.run else None
     if measured is None or measured.stacks != trace.facts.stacks:
         return ASSUMED_COSTS
@@ -320,7 +336,8 @@ def _host(trace: Trace, moments: pl.Series, costs: HostCosts) -> pl.DataFrame:
     own = slowed * share[window] + Cover(graphs).until(moments).diff()[1:]
     if not trace.frames.height:
         between = [(edges - until(edges)).diff()[1:] for edges in (moments, windows)]
-        own += between[0] * _python(trace, windows, between[1], quiet)[window]
+        python = _python(trace, windows, between[1], quiet, costs.outside_op_ns)
+        own += between[0] * python[window]
     return pl.DataFrame([start, end, own], ["start", "end", "own"])
 
 
@@ -355,7 +372,11 @@ def _quiet(trace: Trace, windows: pl.Series) -> pl.Series:
 
 
 def _python(
-    trace: Trace, windows: pl.Series, between: pl.Series, quiet: pl.Series
+    trace: Trace,
+    windows: pl.Series,
+    between: pl.Series,
+    quiet: pl.Series,
+    outside_op_ns: int,
 ) -> pl.Series:
     """Return the fraction of the time between operators that is Python, by window.
 
@@ -364,7 +385,7 @@ def _python(
     """
     ops = trace.host_ops[["ts", "parent"]]
     count = counts_between(windows, ops["ts"].filter(ops["parent"].is_null()))
-    python = (1 - count * OUTSIDE_OP_NS / between).clip(lower_bound=LEAST_BETWEEN_OPS)
+    python = (1 - count * outside_op_ns / between).clip(lower_bound=LEAST_BETWEEN_OPS)
     return pl.select(
         pl.when(quiet & (between > 0)).then(python).otherwise(1.0)
     ).to_series()
@@ -399,7 +420,7 @@ def _expected(
     """Return the cost of the events between edges, without and with the profiler."""
     quiet_op = costs.quiet_op
     if trace.facts.shapes:
-        quiet_op = HostCost(quiet_op.plain_ns, quiet_op.overhead_ns + SHAPES_NS)
+        quiet_op = HostCost(quiet_op.plain_ns, quiet_op.overhead_ns + costs.shapes_ns)
     tables = (
         (trace.frames, costs.frame, costs.quiet_frame),
         (trace.host_ops, costs.op, quiet_op),

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from traceq.formats.facts import RECORDER, RECORDERS
 from traceq.formats.sanitize.regions import CODE
 from traceq.model import schema
 
@@ -158,6 +159,7 @@ _HEADER_TEXTS = {
     "backend": _BACKEND,
     "nccl_version": _VERSION,
     "displayTimeUnit": re.compile("ms|ns"),
+    RECORDER: RECORDERS,
 }
 
 

@@ -18,7 +18,7 @@ import polars as pl
 from traceq.errors import InputError
 from traceq.formats.chunks import Cut, chunks
 from traceq.formats.events import joined, nanoseconds
-from traceq.formats.facts import integer
+from traceq.formats.facts import RECORDER, integer
 from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.sanitize.fields import Fields, header_value
 from traceq.formats.sanitize.members import Member, changed, members, rewritten
@@ -53,6 +53,7 @@ _HEADER = {
     "displayTimeUnit",
     "baseTimeNanoseconds",
     "traceEvents",
+    RECORDER,
 }
 # Allowed members of the objects in the header.
 _INSIDE = {

@@ -70,7 +70,14 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
             " time until then is not taken for idle time, and the first step tells no"
             " tokens/s",
         )
-    if facts.stacks and not summary.bound.measured:
+    if facts.recorder and not summary.bound.measured:
+        yield (
+            "Note",
+            f"how much {facts.recorder} slows the host down is not known, so its time"
+            " counts as recorded: give the step time measured without it with"
+            " --step-ms",
+        )
+    elif facts.stacks and not summary.bound.measured:
         yield (
             "Note",
             "recording stacks makes the host up to three times slower, so what bounds"

@@ -1,0 +1,1 @@
+"""Reader of Nsight Systems exports: SQLite databases and folders of Parquet files."""

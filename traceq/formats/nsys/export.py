@@ -1,0 +1,66 @@
+"""Exports of Nsight Systems, in either form, with the same way to read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from traceq.formats.nsys.database import MAGIC, Database
+from traceq.formats.nsys.parquet import ParquetFolder, is_parquet_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import polars as pl
+
+
+class Filter(NamedTuple):
+    """Rows to read: those whose ``column``, shifted right, is ``value``."""
+
+    column: str
+    shift: int
+    value: int
+
+
+class Export(Protocol):
+    """The tables of one export."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, None]]:
+        """The columns of each table."""
+
+    @property
+    def damage(self) -> list[str]:
+        """Sentences on what could not be read."""
+
+    def read(
+        self,
+        table: str,
+        columns: Mapping[str, pl.DataType],
+        only: Filter | None = None,
+        reduce: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+    ) -> pl.DataFrame:
+        """Return columns of a table; a column that it lacks is null."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a path is an SQLite database or a folder of an export's tables."""
+    try:
+        if path.is_dir():
+            return is_parquet_folder(path)
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def open_export(path: Path) -> Export:
+    """Open an export; raise ``InputError`` if it is damaged."""
+    return ParquetFolder(path) if path.is_dir() else Database(path)
