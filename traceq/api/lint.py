@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from traceq.api.settings import LintOptions
     from traceq.common.git_repository import Repository
+    from traceq.fix.edit import Proposal
     from traceq.inputs.discovery import Program
     from traceq.inputs.labels import Labels
     from traceq.inputs.options import LoadOptions
@@ -122,7 +123,20 @@ class LintResult(Result):
         """Return the JSON."""
         from traceq.report.lint import json as lint_json  # noqa: PLC0415 - few ask
 
-        return lint_json.render(self.report)
+        return lint_json.render(self.report, self.proposals())
+
+    def agent(self, *, top: int | None = None) -> str:
+        """Return the findings that matter in few tokens, for a coding agent."""
+        from traceq.report.lint import agent  # noqa: PLC0415 - few ask
+
+        most = agent.TOP if top is None else top
+        return agent.render(self.report, self.proposals(), top=most)
+
+    def proposals(self) -> list[list[Proposal]]:
+        """Return the source edit of each finding, by recording, where it is certain."""
+        from traceq.api.edits import proposed  # noqa: PLC0415 - few ask
+
+        return proposed(self)
 
     def contents(self) -> Sequence[Content]:
         """Return what a notebook shows."""

@@ -52,6 +52,7 @@ class Format(str, Enum):
     full = "full"
     concise = "concise"
     json = "json"
+    agent = "agent"
     sarif = "sarif"
     github = "github"
     markdown = "markdown"
@@ -131,6 +132,10 @@ def command(
             help="Show all findings in full, as --select does with those it selects.",
         ),
     ] = False,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Findings of --format agent.", metavar="N", min=1),
+    ] = None,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -151,6 +156,9 @@ def command(
 
     if explain is not None and form not in _TEXTS:
         msg = "--explain prints text: leave out --format"
+        raise UsageError(msg)
+    if top is not None and form is not Format.agent:
+        msg = "--top is of --format agent"
         raise UsageError(msg)
     paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
@@ -193,7 +201,9 @@ def command(
     # Selected rules are shown in full.
     in_full = verbose or bool(select and "ALL" not in select)
     to_file = file is not None
-    if explain is None:
+    if form is Format.agent:
+        text = result.agent(top=top)
+    elif explain is None:
         text = _rendered(result, form, to_file=to_file, verbose=in_full)
     else:
         width, color = output.screen(to_file=to_file)
@@ -224,7 +234,9 @@ def _with_baseline(result: LintResult, file: Path, listed: list[Known]) -> LintR
 def _rendered(result: LintResult, form: Format, *, to_file: bool, verbose: bool) -> str:
     report = result.report
     if form is Format.sarif:
-        return renderer("lint.sarif:render")(report, result.rules, result.repository)
+        return renderer("lint.sarif:render")(
+            report, result.rules, result.repository, result.proposals()
+        )
     if form in _TEXTS:
         width, color = output.screen(to_file=to_file)
         full = form is Format.full

@@ -89,6 +89,12 @@ COMMANDS = {
         " budgets.",
         "traceq check fixtures",
     ),
+    "fix": Entry(
+        "fix:command",
+        COMPARE,
+        "Edit the lines that findings name, where the fix needs no decision.",
+        "traceq fix traceq-runs/train --only GEM001,LCH004 --diff",
+    ),
     "annotate": Entry(
         "annotate:command",
         KEEP,

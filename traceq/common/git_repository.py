@@ -139,6 +139,14 @@ def is_tracked(root: Path, file: Path) -> bool:
     return _git(root, "ls-files", "--error-unmatch", "--", inside) is not None
 
 
+def changed_files(root: Path) -> list[str] | None:
+    """Return the files that differ from the last commit; None if there is no git."""
+    listed = _git(root, "status", "--porcelain=v1", "-z", "--untracked-files=no")
+    if listed is None:
+        return None
+    return [os.fsdecode(one[3:]) for one in listed.split(b"\0") if one]
+
+
 def content_in(root: Path, commit: str, file: Path) -> bytes | None:
     """Return what a file of the repository is in a commit; None if it is not there."""
     if not file.is_relative_to(root):

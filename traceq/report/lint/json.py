@@ -12,50 +12,74 @@ from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
 from traceq.report.bound import bound_data, entry_data
 from traceq.report.lint.cpu import cpu_data
+from traceq.report.lint.next_steps import by_finding, next_data
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from traceq.fix.edit import Proposal
     from traceq.model.facts import Facts
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import ExplainedGpu, ExplainedIdle, Outcome, Report
+    from traceq.model.lint_report import (
+        Bound,
+        ExplainedGpu,
+        ExplainedIdle,
+        Outcome,
+        Report,
+        Skipped,
+    )
+    from traceq.report.lint.next_steps import Proposals
 
-VERSION = 2
+VERSION = 3
+_MOST_LINES = 5
+"""Lines of the host's account; `traceq summary --host` has more of them."""
 
 
-def render(report: Report) -> str:
-    """Return one object; ``version`` says which fields there are."""
+def render(report: Report, proposals: Proposals = ()) -> str:
+    """Return one object in one line; ``version`` says which fields there are.
+
+    In places, evidence and the lines of the host, what is not known is left out.
+    """
+    edits = by_finding(report, proposals)
     document = {
         "version": VERSION,
         "traceq": __version__,
         "fail_on": report.fail_on.value,
         "failing": len(report.failing),
-        "recordings": [_outcome(outcome) for outcome in report.outcomes],
+        "recordings": [
+            _outcome(outcome, of)
+            for outcome, of in zip(report.outcomes, edits, strict=True)
+        ],
         "unused_allows": [to_builtins(entry) for entry in report.unused],
     }
-    return (
-        plain_json(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()) + "\n"
-    )
+    return plain_json(orjson.dumps(document).decode()) + "\n"
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome, edits: Mapping[str, Proposal]) -> dict[str, Any]:
+    def finding(one: Finding) -> dict[str, Any]:
+        return _short(finding_data(one)) | next_data(
+            one, outcome, edits.get(one.fingerprint)
+        )
+
     return {
         "name": as_unicode(outcome.name),
         "facts": _facts(outcome.facts) if outcome.facts else None,
         "steps": outcome.steps,
         "step_ns": outcome.step_ns,
         "doubtful_step_ns": outcome.doubtful_step_ns,
-        "bound": bound_data(outcome.bound) if outcome.bound else None,
+        "bound": _bound(outcome.bound) if outcome.bound else None,
         "memory": to_builtins(outcome.memory) if outcome.memory else None,
-        "findings": [finding_data(finding) for finding in outcome.findings],
+        "findings": [finding(one) for one in outcome.findings],
         "together": [to_builtins(one) for one in outcome.together],
         "idle": _idle(outcome.idle) if outcome.idle else None,
         "gpu": _gpu(outcome.gpu) if outcome.gpu else None,
         "below_min_cost": outcome.below_min_cost,
         "in_baseline": outcome.in_baseline,
-        "skipped": [to_builtins(rule) for rule in outcome.skipped],
-        "not_applicable": [to_builtins(rule) for rule in outcome.not_applicable],
+        "skipped": _by_reason(outcome.skipped),
+        "not_applicable": _by_reason(outcome.not_applicable),
         "crashed": [to_builtins(rule) for rule in outcome.crashed],
         "allowed": [
-            {"finding": finding_data(one.finding), "reason": one.reason}
+            {"finding": finding(one.finding), "reason": one.reason}
             for one in outcome.allowed
         ],
         "rules_ran": outcome.ran,
@@ -63,6 +87,33 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "step_kinds": to_builtins(outcome.step_kinds) if outcome.step_kinds else None,
         "cpu": cpu_data(outcome.cpu) if outcome.cpu else None,
     }
+
+
+def _by_reason(rules: Iterable[Skipped]) -> list[dict[str, Any]]:
+    """Return the rules that did not run, by the reason."""
+    codes: dict[str, list[str]] = {}
+    for rule in rules:
+        codes.setdefault(rule.reason, []).append(rule.code)
+    return [{"reason": reason, "rules": of} for reason, of in codes.items()]
+
+
+def _short(finding: dict[str, Any]) -> dict[str, Any]:
+    """Return a finding without what is not known of its place and its evidence."""
+    evidence = [_known(one) for one in finding["evidence"]]
+    return finding | {"place": _known(finding["place"]), "evidence": evidence}
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, "")}
+
+
+def _bound(bound: Bound) -> dict[str, Any]:
+    """Return the bound of a step; of the host's longest lines what is known."""
+    data = bound_data(bound)
+    if data["waits"]:
+        entries = [_known(one) for one in data["waits"]["entries"][:_MOST_LINES]]
+        data["waits"] = data["waits"] | {"entries": entries}
+    return data
 
 
 def _idle(explained: ExplainedIdle) -> dict[str, Any]:

@@ -16,12 +16,15 @@ from traceq.linter.pack import is_own
 from traceq.model.finding import Place, Severity
 from traceq.report.base.site import SITE, rule_address
 from traceq.report.lint import content as words
+from traceq.report.lint.next_steps import by_finding
 
 if TYPE_CHECKING:
+    from traceq.fix.edit import Hunk, Proposal
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
     from traceq.model.finding import Finding
     from traceq.model.lint_report import Outcome, Report
+    from traceq.report.lint.next_steps import Proposals
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 # SARIF makes a link of [text](target).
@@ -37,9 +40,19 @@ _PROBLEM = {
 _LEVEL = {Severity.info: "note", Severity.warning: "warning", Severity.error: "error"}
 
 
-def render(report: Report, rules: Rules, root: Path | None = None) -> str:
-    """Return one SARIF log with one run; paths are those from the root, if any."""
-    codes = list(rules)
+def render(
+    report: Report,
+    rules: Rules,
+    root: Path | None = None,
+    proposals: Proposals = (),
+) -> str:
+    """Return one SARIF log with one run; paths are those from the root, if any.
+
+    It describes the rules with findings, and has the certain edits as fixes.
+    """
+    seen = {one.code for each in report.outcomes for one in each.findings}
+    codes = [code for code in rules if code in seen]
+    edits = by_finding(report, proposals)
     run = {
         "tool": {
             "driver": {
@@ -69,7 +82,8 @@ def render(report: Report, rules: Rules, root: Path | None = None) -> str:
         ],
         "results": [
             _result(finding, outcome, codes, root)
-            for outcome in report.outcomes
+            | _fixes(finding, of.get(finding.fingerprint))
+            for outcome, of in zip(report.outcomes, edits, strict=True)
             for finding in outcome.findings
         ],
     }
@@ -141,6 +155,37 @@ def _result(
             "costBytes": finding.cost_bytes,
             "trace": as_unicode(outcome.name),
         },
+    }
+
+
+def _fixes(finding: Finding, proposal: Proposal | None) -> dict[str, Any]:
+    """Return the certain edit of a finding as whole lines; nothing without one."""
+    if proposal is None:
+        return {}
+    changes = [
+        {
+            "artifactLocation": {"uri": _uri(hunk.file), "uriBaseId": _ROOT},
+            "replacements": [
+                {
+                    "deletedRegion": _lines(hunk),
+                    "insertedContent": {"text": hunk.after},
+                }
+            ],
+        }
+        for hunk in proposal.hunks
+    ]
+    text = f"{finding.code}: {proposal.edit.replace('_', ' ')}"
+    return {"fixes": [{"description": {"text": text}, "artifactChanges": changes}]}
+
+
+def _lines(hunk: Hunk) -> dict[str, int]:
+    """Return the region of whole lines, without the end of the last one."""
+    lines = hunk.before.split("\n")
+    return {
+        "startLine": hunk.line,
+        "startColumn": 1,
+        "endLine": hunk.line + len(lines) - 1,
+        "endColumn": len(lines[-1]) + 1,
     }
 
 

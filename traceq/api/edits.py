@@ -1,0 +1,42 @@
+"""Source edits of findings: what ``traceq fix`` proposes, and JSON shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceq.common.git_repository import read_repository
+from traceq.errors import TraceqError
+from traceq.fix.propose import NOTHING_KNOWN, Known, has_libcst, propose
+from traceq.formats.run import is_run, read_run
+
+if TYPE_CHECKING:
+    from traceq.api.lint import LintResult
+    from traceq.fix.edit import Proposal
+
+
+def proposed(result: LintResult) -> list[list[Proposal]]:
+    """Return the edit of each finding, or why there is none, by recording.
+
+    Without LibCST, or without a folder that the source could be in, there is none.
+    """
+    if result.repository is None or not has_libcst():
+        return [[] for _ in result.report.outcomes]
+    repository = read_repository(result.repository)
+    return [
+        propose(one.findings, repository, known_of(one.name), one.entry)
+        for one in result.report.outcomes
+    ]
+
+
+def known_of(name: str) -> Known:
+    """Return what a recording knows of its program: a run folder has its source."""
+    folder = Path(name)
+    try:
+        if not is_run(folder):
+            return NOTHING_KNOWN
+        ranks = read_run(folder).ranks
+    except (TraceqError, OSError, ValueError):
+        return NOTHING_KNOWN
+    copies = {file: text for rank in ranks for file, text in rank.sources.items()}
+    return Known(copies, next((rank.torch for rank in ranks if rank.torch), ""))

@@ -1,0 +1,95 @@
+"""Next steps of a finding: its edit, the remedy to try, and the command that proves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from traceq.common.safe_text import as_unicode
+from traceq.fix.remedies import remedy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.fix.edit import Proposal
+    from traceq.model.finding import Finding
+    from traceq.model.lint_report import Outcome, Report
+
+Proposals: TypeAlias = "Sequence[Sequence[Proposal]]"
+"""The edit of each finding, by recording; empty where none was asked for."""
+NEW_RUN = "NEW_RUN"
+"""Placeholder of the run that is recorded after the edit."""
+_PROGRAM = "PROGRAM"
+_FIXTURE = "origin.toml"
+
+
+def by_finding(report: Report, proposals: Proposals) -> list[dict[str, Proposal]]:
+    """Return the certain edits of each recording, by the finding's fingerprint."""
+    known = [{one.fingerprint: one for one in of if one.hunks} for of in proposals]
+    return known or [{} for _ in report.outcomes]
+
+
+def edit_data(finding: Finding, proposal: Proposal | None) -> dict[str, Any] | None:
+    """Return the edit of a finding: certain, else the example of its rule's page."""
+    if proposal is not None:
+        first, *others = (
+            {
+                "file": hunk.file,
+                "line": hunk.line,
+                "before": hunk.before,
+                "after": hunk.after,
+            }
+            for hunk in proposal.hunks
+        )
+        return {"kind": "certain", **first} | ({"also": others} if others else {})
+    if not finding.example:
+        return None
+    before, after = example_parts(finding.example)
+    place = finding.place
+    return {
+        "kind": "example",
+        "file": place.source,
+        "line": place.line,
+        "before": before,
+        "after": after,
+    }
+
+
+def example_parts(example: str) -> tuple[str, str]:
+    """Return the code before and after of an example, which is written as a diff.
+
+    >>> example_parts("- x = y.clone()\\n+ x = y\\n  use(x)")
+    ('x = y.clone()\\nuse(x)', 'x = y\\nuse(x)')
+    """
+    lines = example.splitlines()
+    before = [line[2:] for line in lines if line[:1] != "+"]
+    after = [line[2:] for line in lines if line[:1] != "-"]
+    return "\n".join(before), "\n".join(after)
+
+
+def verify(finding: Finding, outcome: Outcome) -> str:
+    """Return the command that shows whether a finding is fixed.
+
+    A remedy is tried, the program of a fixture is run and compared, and of any other
+    recording a new one is compared with it.
+    """
+    name = as_unicode(outcome.name)
+    if (Path(outcome.name) / _FIXTURE).is_file():
+        return f"traceq check {quote(name)} --run"
+    if remedy_of(finding):
+        entry = outcome.entry.source if outcome.entry else None
+        program = f"python {quote(entry)}" if entry else _PROGRAM
+        return f"traceq try --only {finding.code} -- {program}"
+    return f"traceq diff {quote(name)} {NEW_RUN}"
+
+
+def next_data(
+    finding: Finding, outcome: Outcome, proposal: Proposal | None
+) -> dict[str, Any]:
+    """Return edit, verify and remedy of a finding as plain data."""
+    return {
+        "edit": edit_data(finding, proposal),
+        "verify": verify(finding, outcome),
+        "remedy": remedy_of(finding),
+    }
