@@ -18,7 +18,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def main(words: list[str], prog: str) -> int:
     """Run the launcher on a command line and return the exit status."""
     _mount()
+    if words[:1] == ["try"]:
+        return trial(words[1:], f"{prog} try")
     launch = import_module("_traceq_collect.launcher.launch")
+    status: int = launch.main(words, prog)
+    return status
+
+
+def trial(words: list[str], prog: str) -> int:
+    """Run a trial of remedies on a command line and return the exit status."""
+    _mount()
+    launch = import_module("_traceq_collect.launcher.try_launch")
     status: int = launch.main(words, prog)
     return status
 

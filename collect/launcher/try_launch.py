@@ -1,0 +1,332 @@
+"""Launch of a trial: the program with remedies switched on and off inside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ..shared import additions, manifest, status_files
+from . import launch, options, outcomes, run_facts, run_folder, try_options
+from .screen import Screen
+from .tee import Tee
+
+FORMAT = 1
+TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kill it
+BLOCKS = "blocks"
+
+
+def main(words: list[str], prog: str) -> int:
+    """Run the command line and return the exit status."""
+    began = time.time()
+    chosen = try_options.parse(words, prog)
+    screen = Screen(quiet=chosen.quiet)
+    try:
+        place = _place(chosen)
+        status_folder = Path(tempfile.mkdtemp(prefix="traceq-"))
+        try:
+            return TrialLaunch(chosen, place, status_folder, screen, began).run()
+        finally:  # processes that outlive the command may still write there
+            shutil.rmtree(status_folder, ignore_errors=True)
+    except run_folder.TakenError as error:
+        screen.say(str(error))
+    except OSError as error:  # before the start: what comes later is caught there
+        why = f"{error.filename or chosen.out}: {error.strerror or error}"
+        screen.say(f"nothing was written, and the program was not started: {why}")
+    return options.CANNOT_WORK
+
+
+def _place(chosen: Any) -> Path:
+    """Return the trial's folder: a new one, or the one of this name to continue."""
+    if chosen.name is not None:
+        known = Path(chosen.out, chosen.name)
+        if (known / "try.json").is_file():
+            return known
+    return run_folder.create(Path(chosen.out), chosen.name, chosen.command, None)
+
+
+class TrialLaunch(launch.Launch):
+    """One trial of the user's command."""
+
+    def __init__(
+        self,
+        chosen: Any,
+        place: Path,
+        status_folder: Path,
+        screen: Screen,
+        began: float,
+    ) -> None:
+        super().__init__(chosen, place, None, status_folder, screen)
+        self.file = place / "try.json"
+        self.before = manifest.read(self.file)
+        self.began = began
+        self.deadline = began + chosen.minutes * 60
+        self.ended_by_us = False
+        self._asked_to_end = 0.0
+        self._progress = ""
+        self.blocks = _free(place, BLOCKS)
+        self.report = {
+            "format": FORMAT,
+            "tool": "traceq try",
+            "state": "running",
+            "minutes": chosen.minutes,
+            "asked": chosen.remedies,
+            "command": self.facts["command"],
+            "cwd": self.facts["cwd"],
+            "system": self.facts["system"],
+            "driver": self.facts["driver"],
+            "git": _git(chosen.command),
+            "started": self.facts["started"],
+            "predictions": chosen.predictions,
+        }
+
+    def run(self) -> int:
+        """Run the program with its trial; write try.json; print the table."""
+        tee = self._open()
+        try:
+            status = self._execute(tee)
+            self._add_logs(tee)
+        finally:
+            tee.close()
+        try:
+            return self._conclude(status)
+        except OSError as error:
+            self.screen.say(f"{self.file.name} cannot be written: {error.strerror}")
+            return self._code(status) or options.CANNOT_WORK
+
+    def _open(self) -> Tee:
+        manifest.write(self.file, {**self.before, **self.report})
+        return Tee(
+            self.folder / f"{self.blocks.replace(BLOCKS, 'stderr')}.log",
+            self.screen.passed,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        environment = super()._environment()
+        settings = json.loads(environment[status_files.VARIABLE])
+        settings["options"] = _plain(settings["options"])
+        settings["try"] = {
+            "deadline": self.deadline,
+            "remedies": self.options.remedies,
+            "only": self.options.remedies if self.options.only else [],
+            "fixed": [],
+            "allow": self.options.allow,
+            "record": not self.options.no_record,
+            "blocks": self.blocks,
+            "control_only": False,
+        }
+        environment[status_files.VARIABLE] = json.dumps(settings)
+        return environment
+
+    def _show_progress(self) -> None:
+        """Show where the trial is; end the program if it goes on for too long."""
+        late = time.time() - self.deadline
+        if late > TERM_S and self._child is not None and not self._is_left_alone():
+            self._end_child(late)
+        for file in sorted(self.status_folder.glob("status-*"))[:1]:
+            try:
+                phase, blocks, _ = file.read_text().split("\t")
+            except (OSError, ValueError):
+                return
+            if phase != self._progress and not self.options.quiet:
+                self._progress = phase
+                if not self.screen.moving:
+                    self.screen.say(f"{_SENTENCES.get(phase, phase)}")
+            if self.screen.moving and not self.options.quiet:
+                self.screen.show(f"{_SENTENCES.get(phase, phase)}, block {blocks}")
+
+    def _is_left_alone(self) -> bool:
+        """Return whether the program may go on: its trial is over."""
+        return bool(self.options.to_end) and bool(
+            status_files_of(self.status_folder, "done")
+        )
+
+    def _end_child(self, late: float) -> None:
+        child = self._child
+        if child is None:
+            return
+        self.ended_by_us = True
+        if not self._asked_to_end:
+            self._asked_to_end = late
+            self.screen.say("the time is over, and the program makes no steps: it ends")
+            child.send_signal(signal.SIGTERM)
+        elif late > self._asked_to_end + KILL_S:
+            child.kill()
+
+    def _conclude(self, status: int) -> int:
+        states = self._states()
+        self._complete_recordings()
+        code = 0 if self.ended_by_us else self._code(status)
+        found = states[0] if states else {}
+        self._note_crash(found, status)
+        report = {
+            **self.report,
+            "state": found.get("state", "nothing was measured"),
+            "ended_in": found.get("ended_in"),
+            "ended": manifest.now(),
+            "seconds": round(time.time() - self.began, 1),
+            "exit": launch._exit_facts(  # noqa: SLF001 - the same facts
+                status, stopped=self._has("stopped") or self.ended_by_us
+            ),
+            **{key: found.get(key) for key in _FROM_STATE},
+            **outcomes.outcomes(found, self.options.predictions),
+            "blocks": found.get("blocks", []),
+            "traceq_error": self._crash(),
+        }
+        manifest.write(self.file, report)
+        self._say(report)
+        if self.options.json:
+            sys.stdout.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        measured = any(one["n"] for one in report["remedies"])
+        tried = report["as_it_is"]["ms"] is not None
+        if not measured and not tried and not self._has("failed"):
+            return code or options.CANNOT_WORK
+        return code
+
+    def _states(self) -> list[dict[str, Any]]:
+        files = sorted((self.folder / self.blocks).glob("rank-*.json"))
+        states = [manifest.read(file) for file in files]
+        states = [state for state in states if state]
+        return sorted(states, key=lambda state: -len(state.get("blocks", [])))
+
+    def _note_crash(self, state: dict[str, Any], status: int) -> None:
+        """Note a remedy that was on when the program failed."""
+        if status <= 0 or self._has("stopped") or self.ended_by_us or not state:
+            return
+        try:
+            active = (self.status_folder / "trial-active").read_text().split(",")
+        except OSError:
+            return
+        for name in filter(None, active):
+            facts = state.get("remedies", {}).get(name)
+            if facts is not None and name != outcomes.remedies.CONTROL:
+                facts["error"] = self._last_line() or f"the program ended with {status}"
+
+    def _last_line(self) -> str:
+        log = self.folder / f"{self.blocks.replace(BLOCKS, 'stderr')}.log"
+        try:
+            lines = log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].strip()[:300] if lines else ""
+
+    def _crash(self) -> str | None:
+        file = self.status_folder / "failed"
+        return file.read_text() if file.exists() else None
+
+    def _complete_recordings(self) -> None:
+        """Write the run file of each recording, labelled with its remedy."""
+        for folder in sorted(self.folder.iterdir()):
+            files = sorted(folder.glob("rank-*.json")) if folder.is_dir() else []
+            if not files or folder.name.startswith(BLOCKS):
+                continue
+            ranks = [launch._complete_manifest(file) for file in files]  # noqa: SLF001
+            ranks = [rank for rank in ranks if rank.get("name")]
+            for rank in ranks:
+                launch._complete_if_killed(rank)  # noqa: SLF001
+                launch._complete_if_not_written(rank, folder)  # noqa: SLF001
+                additions.remove(folder, rank["name"])
+            labels = {} if folder.name == "plain" else {"remedy": folder.name}
+            facts = {
+                **self.facts,
+                "name": folder.name,
+                "labels": {**self.facts["labels"], **labels},
+                "state": "finished",
+                "ended": manifest.now(),
+                "world_size": max((rank["world_size"] for rank in ranks), default=None),
+                "ranks": ranks,
+            }
+            manifest.write(folder / "run.json", facts)
+
+    def _say(self, report: dict[str, Any]) -> None:
+        crash = report["traceq_error"]
+        if crash:
+            self.screen.say(f"traceq crashed: {crash}")
+        lines = outcomes.table(report)
+        if not lines:
+            self.screen.say(f"nothing was measured: {self._why_unmeasured(report)}")
+        for line in lines:
+            self.screen.line(line)
+        left_out = [
+            f"{one['remedy']} ({one['why']})"
+            for one in report["remedies"]
+            if not outcomes._is_shown(one)  # noqa: SLF001 - of the same report
+        ]
+        if left_out:
+            self.screen.say(f"not applied: {'; '.join(left_out)}")
+        for note in report.get("notes") or []:
+            self.screen.say(note)
+        if report["state"] == "out of time":
+            self.screen.say(f"--minutes {self.options.minutes:g} were over")
+        self.screen.say(f"see {self.file}")
+
+    def _why_unmeasured(self, report: dict[str, Any]) -> str:
+        if report.get("steps"):
+            return f"{report['state']} during the {report.get('ended_in') or 'warm-up'}"
+        self.facts["exit"] = report["exit"]
+        try:
+            return self._why_nothing()
+        except (OSError, KeyError):
+            return "no steps were seen"
+
+
+_FROM_STATE = (
+    *("steps", "statistic", "versions", "devices", "cores", "first_step_time"),
+    *("recordings", "notes", "phases", "block_steps"),
+)
+_SENTENCES = {
+    "rounds": "measuring remedies",
+    "combination": "measuring them together",
+    "proof": "recording steps with each remedy",
+    "done": "measured",
+}
+
+
+def status_files_of(folder: Path, beginning: str) -> list[Path]:
+    """Return the status files whose text starts with ``beginning``."""
+    found = []
+    for file in folder.glob("status-*"):
+        try:
+            if file.read_text().startswith(beginning):
+                found.append(file)
+        except OSError:
+            continue
+    return found
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a recording, without those of the trial."""
+    hidden = ("predictions", "remedies", "findings", "only", "json")
+    return {key: value for key, value in values.items() if key not in hidden}
+
+
+def _free(place: Path, name: str) -> str:
+    """Return a name of a folder that is not there yet."""
+    number = 1
+    while (place / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return name if number == 1 else f"{name}-{number}"
+
+
+def _git(command: list[str]) -> dict[str, Any] | None:
+    """Return the commit of the program, and its dirty files."""
+    place = run_facts.program_folder(command)
+    known = run_facts.git(place)
+    if known is None:
+        return None
+    ask = ["git", "--no-optional-locks", "-C", str(place), "status", "--porcelain"]
+    try:
+        done = subprocess.run(
+            [*ask, "-uno"], capture_output=True, timeout=10, check=False, text=True
+        )
+        files = [line[3:] for line in done.stdout.splitlines()]
+    except (OSError, subprocess.SubprocessError):
+        files = []
+    return {**known, "dirty_files": files[:100]}
+

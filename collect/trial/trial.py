@@ -1,0 +1,466 @@
+"""The trial of one process: blocks of steps with and without each remedy.
+
+It is a generator that waits for the end of a step at each ``yield``. The GPU is
+synchronised at the ends of blocks only, and no block is measured under the profiler.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any, Iterator
+
+import torch
+
+from .. import remedies
+from ..agent import process_facts, torch_state
+from ..agent.step_timer import StepTimer
+from ..shared import differences, manifest
+from .machine import Machine, why_discarded
+from .numerics import Numerics, gradient_norm
+from .program import Program
+from .recordings import Recording
+from .switches import Switches
+
+WARM_STEPS, WARM_LEAST, WARM_S = 10, 3, 5.0
+QUIET = 3  # steps without compilation that end the warm-up
+PATIENCE = 60  # steps after which it ends even if the program compiles
+BLOCK_S = (0.1, 1.0)  # seconds of a block: at least, at most
+BLOCK_STEPS = (4, 500)
+ROUNDS = (4, 8)  # at least, if there is time; at most
+PRECISE = 0.01  # of the step: differences below do not matter
+RECORDED = 2  # steps of a recording
+RECORD_S = 1.5  # for a recording whose duration is not known yet
+COMPILE_S = 90.0  # that must be left for a remedy that compiles
+STACKS_S = 0.5  # of traced steps, above which stacks take too long
+
+
+class OutOfTime(Exception):  # noqa: N818 - an end, no error
+    """The time of the trial is over."""
+
+
+class Trial:
+    """One process's trial; ``state`` is written whenever something was measured."""
+
+    def __init__(self, session: Any, settings: dict[str, Any], file: Path) -> None:
+        self.session = session
+        self.settings = settings
+        self.file = file
+        self.numerics = Numerics()
+        self.deadline = float(settings["deadline"])  # of time.time()
+        self.machine: Machine | None = None
+        self.program: Program | None = None
+        self.switches: Switches | None = None
+        self.dirty = ""  # why the running block cannot be used
+        self.step_ms = 0.0
+        self.block_steps = BLOCK_STEPS[0]
+        self._first_state: dict[str, Any] = {}
+        self._record_s = RECORD_S
+        self.state: dict[str, Any] = {
+            "format": 1,
+            "state": "warm-up",
+            "began": manifest.now(),
+            "rank": process_facts.rank()[0],
+            "steps": None,
+            "statistic": "median_ms",
+            "remedies": {},
+            "blocks": [],
+            "first_step_time": None,
+            "recordings": [],
+            "notes": [],
+            "kept": [],
+            "phases": {},
+        }
+
+    # The plan.
+
+    def run(self) -> Iterator[None]:
+        """Follow the plan; ends when all is measured, or the time is over."""
+        try:
+            yield from self._plan()
+            self.state["state"] = "done"
+        except OutOfTime:
+            self.state["state"] = "out of time"
+        self.end()
+
+    def end(self) -> None:
+        """Switch everything off and write what is known."""
+        if self.switches is not None:
+            self.switches.set(())
+        self.numerics.remove()
+        self.save()
+
+    def _plan(self) -> Iterator[None]:
+        yield from self._phase("warm-up", self._warm_up())
+        self._begin()
+        yield from self._phase("plain", self._plain())
+        yield from self._phase("baseline", self._record(()))
+        self._choose()
+        names = yield from self._first_switches()
+        if self.settings["fixed"]:
+            yield from self._phase("blocks", self._only_blocks())
+        else:
+            yield from self._phase("rounds", self._rounds(names))
+            yield from self._phase("combination", self._combine(names))
+        yield from self._phase("proof", self._proofs(names))
+
+    def _phase(self, name: str, steps: Iterator[None]) -> Iterator[None]:
+        self.state["state"] = name
+        began = time.monotonic()
+        try:
+            yield from steps
+        finally:
+            self.state["phases"][name] = round(time.monotonic() - began, 3)
+            self.save()
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.deadline - time.time()
+
+    def _warm_up(self) -> Iterator[None]:
+        began = time.monotonic()
+        steps, quiet = 0, 0
+        compiles = torch_state.compilations()
+        while True:
+            yield
+            steps += 1
+            now = torch_state.compilations()
+            quiet = quiet + 1 if now == compiles else 0
+            compiles = now
+            seconds = time.monotonic() - began
+            enough = steps >= WARM_STEPS or (steps >= WARM_LEAST and seconds >= WARM_S)
+            if enough and (quiet >= QUIET or steps >= PATIENCE):
+                self.step_ms = seconds / steps * 1000
+                return
+            if self.left() < 0:
+                raise OutOfTime
+
+    def _begin(self) -> None:
+        self.machine = Machine()
+        self._first_state = self.machine.state()
+        self.program = Program()
+        self.numerics.install()
+        self.state["steps"] = {
+            "by": self.session.steps_by(),
+            "of": self.session.source.of,
+            "warmup": self.session.schedule.seen,
+        }
+        self.state["versions"] = process_facts.versions()
+        self.state["devices"] = process_facts.devices()
+        self.state["cores"] = process_facts.cores()
+
+    def _plain(self) -> Iterator[None]:
+        """Time the program as it is, before the profiler is ever started."""
+        seconds = min(2.0, max(0.3, 0.05 * self.left()))
+        count = max(BLOCK_STEPS[0], min(50, int(seconds * 1000 / self.step_ms)))
+        timer = StepTimer(on_cuda=torch_state.uses_cuda())
+        for _ in range(count):
+            yield
+            timer.lap()
+            self._check_time()
+        timed = timer.result() or {}
+        self.state["first_step_time"] = timed
+        self.step_ms = timed["ms"]
+        # Where steps differ, the median says nothing about what they take in total.
+        if abs(timed["ms"] - timed["median_ms"]) > 0.1 * timed["median_ms"]:
+            self.state["statistic"] = "mean_ms"
+
+    def _choose(self) -> None:
+        """Decide which remedies are tried."""
+        assert self.program is not None  # noqa: S101 - for the type checker
+        wanted = list(self.settings["remedies"])
+        fixed = list(self.settings["fixed"])
+        if self.session.fixed is not None:
+            self.switches = self.session.fixed
+            self.switches.program = self.program
+        else:
+            self.switches = Switches(
+                self.program,
+                [*fixed, *wanted],
+                allow=bool(self.settings["allow"]),
+            )
+        self.state["remedies"] = self.switches.facts
+
+    def _first_switches(self) -> Iterator[None]:  # type: ignore[return]
+        """Switch each remedy on for the first time; return those that do something."""
+        switches = self._switches()
+        asked = self.settings["only"]
+        names = []
+        for name in switches.usable():
+            one, facts = switches[name], switches.facts[name]
+            if one.slow and name not in asked and self.left() < COMPILE_S:
+                facts["why"] = "there is too little time to compile"
+                continue
+            began = time.monotonic()
+            steps = one.first if self.step_ms < 200 else 3
+            yield from self._switch((name,), steps)
+            extra = time.monotonic() - began - steps * self.step_ms / 1000
+            if one.slow:
+                yield from self._until_quiet()
+                facts["compile_seconds"] = round(time.monotonic() - began, 3)
+            facts["first_seconds"] = round(max(0.0, extra), 3)
+            idle = one.idle() if not facts["error"] else ""
+            yield from self._switch((), one.settle)
+            if idle:
+                facts["why"] = idle
+            elif switches.is_usable(name):
+                names.append(name)
+            self._check_time()
+        self.save()
+        return names  # noqa: B901 - the value of `yield from`
+
+    def _until_quiet(self) -> Iterator[None]:
+        """Wait until nothing has been compiled for a few steps."""
+        quiet, compiles = 0, torch_state.compilations()
+        for _ in range(PATIENCE):
+            yield
+            now = torch_state.compilations()
+            quiet = quiet + 1 if now == compiles else 0
+            compiles = now
+            if quiet >= QUIET:
+                return
+
+    # Blocks.
+
+    def _rounds(self, names: list[str]) -> Iterator[None]:
+        """Measure each remedy between two plain blocks, in both orders in turns."""
+        names = self._fit(names)
+        if len(names) < 2 and not self.settings["control_only"]:  # noqa: PLR2004
+            names = names[:1]
+        yield from self._block((), ())
+        for number in range(ROUNDS[1]):
+            began = time.monotonic()
+            for name in names if number % 2 == 0 else reversed(names):
+                if self._switches().is_usable(name):
+                    yield from self._block((), (name,))
+                    yield from self._block((), ())
+            self.save()
+            taken = time.monotonic() - began
+            if number + 1 >= ROUNDS[0] and self._is_decided():
+                return
+            if self.left() - self._reserve(names) < taken:
+                return
+
+    def _only_blocks(self) -> Iterator[None]:
+        """Measure a program that was restarted with a remedy, which stays on."""
+        self._fit([remedies.CONTROL])
+        for _ in range(6):
+            yield from self._block((), ())
+
+    def _fit(self, names: list[str]) -> list[str]:
+        """Choose the length of a block; drop the last remedies if time is short."""
+        names = list(names)
+        shortest = max(BLOCK_S[0], BLOCK_STEPS[0] * self.step_ms / 1000)
+        while True:
+            seconds = max(0.0, self.left() - self._reserve(names))
+            blocks = ROUNDS[0] * (2 * len(names) + 1)
+            settle = 2 * self.step_ms / 1000
+            each = seconds / blocks - settle
+            if each >= shortest or len(names) <= 2:  # noqa: PLR2004
+                break
+            last = names.pop()
+            self._switches().facts[last]["late"] = "there was no time for it"
+        each = min(BLOCK_S[1], max(BLOCK_S[0], each))
+        steps = round(each * 1000 / self.step_ms)
+        self.block_steps = max(BLOCK_STEPS[0], min(BLOCK_STEPS[1], steps))
+        if each * 1000 < BLOCK_STEPS[0] * self.step_ms:
+            self.block_steps = max(2, steps)
+        self.state["block_steps"] = self.block_steps
+        return names
+
+    def _reserve(self, names: list[str]) -> float:
+        """Return the seconds that recordings and the combination need."""
+        recordings = 0.8 * len(names) * self._record_s if self.settings["record"] else 0
+        return min(recordings, 0.4 * self.left()) + 0.1 * self.left()
+
+    def _is_decided(self) -> bool:
+        figure = self.state["statistic"]
+        comparisons = differences.compare(self.state["blocks"])
+        noise = differences.Noise(comparisons.values(), figure)
+        return all(
+            noise.half_width(one.values(figure))
+            < max(PRECISE * self.step_ms, 0.1 * abs(one.mean(figure) or 0.0))
+            for one in comparisons.values()
+        )
+
+    def _block(self, base: tuple[str, ...], on: tuple[str, ...]) -> Iterator[None]:
+        """Measure one block with ``on`` switched on; ``base`` is what it is for."""
+        switches, machine = self._switches(), self.machine
+        settle = max([2, *(switches[name].settle for name in on)])
+        yield from self._switch(on, settle)
+        self.dirty = ""
+        torch_cuda = torch_state.uses_cuda()
+        if torch_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self.numerics.begin()
+        compiles = torch_state.compilations()
+        timer = StepTimer(on_cuda=torch_cuda)
+        for _ in range(self.block_steps):
+            yield
+            timer.lap()
+            switches.step()
+            self._check_time()
+        timed = timer.result() or {}
+        machine_state = machine.state() if machine is not None else {}
+        if torch_state.compilations() != compiles:
+            self.dirty = self.dirty or "something was compiled"
+        self.state["blocks"].append(
+            {
+                "base": list(base),
+                "on": list(switches.on),
+                "at": manifest.now(),
+                "step": self.session.schedule.seen,
+                "steps": timed["steps"],
+                "median_ms": timed["median_ms"],
+                "mean_ms": timed["ms"],
+                "p10_ms": timed["p10_ms"],
+                "p90_ms": timed["p90_ms"],
+                "max_ms": timed["max_ms"],
+                "loss": self.numerics.end(),
+                "gradient_norm": self._gradient_norm(),
+                "peak_bytes": torch.cuda.max_memory_allocated() if torch_cuda else None,
+                **machine_state,
+                "discarded": self.dirty
+                or why_discarded(machine_state, self._first_state),
+            }
+        )
+        self.session.report(len(self.state["blocks"]))
+
+    def _gradient_norm(self) -> float | None:
+        assert self.program is not None  # noqa: S101 - for the type checker
+        return gradient_norm(self.program.optimizers)
+
+    def _switch(self, on: tuple[str, ...], steps: int) -> Iterator[None]:
+        """Switch these remedies on, and let some steps pass."""
+        before = self._switches().on
+        self._switches().set(on)
+        for _ in range(steps if before != self._switches().on or steps > 2 else 1):  # noqa: PLR2004
+            yield
+            self._switches().step()
+            self._check_time()
+
+    # Combination.
+
+    def _combine(self, names: list[str]) -> Iterator[None]:
+        """Add the remedies that help one after the other, the best first."""
+        figure = self.state["statistic"]
+        comparisons = differences.compare(self.state["blocks"])
+        noise = differences.Noise(comparisons.values(), figure)
+        gains = {}
+        for name in names:
+            one = comparisons.get(("+", name))
+            if one is None or name == remedies.CONTROL:
+                continue
+            values = one.values(self._figure(name))
+            outcome, _ = differences.judge(values, noise, self.step_ms)
+            if outcome == differences.FASTER:
+                gains[name] = statistics.fmean(values)
+        order = sorted(gains, key=lambda name: gains[name])
+        kept = order[:1]
+        self.state["kept"] = list(kept)
+        for name in order[1:]:
+            if self.left() < self._reserve(names) + 0.2 * self._round_s(4):
+                self.state["notes"].append(f"no time to add {name} to the others")
+                break
+            if (yield from self._adds(tuple(kept), name)):
+                kept.append(name)
+                self.state["kept"] = list(kept)
+        if len(kept) > 1 and self.left() > self._round_s(3):
+            yield from self._pairs((), tuple(kept))
+
+    def _adds(self, base: tuple[str, ...], name: str) -> Any:
+        """Measure a remedy on top of others; return whether it helps there, too."""
+        yield from self._pairs(base, (*base, name))
+        figure = self._figure(name)
+        comparisons = differences.compare(self.state["blocks"])
+        noise = differences.Noise(comparisons.values(), figure)
+        values = comparisons[(*base, "+", *base, name)].values(figure)
+        outcome, _ = differences.judge(values, noise, self.step_ms)
+        return outcome == differences.FASTER
+
+    def _pairs(self, base: tuple[str, ...], on: tuple[str, ...]) -> Iterator[None]:
+        yield from self._block(base, base)
+        for number in range(ROUNDS[0]):
+            yield from self._block(base, on)
+            yield from self._block(base, base)
+            if number + 1 >= differences.FEWEST and self.left() < self._round_s(2):
+                return
+
+    def _figure(self, name: str) -> str:
+        plain = self._switches()[name].plain_mean
+        return "mean_ms" if plain else str(self.state["statistic"])
+
+    def _round_s(self, blocks: int) -> float:
+        return blocks * (self.block_steps + 2) * self.step_ms / 1000
+
+    # Recordings.
+
+    def _proofs(self, names: list[str]) -> Iterator[None]:
+        """Record two steps with each remedy, those that changed most first."""
+        if not self.settings["record"]:
+            return
+        figure = self.state["statistic"]
+        comparisons = differences.compare(self.state["blocks"])
+
+        def effect(name: str) -> float:
+            one = comparisons.get(("+", name))
+            return -abs((one.mean(figure) if one is not None else None) or 0.0)
+
+        ordered = sorted((n for n in names if n != remedies.CONTROL), key=effect)
+        control = [name for name in names if name == remedies.CONTROL]
+        for name in [*ordered[:1], *control, *ordered[1:]]:
+            if self.left() < 1.2 * self._record_s:
+                self.state["notes"].append(f"no time to record steps with {name}")
+                continue
+            yield from self._record((name,))
+
+    def _record(self, on: tuple[str, ...]) -> Iterator[None]:
+        """Record a few steps with these remedies; note what their names show."""
+        if not self.settings["record"]:
+            return
+        name = on[0] if on else "plain"
+        if self.switches is not None:
+            yield from self._switch(on, 3)
+        began = time.monotonic()
+        seconds = (RECORDED + 1) * self.step_ms / 1000
+        recording = Recording(
+            self.session, self.session.rank.folder / name, self._recorded_facts(on)
+        )
+        yield from recording.steps(RECORDED, stacks=seconds <= STACKS_S)
+        self._record_s = max(0.2, time.monotonic() - began)
+        entry = {"remedy": name, "folder": name, "why": recording.why}
+        entry["seconds"] = round(self._record_s, 3)
+        self.state["recordings"].append(entry)
+        if self.program is not None and not on:
+            self.program.names = recording.names
+        elif recording.names is not None:
+            self._prove(name, recording.names)
+        if on:
+            yield from self._switch((), 2)
+        self.save()
+
+    def _prove(self, name: str, names: Any) -> None:
+        facts = self._switches().facts[name]
+        plain = self.program.names if self.program is not None else None
+        if plain is not None:
+            text = self._switches()[name].proof(plain, names)
+            facts["proof"] = {"applied": bool(text), "text": text}
+
+    def _recorded_facts(self, on: tuple[str, ...]) -> dict[str, Any]:
+        """Return what is known of the steps' time without the profiler."""
+        if not on:
+            return {"step_time": self.state["first_step_time"]}
+        return {}
+
+    def _switches(self) -> Switches:
+        assert self.switches is not None  # noqa: S101 - for the type checker
+        return self.switches
+
+    def _check_time(self) -> None:
+        if self.left() < 0:
+            raise OutOfTime
+
+    def save(self) -> None:
+        """Write the state, so that whatever happens it can be read."""
+        manifest.write(self.file, self.state)
