@@ -96,18 +96,18 @@ def _entry(  # noqa: PLR0913 - the parts of one line
         "outcome": None,
         "why": "",
         "n": len(values),
-        "ms": round(statistics.fmean(values), 4) if values else None,
+        "ms": round(differences.centre(values), 4) if values else None,
         "median_ms": round(statistics.median(values), 4) if values else None,
         "half_width_ms": _finite(half),
         "smallest_ms": _finite(noise.smallest(len(values))) if values else None,
         "share": None,
         "predicted": None,
         "proof": facts.get("proof"),
-        "peak_bytes": one.mean("peak_bytes") if one is not None else None,
+        "peak_bytes": one.centre("peak_bytes") if one is not None else None,
         "numerics": _numerics(one, noises),
     }
     if values and step_ms:
-        entry["share"] = round(statistics.fmean(values) / step_ms, 4)
+        entry["share"] = round(differences.centre(values) / step_ms, 4)
     for key in ("compile_seconds", "first_seconds"):
         if key in facts:
             entry[key] = facts[key]
@@ -138,7 +138,7 @@ def _numerics(
             found[figure] = None
             continue
         noise = noises[figure]
-        middle = statistics.fmean(values)
+        middle = differences.centre(values)
         limit = _limit(noise, len(values))
         found[figure] = {
             "difference": middle,
@@ -150,10 +150,7 @@ def _numerics(
 
 def _limit(noise: differences.Noise, count: int) -> float:
     """Return the largest difference that the program's own drift explains."""
-    if not noise.freedom:
-        return math.inf
-    half = differences.t99(noise.freedom) * noise.deviation / math.sqrt(count)
-    return max(half, abs(noise.control or 0.0))
+    return noise.smallest(count)
 
 
 def _drift(noise: differences.Noise, comparisons: dict[Any, Any]) -> float:
@@ -173,7 +170,7 @@ def _control(
         return None
     values = one.values(figure)
     half = noise.half_width(values)
-    middle = one.mean(figure)
+    middle = one.centre(figure)
     # Against its own interval: the floor of the others is made of this control.
     differs = middle is not None and abs(middle) > half
     outcome = differences.NO_DIFFERENCE
@@ -210,15 +207,15 @@ def _kept(  # noqa: PLR0913 - the parts of one line
     found: dict[str, Any] = {
         "remedies": list(kept),
         "n": len(values),
-        "ms": statistics.fmean(values) if values else None,
+        "ms": differences.centre(values) if values else None,
         "half_width_ms": _finite(noises[figure].half_width(values)),
         "predicted_ms": _sum_predicted(kept, entries),
-        "peak_bytes": one.mean("peak_bytes") if one is not None else None,
+        "peak_bytes": one.centre("peak_bytes") if one is not None else None,
         "numerics": _numerics(one, noises),
         "share": None,
     }
     if values and step_ms:
-        found["share"] = statistics.fmean(values) / step_ms
+        found["share"] = differences.centre(values) / step_ms
     return found
 
 

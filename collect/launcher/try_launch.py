@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,12 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import additions, manifest, status_files
-from . import launch, options, outcomes, run_facts, run_folder, try_options
+from . import (
+    launch,
+    options,
+    outcomes,
+    run_facts,
+    run_folder,
+    scratch,
+    try_options,
+)
+from .scratch import Scratch
 from .screen import Screen
 from .tee import Tee
 
 FORMAT = 1
 TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kill it
+MARGIN_S = 6.0  # that must be left for blocks if the program runs again
 BLOCKS = "blocks"
 
 
@@ -70,7 +82,17 @@ class TrialLaunch(launch.Launch):
         self.ended_by_us = False
         self._asked_to_end = 0.0
         self._progress = ""
+        self.scratch: Scratch | None = None
+        self.run_number = len(list(place.glob(f"{BLOCKS}*"))) + 1
+        self.run_began = began
+        self.previous = ""
+        self.state_file = place / "none"
+        self.interrupted = False
+        self._crashed = False
         self.blocks = _free(place, BLOCKS)
+        if self.before:
+            files = sorted(place.glob(f"{BLOCKS}*/rank-0.json"), key=os.path.getmtime)
+            self.previous = str(files[-1]) if files else ""
         self.report = {
             "format": FORMAT,
             "tool": "traceq try",
@@ -88,17 +110,58 @@ class TrialLaunch(launch.Launch):
 
     def run(self) -> int:
         """Run the program with its trial; write try.json; print the table."""
+        status = self._run_once()
+        first = status
+        while self._goes_on(status):
+            self._again()
+            status = self._run_once()
+        try:
+            return self._conclude(first)
+        except OSError as error:
+            self.screen.say(f"{self.file.name} cannot be written: {error.strerror}")
+            return self._code(first) or options.CANNOT_WORK
+        finally:
+            if self.scratch is not None:
+                self.scratch.remove()
+
+    def _run_once(self) -> int:
         tee = self._open()
         try:
             status = self._execute(tee)
             self._add_logs(tee)
         finally:
             tee.close()
-        try:
-            return self._conclude(status)
-        except OSError as error:
-            self.screen.say(f"{self.file.name} cannot be written: {error.strerror}")
-            return self._code(status) or options.CANNOT_WORK
+        return status
+
+    def _goes_on(self, status: int) -> bool:
+        """Return whether the program ended before its trial, and can run again."""
+        state = (self._states() or [{}])[0]
+        self.state_file = self._state_file()
+        if self.options.no_restart or self.interrupted or not state.get("steps"):
+            return False
+        if state.get("state") in ("done", "out of time", "failed"):
+            return False
+        self._note_crash(state, status)
+        if status and not self._crashed:
+            return False
+        manifest.write(self.state_file, state)
+        start = max(0.0, state.get("first_step_at", 0.0) - self.run_began)
+        return time.time() + start + MARGIN_S < self.deadline
+
+    def _again(self) -> None:
+        """Prepare another run, in a scratch copy of the working directory."""
+        self.run_number += 1
+        if self.scratch is None:
+            self.scratch = Scratch()
+            self.screen.say(self.scratch.make())
+        self.previous = str(self.state_file)
+        self.blocks = _free(self.folder, BLOCKS)
+        for name in ("stopped", "trial-active", "failed"):
+            with contextlib.suppress(OSError):
+                (self.status_folder / name).unlink()
+        for file in self.status_folder.glob("status-*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
     def _open(self) -> Tee:
         manifest.write(self.file, {**self.before, **self.report})
@@ -115,14 +178,24 @@ class TrialLaunch(launch.Launch):
             "deadline": self.deadline,
             "remedies": self.options.remedies,
             "only": self.options.remedies if self.options.only else [],
-            "fixed": [],
+            "run": self.run_number,
+            "previous": self.previous,
             "allow": self.options.allow,
             "record": not self.options.no_record,
             "blocks": self.blocks,
-            "control_only": False,
         }
         environment[status_files.VARIABLE] = json.dumps(settings)
+        if self.scratch is not None:
+            environment.update(scratch.QUIET)
         return environment
+
+    def _execute(self, tee: Tee) -> int:
+        self.run_began = time.time()
+        self._asked_to_end = 0.0
+        if self.scratch is None:
+            return super()._execute(tee)
+        with self.scratch.entered():
+            return super()._execute(tee)
 
     def _show_progress(self) -> None:
         """Show where the trial is; end the program if it goes on for too long."""
@@ -189,6 +262,10 @@ class TrialLaunch(launch.Launch):
             return code or options.CANNOT_WORK
         return code
 
+    def _state_file(self) -> Path:
+        files = sorted((self.folder / self.blocks).glob("rank-*.json"))
+        return files[0] if files else self.folder / self.blocks / "none"
+
     def _states(self) -> list[dict[str, Any]]:
         files = sorted((self.folder / self.blocks).glob("rank-*.json"))
         states = [manifest.read(file) for file in files]
@@ -204,6 +281,7 @@ class TrialLaunch(launch.Launch):
         except OSError:
             return
         for name in filter(None, active):
+            self._crashed = True
             facts = state.get("remedies", {}).get(name)
             if facts is not None and name != outcomes.remedies.CONTROL:
                 facts["error"] = self._last_line() or f"the program ended with {status}"

@@ -15,6 +15,9 @@ FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference"
 INCONCLUSIVE, NOT_APPLIED, FAILED = "inconclusive", "not applied", "failed"
 
 FEWEST = 3  # differences, below which nothing is concluded
+MANY = 6  # differences from which on their median is used, which outliers do not move
+_MEDIAN = 1.25  # deviation of a median, in those of a mean
+_NORMAL = 1.4826  # median distance from the median, as a standard deviation
 _LARGE = 0.1  # of the step: a noise that hides what remedies usually save
 
 # Quantiles of Student's t for intervals of 99%, by degrees of freedom.
@@ -23,6 +26,21 @@ _T99 = {
     **{8: 3.355, 9: 3.25, 10: 3.169, 12: 3.055, 15: 2.947, 20: 2.845, 30: 2.75},
     **{60: 2.66, 120: 2.617},
 }
+
+
+def centre(values: list[float]) -> float:
+    """Return the median of many values, which outliers do not move; else the mean."""
+    many = len(values) >= MANY
+    return statistics.median(values) if many else statistics.fmean(values)
+
+
+def _deviation(lists: list[list[float]]) -> float:
+    """Return the standard deviation of values around the centre of their own list."""
+    if min(map(len, lists)) >= MANY:
+        apart = [abs(one - centre(values)) for values in lists for one in values]
+        return _NORMAL * statistics.median(apart)
+    squares = sum((one - statistics.fmean(v)) ** 2 for v in lists for one in v)
+    return math.sqrt(squares / sum(len(values) - 1 for values in lists))
 
 
 def t99(freedom: int) -> float:
@@ -45,10 +63,10 @@ class Comparison:
         """Return the differences of a figure."""
         return self.differences.get(figure, [])
 
-    def mean(self, figure: str) -> float | None:
-        """Return the mean difference; None if there is none."""
+    def centre(self, figure: str) -> float | None:
+        """Return the usual difference; None if there is none."""
         values = self.values(figure)
-        return statistics.fmean(values) if values else None
+        return centre(values) if values else None
 
 
 FIGURES = ("median_ms", "mean_ms", "loss", "gradient_norm", "peak_bytes")
@@ -66,8 +84,9 @@ def compare(blocks: list[dict[str, Any]]) -> dict[tuple[str, ...], Comparison]:
         base, on = tuple(block["base"]), tuple(block["on"])
         if on == base:
             continue
-        before = _nearest(reversed(usable[:place]), base)
-        after = _nearest(usable[place + 1 :], base)
+        run = block.get("run")
+        before = _nearest(reversed(usable[:place]), base, run)
+        after = _nearest(usable[place + 1 :], base, run)
         if before is None or after is None:
             continue
         key = (*base, "+", *on)
@@ -86,11 +105,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _nearest(
-    blocks: Iterable[dict[str, Any]], base: tuple[str, ...]
+    blocks: Iterable[dict[str, Any]], base: tuple[str, ...], run: Any
 ) -> dict[str, Any] | None:
-    """Return the next block, if it has the base only."""
+    """Return the next block of a run that has the base only."""
     for block in blocks:
-        if tuple(block["base"]) != base:
+        if tuple(block["base"]) != base or block.get("run") != run:
             return None
         if tuple(block["on"]) == base:
             return block
@@ -102,24 +121,30 @@ class Noise:
 
     def __init__(self, comparisons: Iterable[Comparison], figure: str) -> None:
         self.figure = figure
-        squares, self.freedom = 0.0, 0
+        self.freedom = 0
         self.control: float | None = None
+        lists = []
         for one in comparisons:
             values = one.values(figure)
             if len(values) > 1:
-                middle = statistics.fmean(values)
-                squares += sum((value - middle) ** 2 for value in values)
+                lists.append(values)
                 self.freedom += len(values) - 1
-            if one.on == (*one.base, CONTROL) and not one.base:
-                self.control = one.mean(figure)
-        self.deviation = math.sqrt(squares / self.freedom) if self.freedom else math.inf
+            if one.on == (CONTROL,):
+                self.control = one.centre(figure)
+        self.deviation = _deviation(lists) if self.freedom else math.inf
 
     def half_width(self, values: list[float]) -> float:
         """Return half of the interval of 99% for the mean of these differences."""
         if not values or not self.freedom:
             return math.inf
-        own = statistics.stdev(values) if len(values) > 1 else 0.0
-        return t99(self.freedom) * max(own, self.deviation) / math.sqrt(len(values))
+        own = _deviation([values]) if len(values) > 1 else 0.0
+        return self._half(max(own, self.deviation), len(values))
+
+    def _half(self, deviation: float, count: int) -> float:
+        many = count >= MANY
+        # Medians need a wider interval, and their deviation is known less well.
+        quantile = t99(max(1, self.freedom // 2)) * _MEDIAN if many else t99(self.freedom)
+        return quantile * deviation / math.sqrt(count)
 
     def smallest(self, count: int) -> float:
         """Return the smallest difference that this many blocks can show.
@@ -128,8 +153,7 @@ class Noise:
         """
         if not self.freedom or not count:
             return math.inf
-        half = t99(self.freedom) * self.deviation / math.sqrt(count)
-        return max(half, abs(self.control or 0.0))
+        return max(self._half(self.deviation, count), abs(self.control or 0.0))
 
 
 def judge(
@@ -143,7 +167,7 @@ def judge(
     if count < FEWEST:
         return INCONCLUSIVE, f"{count} blocks were measured, fewer than {FEWEST}"
     half = max(noise.half_width(values), noise.smallest(count))
-    middle = statistics.fmean(values)
+    middle = centre(values)
     if abs(middle) > half:
         return (FASTER if middle < 0 else SLOWER), ""
     hidden = abs(predicted) if predicted else _LARGE * step_ms

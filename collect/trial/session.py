@@ -11,7 +11,6 @@ from ..agent import background, forking, process_facts
 from ..agent.schedule import DONE
 from ..agent.session import Session
 from ..shared import manifest, status_files
-from .switches import Switches
 from .trial import Trial
 
 RESTARTS = 3  # of a trial whose steps turned out to be others
@@ -31,7 +30,6 @@ class TrialSession(Session):
         self.asked: dict[str, Any] = settings["try"]
         self.blocks = Path(settings["folder"], self.asked["blocks"])
         self.trial: Trial | None = None
-        self.fixed: Switches | None = None
         self._plan: Iterator[None] | None = None
         self._restarts = 0
         self._reported = 0.0

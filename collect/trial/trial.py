@@ -6,7 +6,7 @@ synchronised at the ends of blocks only, and no block is measured under the prof
 
 from __future__ import annotations
 
-import statistics
+import os
 import time
 from pathlib import Path
 from typing import Any, Iterator
@@ -24,14 +24,18 @@ from .recordings import Recording
 from .switches import Switches
 
 WARM_STEPS, WARM_LEAST, WARM_S = 10, 3, 5.0
+PLAIN_S, PLAIN_STEPS = 1.5, 24  # of the first, plain block, at most
 QUIET = 3  # steps without compilation that end the warm-up
 PATIENCE = 60  # steps after which it ends even if the program compiles
 BLOCK_S = (0.1, 1.0)  # seconds of a block: at least, at most
 BLOCK_STEPS = (4, 500)
 ROUNDS = (4, 8)  # at least, if there is time; at most
 PRECISE = 0.01  # of the step: differences below do not matter
+SLOW_MS = 200.0  # a step from which on fewer of them are let pass
+FEWEST_FIRST = 3  # of those after the first switch
 RECORDED = 2  # steps of a recording
 RECORD_S = 1.5  # for a recording whose duration is not known yet
+SHORT_S = 120.0  # of a trial whose blocks are shorter
 COMPILE_S = 90.0  # that must be left for a remedy that compiles
 STACKS_S = 0.5  # of traced steps, above which stacks take too long
 
@@ -54,13 +58,16 @@ class Trial:
         self.switches: Switches | None = None
         self.dirty = ""  # why the running block cannot be used
         self.step_ms = 0.0
+        self.period = 1  # steps after which their times repeat
         self.block_steps = BLOCK_STEPS[0]
         self._first_state: dict[str, Any] = {}
         self._record_s = RECORD_S
+        self._primed: set[str] = set()  # remedies that were on before
         self.state: dict[str, Any] = {
             "format": 1,
             "state": "warm-up",
             "began": manifest.now(),
+            "first_step_at": time.time(),
             "rank": process_facts.rank()[0],
             "steps": None,
             "statistic": "median_ms",
@@ -71,7 +78,19 @@ class Trial:
             "notes": [],
             "kept": [],
             "phases": {},
+            "names": None,
+            "run": int(settings["run"]),
         }
+        self._continue()
+
+    def _continue(self) -> None:
+        """Take over what an earlier run of the program has measured."""
+        earlier = manifest.read(Path(self.settings["previous"] or os.devnull))
+        for key in ("blocks", "recordings", "notes", "kept", "first_step_time", "names"):
+            if earlier.get(key):
+                self.state[key] = earlier[key]
+        self._total = int(earlier.get("seen", 0))  # steps of the whole program
+        self.earlier: dict[str, Any] = earlier.get("remedies", {})
 
     # The plan.
 
@@ -89,20 +108,24 @@ class Trial:
         if self.switches is not None:
             self.switches.set(())
         self.numerics.remove()
+        self.state["seen"] = self.session.schedule.seen
         self.save()
 
     def _plan(self) -> Iterator[None]:
         yield from self._phase("warm-up", self._warm_up())
         self._begin()
-        yield from self._phase("plain", self._plain())
-        yield from self._phase("baseline", self._record(()))
-        self._choose()
-        names = yield from self._first_switches()
-        if self.settings["fixed"]:
-            yield from self._phase("blocks", self._only_blocks())
+        if not self.state["first_step_time"]:
+            yield from self._phase("plain", self._plain())
+        self._use(self.state["first_step_time"])
+        if self.program is not None and self.state["names"] is not None:
+            self.program.names = self.state["names"]
         else:
-            yield from self._phase("rounds", self._rounds(names))
-            yield from self._phase("combination", self._combine(names))
+            yield from self._phase("baseline", self._record(()))
+        self._choose()
+        names = self._fit(self._affordable())
+        yield from self._phase("rounds", self._rounds(names))
+        names = [name for name in names if self._switches().is_usable(name)]
+        yield from self._phase("combination", self._combine(names))
         yield from self._phase("proof", self._proofs(names))
 
     def _phase(self, name: str, steps: Iterator[None]) -> Iterator[None]:
@@ -152,63 +175,67 @@ class Trial:
 
     def _plain(self) -> Iterator[None]:
         """Time the program as it is, before the profiler is ever started."""
-        seconds = min(2.0, max(0.3, 0.05 * self.left()))
-        count = max(BLOCK_STEPS[0], min(50, int(seconds * 1000 / self.step_ms)))
+        count = int(min(PLAIN_S, 0.05 * self.left()) * 1000 / self.step_ms)
+        count = max(BLOCK_STEPS[0], min(PLAIN_STEPS, count))
         timer = StepTimer(on_cuda=torch_state.uses_cuda())
         for _ in range(count):
             yield
             timer.lap()
             self._check_time()
-        timed = timer.result() or {}
-        self.state["first_step_time"] = timed
-        self.step_ms = timed["ms"]
-        # Where steps differ, the median says nothing about what they take in total.
-        if abs(timed["ms"] - timed["median_ms"]) > 0.1 * timed["median_ms"]:
+        self.state["first_step_time"] = timer.result() or {}
+
+    def _use(self, timed: dict[str, Any]) -> None:
+        """Plan with these step times."""
+        self.step_ms = timed["ms"] if timed["period"] else timed["median_ms"]
+        # Where long steps are regular, the median says nothing about the total.
+        if timed["period"]:
+            self.period = timed["period"]
             self.state["statistic"] = "mean_ms"
 
     def _choose(self) -> None:
         """Decide which remedies are tried."""
         assert self.program is not None  # noqa: S101 - for the type checker
         wanted = list(self.settings["remedies"])
-        fixed = list(self.settings["fixed"])
-        if self.session.fixed is not None:
-            self.switches = self.session.fixed
-            self.switches.program = self.program
-        else:
-            self.switches = Switches(
-                self.program,
-                [*fixed, *wanted],
-                allow=bool(self.settings["allow"]),
-            )
+        allow = bool(self.settings["allow"])
+        self.switches = Switches(self.program, wanted, allow=allow)
+        for name, facts in self.switches.facts.items():
+            earlier = self.earlier.get(name, {})
+            for key in ("why", "error"):  # what spoke against it speaks still
+                facts[key] = earlier.get(key) or facts[key]
+            facts["proof"] = earlier.get("proof")
         self.state["remedies"] = self.switches.facts
 
-    def _first_switches(self) -> Iterator[None]:  # type: ignore[return]
-        """Switch each remedy on for the first time; return those that do something."""
-        switches = self._switches()
-        asked = self.settings["only"]
+    def _affordable(self) -> list[str]:
+        """Return the remedies that can be tried in the time that is left."""
+        switches, asked = self._switches(), self.settings["only"]
         names = []
         for name in switches.usable():
-            one, facts = switches[name], switches.facts[name]
-            if one.slow and name not in asked and self.left() < COMPILE_S:
-                facts["why"] = "there is too little time to compile"
-                continue
-            began = time.monotonic()
-            steps = one.first if self.step_ms < 200 else 3
-            yield from self._switch((name,), steps)
-            extra = time.monotonic() - began - steps * self.step_ms / 1000
-            if one.slow:
-                yield from self._until_quiet()
-                facts["compile_seconds"] = round(time.monotonic() - began, 3)
-            facts["first_seconds"] = round(max(0.0, extra), 3)
-            idle = one.idle() if not facts["error"] else ""
-            yield from self._switch((), one.settle)
-            if idle:
-                facts["why"] = idle
-            elif switches.is_usable(name):
+            if (
+                switches[name].slow
+                and name not in asked
+                and self.left() < COMPILE_S
+                and "first_seconds" not in switches.facts[name]
+            ):
+                switches.facts[name]["why"] = "there is too little time to compile"
+            else:
                 names.append(name)
-            self._check_time()
-        self.save()
-        return names  # noqa: B901 - the value of `yield from`
+        return names
+
+    def _first_switch(self, name: str) -> Iterator[None]:
+        """Switch a remedy on for the first time, and see whether it does anything."""
+        switches = self._switches()
+        one, facts = switches[name], switches.facts[name]
+        began = time.monotonic()
+        steps = one.first if self.step_ms < SLOW_MS else FEWEST_FIRST
+        yield from self._switch((name,), steps)
+        if one.slow:
+            yield from self._until_quiet()
+            facts["compile_seconds"] = round(time.monotonic() - began, 3)
+        extra = time.monotonic() - began - steps * self.step_ms / 1000
+        facts["first_seconds"] = round(max(0.0, extra), 3)
+        self._primed.add(name)
+        if not facts["error"]:
+            facts["why"] = one.idle()
 
     def _until_quiet(self) -> Iterator[None]:
         """Wait until nothing has been compiled for a few steps."""
@@ -225,32 +252,40 @@ class Trial:
 
     def _rounds(self, names: list[str]) -> Iterator[None]:
         """Measure each remedy between two plain blocks, in both orders in turns."""
-        names = self._fit(names)
-        if len(names) < 2 and not self.settings["control_only"]:  # noqa: PLR2004
-            names = names[:1]
         yield from self._block((), ())
-        for number in range(ROUNDS[1]):
+        for number in range(self._rounds_done(names), ROUNDS[1]):
             began = time.monotonic()
             for name in names if number % 2 == 0 else reversed(names):
+                if name not in self._primed and self._switches().is_usable(name):
+                    yield from self._first_switch(name)
                 if self._switches().is_usable(name):
                     yield from self._block((), (name,))
                     yield from self._block((), ())
             self.save()
-            taken = time.monotonic() - began
             if number + 1 >= ROUNDS[0] and self._is_decided():
                 return
-            if self.left() - self._reserve(names) < taken:
+            if self.left() - self._reserve(names) < time.monotonic() - began:
                 return
 
-    def _only_blocks(self) -> Iterator[None]:
-        """Measure a program that was restarted with a remedy, which stays on."""
-        self._fit([remedies.CONTROL])
-        for _ in range(6):
-            yield from self._block((), ())
+    def _rounds_done(self, names: list[str]) -> int:
+        """Return the rounds that earlier runs have completed."""
+        comparisons = differences.compare(self.state["blocks"])
+        figure = self.state["statistic"]
+        counts = [
+            len(comparisons[key].values(figure)) if key in comparisons else 0
+            for key in (("+", name) for name in names)
+        ]
+        return min(counts, default=0)
 
     def _fit(self, names: list[str]) -> list[str]:
         """Choose the length of a block; drop the last remedies if time is short."""
-        names = list(names)
+        comparisons = differences.compare(self.state["blocks"])
+
+        def measured(name: str) -> int:
+            one = comparisons.get(("+", name))
+            return len(one.values("median_ms")) if one is not None else 0
+
+        names = sorted(names, key=measured)  # those that earlier runs did not reach
         shortest = max(BLOCK_S[0], BLOCK_STEPS[0] * self.step_ms / 1000)
         while True:
             seconds = max(0.0, self.left() - self._reserve(names))
@@ -261,11 +296,14 @@ class Trial:
                 break
             last = names.pop()
             self._switches().facts[last]["late"] = "there was no time for it"
-        each = min(BLOCK_S[1], max(BLOCK_S[0], each))
+        longest = BLOCK_S[1] if self.left() > SHORT_S else BLOCK_S[1] / 2
+        each = min(longest, max(BLOCK_S[0], each))
         steps = round(each * 1000 / self.step_ms)
+        if self._total:  # the program ends after as many steps as before
+            left = self._total - self.session.schedule.seen
+            steps = min(steps, left // (2 * len(names) + 2) - 2)
         self.block_steps = max(BLOCK_STEPS[0], min(BLOCK_STEPS[1], steps))
-        if each * 1000 < BLOCK_STEPS[0] * self.step_ms:
-            self.block_steps = max(2, steps)
+        self.block_steps = -(-self.block_steps // self.period) * self.period
         self.state["block_steps"] = self.block_steps
         return names
 
@@ -280,7 +318,7 @@ class Trial:
         noise = differences.Noise(comparisons.values(), figure)
         return all(
             noise.half_width(one.values(figure))
-            < max(PRECISE * self.step_ms, 0.1 * abs(one.mean(figure) or 0.0))
+            < max(PRECISE * self.step_ms, 0.1 * abs(one.centre(figure) or 0.0))
             for one in comparisons.values()
         )
 
@@ -307,6 +345,7 @@ class Trial:
             self.dirty = self.dirty or "something was compiled"
         self.state["blocks"].append(
             {
+                "run": self.state["run"],
                 "base": list(base),
                 "on": list(switches.on),
                 "at": manifest.now(),
@@ -355,7 +394,7 @@ class Trial:
             values = one.values(self._figure(name))
             outcome, _ = differences.judge(values, noise, self.step_ms)
             if outcome == differences.FASTER:
-                gains[name] = statistics.fmean(values)
+                gains[name] = differences.centre(values)
         order = sorted(gains, key=lambda name: gains[name])
         kept = order[:1]
         self.state["kept"] = list(kept)
@@ -405,11 +444,14 @@ class Trial:
 
         def effect(name: str) -> float:
             one = comparisons.get(("+", name))
-            return -abs((one.mean(figure) if one is not None else None) or 0.0)
+            return -abs((one.centre(figure) if one is not None else None) or 0.0)
 
         ordered = sorted((n for n in names if n != remedies.CONTROL), key=effect)
         control = [name for name in names if name == remedies.CONTROL]
+        done = {one["remedy"] for one in self.state["recordings"] if not one["why"]}
         for name in [*ordered[:1], *control, *ordered[1:]]:
+            if name in done:
+                continue
             if self.left() < 1.2 * self._record_s:
                 self.state["notes"].append(f"no time to record steps with {name}")
                 continue
@@ -433,7 +475,7 @@ class Trial:
         entry["seconds"] = round(self._record_s, 3)
         self.state["recordings"].append(entry)
         if self.program is not None and not on:
-            self.program.names = recording.names
+            self.program.names = self.state["names"] = recording.names
         elif recording.names is not None:
             self._prove(name, recording.names)
         if on:
