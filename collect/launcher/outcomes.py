@@ -74,7 +74,7 @@ def _own_figure(name: str, figure: str) -> str:
     return "mean_ms" if name == "gc_freeze" else figure
 
 
-def _entry(  # noqa: PLR0913 - the parts of one line
+def _entry(  # noqa: PLR0913, PLR0917 - the parts of one line
     name: str,
     facts: dict[str, Any],
     one: differences.Comparison | None,
@@ -119,7 +119,7 @@ def _entry(  # noqa: PLR0913 - the parts of one line
         entry["outcome"], entry["why"] = differences.FAILED, facts["error"]
     elif facts.get("why"):
         entry["outcome"], entry["why"] = differences.NOT_APPLIED, facts["why"]
-    elif facts.get("late"):
+    elif facts.get("late") and not values:
         entry["outcome"], entry["why"] = differences.INCONCLUSIVE, facts["late"]
     elif (facts.get("proof") or {}).get("applied") is False:
         why = "the same ops and kernels ran with it"
@@ -189,7 +189,7 @@ def _control(
     }
 
 
-def _kept(  # noqa: PLR0913 - the parts of one line
+def _kept(  # noqa: PLR0913, PLR0917 - the parts of one line
     kept: tuple[str, ...],
     comparisons: dict[Any, differences.Comparison],
     noises: dict[str, differences.Noise],
@@ -255,7 +255,9 @@ def _spread(plain: list[dict[str, Any]], figure: str) -> float | None:
     values = [block[figure] for block in plain]
     if len(values) < 2:  # noqa: PLR2004
         return None
-    return differences.t99(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return (
+        differences.t99(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    )
 
 
 def _finite(value: float | None) -> float | None:
@@ -296,7 +298,9 @@ def table(report: dict[str, Any]) -> list[str]:
 
 
 def _is_shown(entry: dict[str, Any]) -> bool:
-    return bool(entry["n"] or entry["outcome"] == differences.FAILED or entry["predicted"])
+    return bool(
+        entry["n"] or entry["outcome"] == differences.FAILED or entry["predicted"]
+    )
 
 
 def _loss_head(drift: float | None) -> str:

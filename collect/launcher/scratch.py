@@ -33,7 +33,9 @@ class Scratch:
         """Copy the folder, unless it is too large; return what was done, in words."""
         quiet = "loggers are disabled, and what it prints is not shown"
         if _size(self.origin) > MOST_BYTES:
-            return f"the program runs again, in its own folder: too large to copy; {quiet}"
+            return (
+                f"the program runs again, in its own folder: too large to copy; {quiet}"
+            )
         self._place = tempfile.mkdtemp(prefix="traceq-scratch-")
         self.folder = os.path.join(self._place, os.path.basename(self.origin) or "root")
         shutil.copytree(

@@ -30,6 +30,7 @@ from .tee import Tee
 
 FORMAT = 1
 TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kill it
+WRITERS_S = 15.0  # for the recordings to be written
 MARGIN_S = 6.0  # that must be left for blocks if the program runs again
 BLOCKS = "blocks"
 
@@ -197,6 +198,27 @@ class TrialLaunch(launch.Launch):
         with self.scratch.entered():
             return super()._execute(tee)
 
+    def _handle_signals(self, tee: Tee) -> None:
+        super()._handle_signals(tee)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+            number = getattr(signal, name, None)
+            handler = signal.getsignal(number) if number is not None else None
+            if number is not None and callable(handler):
+                signal.signal(number, self._noting(handler))
+
+    def _noting(self, handler: Any) -> Any:
+        def note(number: int, frame: Any) -> None:
+            self.interrupted = True
+            handler(number, frame)
+
+        return note
+
+    def _wait_for_writers(self) -> None:
+        """Wait for the processes that write recordings, but not for long."""
+        deadline = time.monotonic() + WRITERS_S
+        while self._has_writer() and time.monotonic() < deadline:
+            time.sleep(launch.POLL)
+
     def _show_progress(self) -> None:
         """Show where the trial is; end the program if it goes on for too long."""
         late = time.time() - self.deadline
@@ -274,7 +296,8 @@ class TrialLaunch(launch.Launch):
 
     def _note_crash(self, state: dict[str, Any], status: int) -> None:
         """Note a remedy that was on when the program failed."""
-        if status <= 0 or self._has("stopped") or self.ended_by_us or not state:
+        ended = self._has("stopped") or self.ended_by_us or self.interrupted
+        if not status or ended or not state:
             return
         try:
             active = (self.status_folder / "trial-active").read_text().split(",")
@@ -345,8 +368,9 @@ class TrialLaunch(launch.Launch):
         self.screen.say(f"see {self.file}")
 
     def _why_unmeasured(self, report: dict[str, Any]) -> str:
-        if report.get("steps"):
-            return f"{report['state']} during the {report.get('ended_in') or 'warm-up'}"
+        if report.get("seen"):
+            steps = f"{report['seen']} steps, too few to measure anything"
+            return f"{report['state']} after {steps}"
         self.facts["exit"] = report["exit"]
         try:
             return self._why_nothing()
@@ -356,7 +380,7 @@ class TrialLaunch(launch.Launch):
 
 _FROM_STATE = (
     *("steps", "statistic", "versions", "devices", "cores", "first_step_time"),
-    *("recordings", "notes", "phases", "block_steps"),
+    *("recordings", "notes", "phases", "block_steps", "seen"),
 )
 _SENTENCES = {
     "rounds": "measuring remedies",
@@ -370,11 +394,9 @@ def status_files_of(folder: Path, beginning: str) -> list[Path]:
     """Return the status files whose text starts with ``beginning``."""
     found = []
     for file in folder.glob("status-*"):
-        try:
+        with contextlib.suppress(OSError):
             if file.read_text().startswith(beginning):
                 found.append(file)
-        except OSError:
-            continue
     return found
 
 
@@ -407,4 +429,3 @@ def _git(command: list[str]) -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         files = []
     return {**known, "dirty_files": files[:100]}
-

@@ -89,7 +89,9 @@ def predictions(file: str) -> dict[str, dict[str, Any]]:
     for one in _findings(report):
         saving = one.get("saving") or {}
         ms, low, high = (_ms(saving.get(key)) for key in ("ns", "low_ns", "high_ns"))
-        entry = found.setdefault(one["rule"], {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0})
+        entry = found.setdefault(
+            one["rule"], {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0}
+        )
         entry["ms"] += ms
         entry["low_ms"] += low
         entry["high_ms"] += high
@@ -197,7 +199,9 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--ranks", metavar="RANKS", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--json", action="store_true", help="print try.json to standard output at the end"
+        "--json",
+        action="store_true",
+        help="print try.json to standard output at the end",
     )
     parser.add_argument("--keep-paths", action="store_true", help="store full paths")
     parser.add_argument("--quiet", action="store_true", help="print no progress")

@@ -53,10 +53,10 @@ def facts(name: str) -> dict[str, Any]:
     )
     said = {key: getattr(base.Base, key) for key in _FACTS}
     for node in body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        if isinstance(node, ast.Assign) and isinstance(target, ast.Name):
-            if target.id in _FACTS:
-                said[target.id] = _value(node.value)
+        if isinstance(node, ast.Assign):
+            name = getattr(node.targets[0], "id", "")
+            if name in said:
+                said[name] = _value(node.value)
     return said
 
 

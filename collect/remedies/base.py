@@ -37,6 +37,8 @@ class Base:
     """Steps after the first switch: kernels are loaded, memory is allocated."""
     slow = False
     """Whether the first switch takes so long that a short trial leaves it out."""
+    counts = False
+    """Whether ``used`` says after two steps that it does nothing."""
     plain_mean = False
     """Whether rare long steps are what it shortens: the mean counts, not the median."""
 
@@ -82,9 +84,13 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute."""
+        own = name in vars(owner)
         before = getattr(owner, name)
         setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, before))
+        if own:
+            self._undo.append(lambda: setattr(owner, name, before))
+        else:  # it was inherited
+            self._undo.append(lambda: delattr(owner, name))
 
     def call(self, undo: Callable[[], None]) -> None:
         """Have ``undo`` called when all is taken back."""

@@ -30,10 +30,14 @@ class Remedy(Base):
             return "the program does not use CUDA"
         if not has(program.names, "convolution"):
             return "the program has no convolutions"
+        if program.graphs or has(program.names or {}, "Compiled"):
+            return "CUDA graphs or compiled code hold the weights as they are"
         modules = self._modules(program)
         if not modules:
             return "no module has a Conv2d"
-        return "" if _has_contiguous(modules) else "the weights are channels_last already"
+        return (
+            "" if _has_contiguous(modules) else "the weights are channels_last already"
+        )
 
     def _modules(self, program: Any) -> list[Any]:
         kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)

@@ -34,7 +34,8 @@ class Remedy(Base):
             return "no module is called"
         if not hasattr(module, "_compiled_call_impl"):
             return "this torch cannot compile a module in place"
-        if module._compiled_call_impl is not None or hasattr(module, "_orig_mod"):
+        held = module._compiled_call_impl  # noqa: SLF001
+        if held is not None or hasattr(module, "_orig_mod"):
             return "the module is compiled already"
         if has(program.names or {}, "CompiledFunction", "Torch-Compiled"):
             return "the program compiles already"
@@ -47,7 +48,7 @@ class Remedy(Base):
         if not self._calls:
             call = torch.compile(module._call_impl, mode=self.mode)  # noqa: SLF001
             self._calls.append((module, call))
-        self._patches.set(dynamo.config, "suppress_errors", True)
+        self._patches.set(dynamo.config, "suppress_errors", value=True)
         for one, call in self._calls:
             self._patches.set(one, "_compiled_call_impl", call)
         self.used += 1
@@ -61,6 +62,6 @@ class Remedy(Base):
 
 
 def _graphs() -> int:
-    import torch._dynamo.utils as utils  # noqa: PLC0415 - imported by then
+    from torch._dynamo import utils  # noqa: PLC0415 - imported by then
 
     return int(utils.counters["stats"]["unique_graphs"])

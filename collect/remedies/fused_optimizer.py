@@ -30,7 +30,9 @@ class Remedy(Base):
             return "the program has no optimizer"
         own = optimizers.own(program, optimizers.FUSED)
         if not own:
-            kinds = ", ".join(sorted({type(one).__name__ for one in program.optimizers}))
+            kinds = ", ".join(
+                sorted({type(one).__name__ for one in program.optimizers})
+            )
             return f"torch has no fused {kinds}"
         return "" if self._open(program) else _why_none(own)
 
@@ -40,7 +42,9 @@ class Remedy(Base):
 
     def apply(self, program: Any) -> None:
         for one in self._open(program):
-            self._before.append((one, optimizers.switched(one, fused=True, foreach=False)))
+            self._before.append(
+                (one, optimizers.switched(one, fused=True, foreach=False))
+            )
             setattr(one, _AMP, True)
             optimizers.move_steps(one, to_device=True)
             self.used += 1
@@ -64,25 +68,25 @@ def _why_none(own: list[Any]) -> str:
 
 def _refusal(optimizer: Any) -> str:
     """Return why an optimizer has no fused form; empty if it has one."""
-    flags = [
-        (group.get("fused"), group.get("capturable"), group.get("differentiable"))
-        for group in optimizer.param_groups
-    ]
-    if not all("fused" in group for group in optimizer.param_groups):
+    groups = optimizer.param_groups
+    if not all("fused" in group for group in groups):
         return "this torch has no fused form of the optimizer"
-    if any(fused for fused, _, _ in flags):
+    if any(group["fused"] for group in groups):
         return "the optimizer is fused already"
-    if any(capturable or differentiable for _, capturable, differentiable in flags):
+    if any(group.get("capturable") or group.get("differentiable") for group in groups):
         return "the optimizer is capturable or differentiable"
-    if getattr(optimizer, "grad_scale", None) is not None:
-        return "a GradScaler scales inside of the optimizer"
-    for parameter in optimizers.parameters(optimizer):
-        if parameter.is_sparse or not torch.is_floating_point(parameter):
-            return "a parameter is sparse or not a floating point number"
-        if parameter.device.type not in ("cuda", "cpu"):
-            return f"parameters are on {parameter.device.type}"
-        if parameter.device.type == "cpu" and not _fuses_on_cpu():
-            return "this torch fuses on the GPU only"
+    refusals = map(_parameter_refusal, optimizers.parameters(optimizer))
+    return next(filter(None, refusals), "")
+
+
+def _parameter_refusal(parameter: Any) -> str:
+    kind = parameter.device.type
+    if parameter.is_sparse or not torch.is_floating_point(parameter):
+        return "a parameter is sparse or not a floating point number"
+    if kind not in ("cuda", "cpu"):
+        return f"parameters are on {kind}"
+    if kind == "cpu" and not _fuses_on_cpu():
+        return "this torch fuses on the GPU only"
     return ""
 
 

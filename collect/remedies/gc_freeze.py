@@ -32,7 +32,8 @@ class Remedy(Base):
 
     def apply(self, program: Any) -> None:  # noqa: ARG002
         self._enabled = gc.isenabled()
-        gc.collect()
+        if not self.used:
+            gc.collect()
         gc.freeze()
         gc.disable()
         self.used += 1

@@ -16,6 +16,7 @@ class Remedy(Base):
     rules = ("CPY003", "CPY007")
     summary = "pinned, non-blocking copies to the GPU"
     edit = "pin_memory=True in the DataLoader, .to(device, non_blocking=True)"
+    counts = True
 
     def __init__(self) -> None:
         super().__init__()

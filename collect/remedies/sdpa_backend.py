@@ -59,7 +59,9 @@ class Remedy(Base):
 
 def _disabled() -> list[str]:
     backends: Any = torch.backends.cuda
-    asked = ((name, getattr(backends, f"{name}_sdp_enabled", None)) for name in _SWITCHES)
+    asked = (
+        (name, getattr(backends, f"{name}_sdp_enabled", None)) for name in _SWITCHES
+    )
     return [name for name, ask in asked if ask is not None and not ask()]
 
 

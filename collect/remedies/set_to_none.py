@@ -16,6 +16,7 @@ class Remedy(Base):
     rules = ("LCH001", "LCH003")
     summary = "gradients set to None instead of zero"
     edit = "zero_grad(set_to_none=True)"
+    counts = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,11 +21,13 @@ _NORMAL = 1.4826  # median distance from the median, as a standard deviation
 _LARGE = 0.1  # of the step: a noise that hides what remedies usually save
 
 # Quantiles of Student's t for intervals of 99%, by degrees of freedom.
-_T99 = {
-    **{1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707, 7: 3.499},
-    **{8: 3.355, 9: 3.25, 10: 3.169, 12: 3.055, 15: 2.947, 20: 2.845, 30: 2.75},
-    **{60: 2.66, 120: 2.617},
-}
+_T99 = dict(
+    [
+        *((1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (5, 4.032), (6, 3.707)),
+        *((7, 3.499), (8, 3.355), (9, 3.25), (10, 3.169), (12, 3.055), (15, 2.947)),
+        *((20, 2.845), (30, 2.75), (60, 2.66), (120, 2.617)),
+    ]
+)
 
 
 def centre(values: list[float]) -> float:
@@ -143,7 +145,9 @@ class Noise:
     def _half(self, deviation: float, count: int) -> float:
         many = count >= MANY
         # Medians need a wider interval, and their deviation is known less well.
-        quantile = t99(max(1, self.freedom // 2)) * _MEDIAN if many else t99(self.freedom)
+        quantile = (
+            t99(max(1, self.freedom // 2)) * _MEDIAN if many else t99(self.freedom)
+        )
         return quantile * deviation / math.sqrt(count)
 
     def smallest(self, count: int) -> float:

@@ -20,6 +20,9 @@ class Program:
         """Names of the ops and kernels of a step; None while they are unknown."""
         self.optimizers: list[Any] = []
         self.loaders: list[Any] = []
+        self.graphs = 0
+        """CUDA graphs that the program holds."""
+        graph = getattr(torch.cuda, "CUDAGraph", ())
         modules: list[Any] = []
         # The type, not isinstance: that asks the object, which may be a proxy.
         for one in gc.get_objects():
@@ -30,6 +33,8 @@ class Program:
                 modules.append(one)
             elif issubclass(kind, DataLoader):
                 self.loaders.append(one)
+            elif issubclass(kind, graph):
+                self.graphs += 1
         self.modules = _roots(modules)
         """Modules with weights that are part of no other module."""
         self.outermost: Any = max(self.modules, key=_weights, default=None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from .. import remedies
 from ..remedies.base import BETWEEN_STEPS, CHANGES_RESULTS
 from ..shared import status_files
@@ -65,7 +67,8 @@ class Switches:
     def _apply(self, name: str) -> None:
         one = self._made[name]
         try:
-            one.apply(self.program)
+            with torch.inference_mode(mode=False):  # which the program may be in
+                one.apply(self.program)
             self.on = (*self.on, name)
         except Exception as error:  # noqa: BLE001 - the program must continue
             self.facts[name]["error"] = said(error)
@@ -73,7 +76,8 @@ class Switches:
 
     def _undo(self, name: str) -> None:
         try:
-            self._made[name].undo(self.program)
+            with torch.inference_mode(mode=False):
+                self._made[name].undo(self.program)
         except Exception as error:  # noqa: BLE001 - the program must continue
             self.facts[name]["error"] = f"it could not be undone: {said(error)}"
         self.on = tuple(one for one in self.on if one != name)

@@ -33,6 +33,7 @@ ROUNDS = (4, 8)  # at least, if there is time; at most
 PRECISE = 0.01  # of the step: differences below do not matter
 SLOW_MS = 200.0  # a step from which on fewer of them are let pass
 FEWEST_FIRST = 3  # of those after the first switch
+SCOUTED = 2  # steps with all remedies that count their own work
 RECORDED = 2  # steps of a recording
 RECORD_S = 1.5  # for a recording whose duration is not known yet
 SHORT_S = 120.0  # of a trial whose blocks are shorter
@@ -86,7 +87,14 @@ class Trial:
     def _continue(self) -> None:
         """Take over what an earlier run of the program has measured."""
         earlier = manifest.read(Path(self.settings["previous"] or os.devnull))
-        for key in ("blocks", "recordings", "notes", "kept", "first_step_time", "names"):
+        for key in (
+            "blocks",
+            "recordings",
+            "notes",
+            "kept",
+            "first_step_time",
+            "names",
+        ):
             if earlier.get(key):
                 self.state[key] = earlier[key]
         self._total = int(earlier.get("seen", 0))  # steps of the whole program
@@ -122,6 +130,7 @@ class Trial:
         else:
             yield from self._phase("baseline", self._record(()))
         self._choose()
+        yield from self._phase("scouting", self._scout())
         names = self._fit(self._affordable())
         yield from self._phase("rounds", self._rounds(names))
         names = [name for name in names if self._switches().is_usable(name)]
@@ -205,6 +214,19 @@ class Trial:
             facts["proof"] = earlier.get("proof")
         self.state["remedies"] = self.switches.facts
 
+    def _scout(self) -> Iterator[None]:
+        """Switch on what counts its own work for two steps, to drop what has none."""
+        switches = self._switches()
+        names = [one for one in switches.usable() if switches[one].counts]
+        names = [one for one in names if not self.earlier.get(one)]
+        if not names:
+            return
+        yield from self._switch(tuple(names), SCOUTED)
+        for name in names:
+            if switches.is_usable(name):
+                switches.facts[name]["why"] = switches[name].idle()
+        yield from self._switch((), 1)
+
     def _affordable(self) -> list[str]:
         """Return the remedies that can be tried in the time that is left."""
         switches, asked = self._switches(), self.settings["only"]
@@ -245,6 +267,7 @@ class Trial:
             now = torch_state.compilations()
             quiet = quiet + 1 if now == compiles else 0
             compiles = now
+            self._check_time()
             if quiet >= QUIET:
                 return
 
@@ -372,12 +395,14 @@ class Trial:
 
     def _switch(self, on: tuple[str, ...], steps: int) -> Iterator[None]:
         """Switch these remedies on, and let some steps pass."""
-        before = self._switches().on
-        self._switches().set(on)
-        for _ in range(steps if before != self._switches().on or steps > 2 else 1):  # noqa: PLR2004
+        switches, compiles = self._switches(), torch_state.compilations()
+        switches.set(on)
+        for _ in range(steps):
             yield
-            self._switches().step()
+            switches.step()
             self._check_time()
+        if torch_state.compilations() != compiles:
+            yield from self._until_quiet()
 
     # Combination.
 
@@ -470,9 +495,11 @@ class Trial:
             self.session, self.session.rank.folder / name, self._recorded_facts(on)
         )
         yield from recording.steps(RECORDED, stacks=seconds <= STACKS_S)
-        self._record_s = max(0.2, time.monotonic() - began)
+        taken = time.monotonic() - began
+        # The first start of the profiler takes seconds, later ones do not.
+        self._record_s = max(0.2, taken if on else min(taken, RECORD_S))
         entry = {"remedy": name, "folder": name, "why": recording.why}
-        entry["seconds"] = round(self._record_s, 3)
+        entry["seconds"] = round(taken, 3)
         self.state["recordings"].append(entry)
         if self.program is not None and not on:
             self.program.names = self.state["names"] = recording.names
