@@ -131,7 +131,7 @@ def _numerics(
     one: differences.Comparison | None, noises: dict[str, differences.Noise]
 ) -> dict[str, Any]:
     """Return how loss and gradients changed, and whether beyond the own drift."""
-    found = {}
+    found: dict[str, Any] = {}
     for figure in _NUMERIC:
         values = one.values(figure) if one is not None else []
         if not values:
@@ -282,7 +282,9 @@ def table(report: dict[str, Any]) -> list[str]:
     if peak:
         head += f"   {peak / _GIB:.1f} GiB"
     drift = report["drift"]["loss"]
-    rows = [("", "predicted", "measured", "", "peak", _loss_head(drift))]
+    rows: list[tuple[str, ...]] = [
+        ("", "predicted", "measured", "", "peak", _loss_head(drift))
+    ]
     rows += [_row(entry, peak) for entry in report["remedies"] if _is_shown(entry)]
     kept = report["kept"]
     if kept and kept["ms"] is not None:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .. import remedies
 from ..shared import additions, manifest, status_files
 from . import (
     launch,
@@ -30,6 +31,7 @@ from .tee import Tee
 
 FORMAT = 1
 TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kill it
+STOPPING_S = 15.0  # for the program to end once it was stopped
 WRITERS_S = 15.0  # for the recordings to be written
 MARGIN_S = 6.0  # that must be left for blocks if the program runs again
 BLOCKS = "blocks"
@@ -222,6 +224,8 @@ class TrialLaunch(launch.Launch):
     def _show_progress(self) -> None:
         """Show where the trial is; end the program if it goes on for too long."""
         late = time.time() - self.deadline
+        if self._has("stopped"):  # it is ending
+            late -= STOPPING_S
         if late > TERM_S and self._child is not None and not self._is_left_alone():
             self._end_child(late)
         for file in sorted(self.status_folder.glob("status-*"))[:1]:
@@ -306,7 +310,7 @@ class TrialLaunch(launch.Launch):
         for name in filter(None, active):
             self._crashed = True
             facts = state.get("remedies", {}).get(name)
-            if facts is not None and name != outcomes.remedies.CONTROL:
+            if facts is not None and name != remedies.CONTROL:
                 facts["error"] = self._last_line() or f"the program ended with {status}"
 
     def _last_line(self) -> str:

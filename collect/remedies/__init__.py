@@ -53,10 +53,11 @@ def facts(name: str) -> dict[str, Any]:
     )
     said = {key: getattr(base.Base, key) for key in _FACTS}
     for node in body:
-        if isinstance(node, ast.Assign):
-            name = getattr(node.targets[0], "id", "")
-            if name in said:
-                said[name] = _value(node.value)
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.target if isinstance(node, ast.AnnAssign) else target
+        key = getattr(target, "id", "")
+        if key in said:
+            said[key] = _value(node.value)  # type: ignore[attr-defined]
     return said
 
 

@@ -13,7 +13,7 @@ class Remedy(Base):
     """The outermost module compiled in place: calls go to compiled code or not."""
 
     name = "compile"
-    rules = ("LCH001", "LCH002", "HST003", "NRM002")
+    rules: tuple[str, ...] = ("LCH001", "LCH002", "HST003", "NRM002")
     summary = "torch.compile of the outermost module"
     kind = ROUNDING
     edit = "model.compile()"

@@ -75,6 +75,5 @@ def _can_prefer() -> bool:
         hasattr(native, "_set_sdp_priority_order")
         and hasattr(native, "_get_sdp_priority_order")
         and hasattr(getattr(torch.nn, "attention", None), "SDPBackend")
-        and torch.cuda.is_initialized()
         and torch.cuda.get_device_capability()[0] >= _HOPPER
     )

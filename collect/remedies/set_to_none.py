@@ -28,7 +28,7 @@ class Remedy(Base):
         return ""
 
     def apply(self, program: Any) -> None:
-        owners = {torch.optim.Optimizer, torch.nn.Module}
+        owners: set[Any] = {torch.optim.Optimizer, torch.nn.Module}
         owners |= {
             type(one) for one in program.optimizers if "zero_grad" in vars(type(one))
         }

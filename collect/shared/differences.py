@@ -94,10 +94,9 @@ def compare(blocks: list[dict[str, Any]]) -> dict[tuple[str, ...], Comparison]:
         key = (*base, "+", *on)
         one = found.setdefault(key, Comparison(base, on))
         for figure in FIGURES:
-            values = [each.get(figure) for each in (block, before, after)]
+            values: list[Any] = [each.get(figure) for each in (block, before, after)]
             if all(_is_number(value) for value in values):
-                own, first, second = values
-                difference = own - (first + second) / 2
+                difference = values[0] - (values[1] + values[2]) / 2
                 one.differences.setdefault(figure, []).append(difference)
     return found
 

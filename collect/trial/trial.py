@@ -439,7 +439,8 @@ class Trial:
         figure = self._figure(name)
         comparisons = differences.compare(self.state["blocks"])
         noise = differences.Noise(comparisons.values(), figure)
-        values = comparisons[(*base, "+", *base, name)].values(figure)
+        one = comparisons.get((*base, "+", *base, name))
+        values = one.values(figure) if one is not None else []
         outcome, _ = differences.judge(values, noise, self.step_ms)
         return outcome == differences.FASTER
 
@@ -498,7 +499,7 @@ class Trial:
         taken = time.monotonic() - began
         # The first start of the profiler takes seconds, later ones do not.
         self._record_s = max(0.2, taken if on else min(taken, RECORD_S))
-        entry = {"remedy": name, "folder": name, "why": recording.why}
+        entry: dict[str, Any] = {"remedy": name, "folder": name, "why": recording.why}
         entry["seconds"] = round(taken, 3)
         self.state["recordings"].append(entry)
         if self.program is not None and not on:
