@@ -31,8 +31,8 @@ class Base:
     kind = EXACT
     edit = ""
     """The change of the source that does the same."""
-    settle = 2
-    """Steps after a switch that are not measured."""
+    settle = 0
+    """Steps after a switch that are not measured, if it needs more than others."""
     first = 6
     """Steps after the first switch: kernels are loaded, memory is allocated."""
     slow = False

@@ -12,6 +12,7 @@ from ..agent.profiler import _PYTHON_CALL, Trace
 from ..agent.rank_file import RankFile
 from ..agent.schedule import LEAD_IN
 from ..agent.trace_size import TraceSize
+from ..shared import status_files
 
 _MOST_BOUNDARIES = 12  # of one recording, after which it is given up
 
@@ -42,6 +43,7 @@ class Recording:
         self.rank = RankFile(folder, session.settings["launch"])
         self.rank.facts.update(facts)
         self.actions = _NamingActions(session.options, self.rank, session.others)
+        self.actions._step_name = session.step_name  # noqa: SLF001 - found once
         self.why = ""  # it has no trace
 
     @property
@@ -74,7 +76,19 @@ class Recording:
                 actions.drop_all()
         finally:
             source.traced(on=False)
-        facts = self.rank.facts
+        self._conclude()
+
+    def end(self) -> None:
+        """Write what there is: the program ends while its steps are traced."""
+        if self.actions.tracing:
+            self.actions.end_early()
+            self._conclude()
+
+    def _conclude(self) -> None:
+        actions, source, facts = self.actions, self.session.source, self.rank.facts
+        self.session.step_name = actions._step_name  # noqa: SLF001
+        for process in actions.background._writers.values():  # noqa: SLF001
+            status_files.mark(f"writer-{self.rank.folder.name}", str(process))
         if facts.get("trace") is None and not self.why:
             lacking = [entry["why"] for entry in facts["missing"]]
             self.why = lacking[0] if lacking else "nothing was traced"

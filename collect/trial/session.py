@@ -30,6 +30,7 @@ class TrialSession(Session):
         self.asked: dict[str, Any] = settings["try"]
         self.blocks = Path(settings["folder"], self.asked["blocks"])
         self.trial: Trial | None = None
+        self.step_name = ""  # of traced steps, once that is known
         self._plan: Iterator[None] | None = None
         self._restarts = 0
         self._reported = 0.0

@@ -31,6 +31,8 @@ BLOCK_S = (0.1, 1.0)  # seconds of a block: at least, at most
 BLOCK_STEPS = (4, 500)
 ROUNDS = (4, 8)  # at least, if there is time; at most
 PRECISE = 0.01  # of the step: differences below do not matter
+SHORT_STEPS = 3  # of a block if time is short
+LONG_MS = 50.0  # a step from which on one is enough after a switch
 SLOW_MS = 200.0  # a step from which on fewer of them are let pass
 FEWEST_FIRST = 3  # of those after the first switch
 SCOUTED = 2  # steps with all remedies that count their own work
@@ -38,7 +40,7 @@ RECORDED = 2  # steps of a recording
 RECORD_S = 1.5  # for a recording whose duration is not known yet
 SHORT_S = 120.0  # of a trial whose blocks are shorter
 COMPILE_S = 90.0  # that must be left for a remedy that compiles
-STACKS_S = 0.5  # of traced steps, above which stacks take too long
+STACKS_S = 0.25  # of traced steps, above which stacks take too long
 
 
 class OutOfTime(Exception):  # noqa: N818 - an end, no error
@@ -63,6 +65,9 @@ class Trial:
         self.block_steps = BLOCK_STEPS[0]
         self._first_state: dict[str, Any] = {}
         self._record_s = RECORD_S
+        self._rounds_least = ROUNDS[0]
+        self._recording: Recording | None = None  # that is being made
+        self._packages: Any = None
         self._primed: set[str] = set()  # remedies that were on before
         self.state: dict[str, Any] = {
             "format": 1,
@@ -113,6 +118,9 @@ class Trial:
 
     def end(self) -> None:
         """Switch everything off and write what is known."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.end()
         if self.switches is not None:
             self.switches.set(())
         self.numerics.remove()
@@ -212,6 +220,8 @@ class Trial:
             for key in ("why", "error"):  # what spoke against it speaks still
                 facts[key] = earlier.get(key) or facts[key]
             facts["proof"] = earlier.get("proof")
+            if self.switches.is_usable(name) and name not in self.switches.usable():
+                facts["late"] = "it needs a restart, and there was no time for it"
         self.state["remedies"] = self.switches.facts
 
     def _scout(self) -> Iterator[None]:
@@ -285,7 +295,7 @@ class Trial:
                     yield from self._block((), (name,))
                     yield from self._block((), ())
             self.save()
-            if number + 1 >= ROUNDS[0] and self._is_decided():
+            if number + 1 >= self._rounds_least and self._is_decided():
                 return
             if self.left() - self._reserve(names) < time.monotonic() - began:
                 return
@@ -309,31 +319,40 @@ class Trial:
             return len(one.values("median_ms")) if one is not None else 0
 
         names = sorted(names, key=measured)  # those that earlier runs did not reach
-        shortest = max(BLOCK_S[0], BLOCK_STEPS[0] * self.step_ms / 1000)
-        while True:
-            seconds = max(0.0, self.left() - self._reserve(names))
-            blocks = ROUNDS[0] * (2 * len(names) + 1)
-            settle = 2 * self.step_ms / 1000
-            each = seconds / blocks - settle
-            if each >= shortest or len(names) <= 2:  # noqa: PLR2004
-                break
+        self._rounds_least, fewest = ROUNDS[0], BLOCK_STEPS[0]
+        each = self._block_s(names)
+        if each < fewest * self.step_ms / 1000:
+            self._rounds_least, fewest = differences.FEWEST, SHORT_STEPS
+            each = self._block_s(names)
+        while each < fewest * self.step_ms / 1000 and len(names) > 2:  # noqa: PLR2004
             last = names.pop()
             self._switches().facts[last]["late"] = "there was no time for it"
+            each = self._block_s(names)
         longest = BLOCK_S[1] if self.left() > SHORT_S else BLOCK_S[1] / 2
         each = min(longest, max(BLOCK_S[0], each))
         steps = round(each * 1000 / self.step_ms)
         if self._total:  # the program ends after as many steps as before
             left = self._total - self.session.schedule.seen
             steps = min(steps, left // (2 * len(names) + 2) - 2)
-        self.block_steps = max(BLOCK_STEPS[0], min(BLOCK_STEPS[1], steps))
+        self.block_steps = max(fewest, min(BLOCK_STEPS[1], steps))
         self.block_steps = -(-self.block_steps // self.period) * self.period
         self.state["block_steps"] = self.block_steps
         return names
 
+    def _block_s(self, names: list[str]) -> float:
+        """Return the seconds that a block can take if all rounds are to fit."""
+        seconds = max(0.0, self.left() - self._reserve(names))
+        blocks = self._rounds_least * (2 * len(names) + 1)
+        return seconds / blocks - self._settle() * self.step_ms / 1000
+
+    def _settle(self) -> int:
+        """Return the steps that pass after a switch."""
+        return 2 if self.step_ms < LONG_MS else 1
+
     def _reserve(self, names: list[str]) -> float:
         """Return the seconds that recordings and the combination need."""
         recordings = 0.8 * len(names) * self._record_s if self.settings["record"] else 0
-        return min(recordings, 0.4 * self.left()) + 0.1 * self.left()
+        return min(recordings, 0.25 * self.left()) + 0.1 * self.left()
 
     def _is_decided(self) -> bool:
         figure = self.state["statistic"]
@@ -348,7 +367,7 @@ class Trial:
     def _block(self, base: tuple[str, ...], on: tuple[str, ...]) -> Iterator[None]:
         """Measure one block with ``on`` switched on; ``base`` is what it is for."""
         switches, machine = self._switches(), self.machine
-        settle = max([2, *(switches[name].settle for name in on)])
+        settle = max([self._settle(), *(switches[name].settle for name in on)])
         yield from self._switch(on, settle)
         self.dirty = ""
         torch_cuda = torch_state.uses_cuda()
@@ -495,7 +514,11 @@ class Trial:
         recording = Recording(
             self.session, self.session.rank.folder / name, self._recorded_facts(on)
         )
-        yield from recording.steps(RECORDED, stacks=seconds <= STACKS_S)
+        self._recording = recording
+        stacks = not on and seconds <= STACKS_S
+        yield from recording.steps(RECORDED, stacks=stacks)
+        self._recording = None
+        self._packages = recording.rank.facts.get("packages")
         taken = time.monotonic() - began
         # The first start of the profiler takes seconds, later ones do not.
         self._record_s = max(0.2, taken if on else min(taken, RECORD_S))
@@ -521,7 +544,7 @@ class Trial:
         """Return what is known of the steps' time without the profiler."""
         if not on:
             return {"step_time": self.state["first_step_time"]}
-        return {}
+        return {"packages": self._packages}
 
     def _switches(self) -> Switches:
         assert self.switches is not None  # noqa: S101 - for the type checker
