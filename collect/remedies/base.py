@@ -37,6 +37,8 @@ class Base:
     """Steps after the first switch: kernels are loaded, memory is allocated."""
     slow = False
     """Whether the first switch takes so long that a short trial leaves it out."""
+    recompiles = False
+    """Whether torch.compile compiles code again when it is switched."""
     counts = False
     """Whether ``used`` says after two steps that it does nothing."""
     plain_mean = False

@@ -18,6 +18,7 @@ class Remedy(Base):
     summary = "foreach optimizer"
     kind = ROUNDING
     edit = "foreach=True in the call of the optimizer"
+    recompiles = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ class Remedy(Base):
     summary = "fused optimizer"
     kind = ROUNDING
     edit = "fused=True in the call of the optimizer"
+    recompiles = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ class Remedy(Base):
     rules = ("MEM011",)
     summary = "activations kept, not computed twice"
     edit = "call the function without torch.utils.checkpoint.checkpoint"
+    recompiles = True
     counts = True
 
     def __init__(self) -> None:

@@ -20,6 +20,7 @@ class Remedy(Base):
     summary = "fused attention backends enabled, cuDNN's first"
     kind = ROUNDING
     edit = "with torch.nn.attention.sdpa_kernel([...], set_priority=True)"
+    recompiles = True
 
     def __init__(self) -> None:
         super().__init__()

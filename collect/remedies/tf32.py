@@ -20,6 +20,7 @@ class Remedy(Base):
     summary = "float32 matmuls on TF32 tensor cores"
     kind = ROUNDING
     edit = 'torch.set_float32_matmul_precision("high")'
+    recompiles = True
 
     def __init__(self) -> None:
         super().__init__()

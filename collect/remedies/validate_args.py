@@ -15,6 +15,7 @@ class Remedy(Base):
     rules = ("SYN001", "HST003")
     summary = "distributions without checks of their arguments"
     edit = "validate_args=False in the call of the distribution"
+    recompiles = True
     counts = True
 
     def __init__(self) -> None:

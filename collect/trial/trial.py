@@ -16,6 +16,7 @@ import torch
 from .. import remedies
 from ..agent import process_facts, torch_state
 from ..agent.step_timer import StepTimer
+from ..remedies.base import has
 from ..shared import differences, manifest
 from .machine import Machine, why_discarded
 from .numerics import Numerics, gradient_norm
@@ -239,19 +240,23 @@ class Trial:
 
     def _affordable(self) -> list[str]:
         """Return the remedies that can be tried in the time that is left."""
-        switches, asked = self._switches(), self.settings["only"]
+        switches = self._switches()
         names = []
         for name in switches.usable():
-            if (
-                switches[name].slow
-                and name not in asked
-                and self.left() < COMPILE_S
-                and "first_seconds" not in switches.facts[name]
-            ):
+            if self._compiles_too_long(name):
                 switches.facts[name]["why"] = "there is too little time to compile"
             else:
                 names.append(name)
         return names
+
+    def _compiles_too_long(self, name: str) -> bool:
+        """Return whether a remedy makes torch compile, for which there is no time."""
+        one = self._switches()[name]
+        if self.left() >= COMPILE_S or name in self.settings["only"]:
+            return False
+        known = self.program.names if self.program is not None else None
+        compiled = has(known or {}, "Torch-Compiled", "CompiledFunction", "Compiled Gr")
+        return bool(one.slow or (one.recompiles and compiled))
 
     def _first_switch(self, name: str) -> Iterator[None]:
         """Switch a remedy on for the first time, and see whether it does anything."""
