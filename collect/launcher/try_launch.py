@@ -34,11 +34,17 @@ TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kil
 STOPPING_S = 15.0  # for the program to end once it was stopped
 WRITERS_S = 15.0  # for the recordings to be written
 MARGIN_S = 6.0  # that must be left for blocks if the program runs again
+LINT_S = 120.0  # for the findings of a recording
+BASELINE = "baseline"  # the status file: the first recording was made
 BLOCKS = "blocks"
 
 
-def main(words: list[str], prog: str) -> int:
-    """Run the command line and return the exit status."""
+def main(words: list[str], prog: str, lint: list[str] | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    ``lint`` is a command that writes the findings of a run folder as JSON: with it,
+    what it finds is tried, and has to be gone with the remedy.
+    """
     began = time.time()
     chosen = try_options.parse(words, prog)
     screen = Screen(quiet=chosen.quiet)
@@ -46,7 +52,9 @@ def main(words: list[str], prog: str) -> int:
         place = _place(chosen)
         status_folder = Path(tempfile.mkdtemp(prefix="traceq-"))
         try:
-            return TrialLaunch(chosen, place, status_folder, screen, began).run()
+            trial = TrialLaunch(chosen, place, status_folder, screen, began)
+            trial.lint = lint
+            return trial.run()
         finally:  # processes that outlive the command may still write there
             shutil.rmtree(status_folder, ignore_errors=True)
     except run_folder.TakenError as error:
@@ -85,6 +93,8 @@ class TrialLaunch(launch.Launch):
         self.ended_by_us = False
         self._asked_to_end = 0.0
         self._progress = ""
+        self.lint: list[str] | None = None
+        self._linter: Linter | None = None
         self.scratch: Scratch | None = None
         self.run_number = len(list(place.glob(f"{BLOCKS}*"))) + 1
         self.run_began = began
@@ -183,6 +193,7 @@ class TrialLaunch(launch.Launch):
             "only": self.options.remedies if self.options.only else [],
             "run": self.run_number,
             "previous": self.previous,
+            "awaits_findings": self._awaits_findings(),
             "allow": self.options.allow,
             "record": not self.options.no_record,
             "blocks": self.blocks,
@@ -191,6 +202,32 @@ class TrialLaunch(launch.Launch):
         if self.scratch is not None:
             environment.update(scratch.QUIET)
         return environment
+
+    def _awaits_findings(self) -> bool:
+        """Return whether the program waits until its first recording was linted."""
+        asked = self.options.only or self.options.findings or self.options.no_record
+        return self.lint is not None and not asked and not self.options.predictions
+
+    def _lint_baseline(self) -> None:
+        """Lint the first recording once it is written, and tell the program."""
+        if self.lint is None or self._linter is not None or not self._has(BASELINE):
+            return
+        if self._has_writer():
+            return
+        self._complete_recordings()
+        self._linter = Linter(self.lint, self.folder / "plain", self.status_folder)
+
+    def _pass_findings_on(self) -> None:
+        linter = self._linter
+        if linter is None or linter.passed or not linter.ended():
+            return
+        linter.passed = True
+        predicted = linter.predictions()
+        if self._awaits_findings():
+            self.options.remedies = try_options.addressing(predicted)
+        self.options.predictions = self.report["predictions"] = predicted
+        names = json.dumps(self.options.remedies).encode()
+        status_files.replace(self.status_folder / "findings", names)
 
     def _execute(self, tee: Tee) -> int:
         self.run_began = time.time()
@@ -223,6 +260,8 @@ class TrialLaunch(launch.Launch):
 
     def _show_progress(self) -> None:
         """Show where the trial is; end the program if it goes on for too long."""
+        self._lint_baseline()
+        self._pass_findings_on()
         late = time.time() - self.deadline
         if self._has("stopped"):  # it is ending
             late -= STOPPING_S
@@ -263,6 +302,7 @@ class TrialLaunch(launch.Launch):
         self._complete_recordings()
         code = 0 if self.ended_by_us else self._code(status)
         found = states[0] if states else {}
+        self._prove(found)
         self._note_crash(found, status)
         report = {
             **self.report,
@@ -291,6 +331,29 @@ class TrialLaunch(launch.Launch):
     def _state_file(self) -> Path:
         files = sorted((self.folder / self.blocks).glob("rank-*.json"))
         return files[0] if files else self.folder / self.blocks / "none"
+
+    def _prove(self, state: dict[str, Any]) -> None:
+        """Lint the recordings with remedies: what they address has to be gone."""
+        if self.lint is None:
+            return
+        for name, facts in state.get("remedies", {}).items():
+            folder = self.folder / name
+            rules = [
+                rule
+                for rule in remedies.facts(name)["rules"]
+                if rule in self.options.predictions
+            ]
+            if not rules or not (folder / "run.json").is_file():
+                continue
+            linter = Linter(self.lint, folder, self.status_folder)
+            linter.wait(LINT_S)
+            left = linter.predictions() if linter.read() else None
+            if left is not None:
+                stay = [rule for rule in rules if rule in left]
+                proof = facts.get("proof") or {"applied": True, "text": ""}
+                gone = len(stay) < len(rules)
+                facts["proof"] = {**proof, "rules": rules, "stay": stay}
+                facts["proof"]["applied"] = bool(proof["applied"]) and gone
 
     def _states(self) -> list[dict[str, Any]]:
         files = sorted((self.folder / self.blocks).glob("rank-*.json"))
@@ -358,6 +421,8 @@ class TrialLaunch(launch.Launch):
             self.screen.say(f"nothing was measured: {self._why_unmeasured(report)}")
         for line in lines:
             self.screen.line(line)
+        if self._linter is not None and not report["remedies"]:
+            self.screen.say(_NOTHING_TO_TRY)
         left_out = [
             f"{one['remedy']} ({one['why']})"
             for one in report["remedies"]
@@ -392,6 +457,50 @@ _SENTENCES = {
     "proof": "recording steps with each remedy",
     "done": "measured",
 }
+
+
+_NOTHING_TO_TRY = (
+    "no finding of the program has a remedy; --only tries others: see --help"
+)
+
+
+class Linter:
+    """A process that lints a run folder and writes what it finds to a file."""
+
+    def __init__(self, command: list[str], folder: Path, place: Path) -> None:
+        self.file = place / f"lint-{folder.name}.json"
+        self.passed = False
+        with self.file.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*command, str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def ended(self) -> bool:
+        """Return whether it has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end; kill it after ``seconds``."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def read(self) -> bool:
+        """Return whether it has written a report."""
+        try:
+            try_options.predictions(str(self.file))
+        except (OSError, ValueError, KeyError, AttributeError):
+            return False
+        return True
+
+    def predictions(self) -> dict[str, dict[str, Any]]:
+        """Return what it predicts; nothing if it failed."""
+        return try_options.predictions(str(self.file)) if self.read() else {}
 
 
 def status_files_of(folder: Path, beginning: str) -> list[Path]:

@@ -61,7 +61,7 @@ def parse(words: list[str], prog: str) -> argparse.Namespace:
     if chosen.findings is not None:
         try:
             recording.predictions = predictions(chosen.findings)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, AttributeError) as error:
             parser.error(f"--findings {chosen.findings}: {error}")
     try:
         recording.remedies = _wanted(chosen.only, recording.predictions, chosen)
@@ -78,39 +78,46 @@ def _recording_words(chosen: argparse.Namespace) -> list[str]:
     return [*words, *(["--keep-paths"] if chosen.keep_paths else [])]
 
 
-def predictions(file: str) -> dict[str, dict[str, Any]]:
-    """Return the findings of `traceq lint --format json` by rule, the largest first.
+def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return the completions of the word after these, with their help."""
+    return options.completed(_make_parser("traceq try"), words, incomplete)
 
-    Several findings of one rule add up. Raises ``ValueError`` if it is no such file.
+
+def predictions(file: str) -> dict[str, dict[str, Any]]:
+    """Return the savings that a report of `traceq lint` predicts, by rule.
+
+    The largest comes first; several findings of one rule add up. Raises ``ValueError``
+    if it is no such file.
     """
     with open(file, encoding="utf-8") as stream:
         report = json.load(stream)
+    recordings = report.get("recordings") if isinstance(report, dict) else None
+    if not isinstance(recordings, list):
+        msg = "it is no JSON report of traceq lint"
+        raise ValueError(msg)  # noqa: TRY004 - of the file, not of an argument
     found: dict[str, dict[str, Any]] = {}
-    for one in _findings(report):
-        saving = one.get("saving") or {}
-        ms, low, high = (_ms(saving.get(key)) for key in ("ns", "low_ns", "high_ns"))
-        entry = found.setdefault(
-            one["rule"], {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0}
-        )
-        entry["ms"] += ms
-        entry["low_ms"] += low
-        entry["high_ms"] += high
+    for recording in recordings:
+        for one in recording.get("findings", []):
+            entry = found.setdefault(
+                one["code"], {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "findings": 0}
+            )
+            entry["ms"] += _ms(one.get("saves_ns"))
+            entry["low_ms"] += _ms(one.get("saves_low_ns"))
+            entry["high_ms"] += _ms(one.get("saves_high_ns"))
+            entry["findings"] += 1
+            entry["bound"] = (recording.get("bound") or {}).get("by")
     return dict(sorted(found.items(), key=lambda pair: -pair[1]["ms"]))
-
-
-def _findings(report: Any) -> list[dict[str, Any]]:
-    if isinstance(report, dict):
-        if isinstance(report.get("findings"), list):
-            return [one for one in report["findings"] if isinstance(one, dict)]
-        inner = report.get("files") or report.get("reports") or report.get("traces")
-        if isinstance(inner, list):
-            return [one for each in inner for one in _findings(each)]
-    msg = "is no JSON report of traceq lint"
-    raise ValueError(msg)
 
 
 def _ms(value: Any) -> float:
     return float(value) / 1e6 if isinstance(value, (int, float)) else 0.0
+
+
+def addressing(predicted: dict[str, Any]) -> list[str]:
+    """Return the remedies of findings, in the order of what they are to save."""
+    return list(
+        dict.fromkeys(name for rule in predicted for name in remedies.of_rule(rule))
+    )
 
 
 def _wanted(
@@ -123,9 +130,7 @@ def _wanted(
             found += _named(word)
         return list(dict.fromkeys(found))
     if chosen.findings is not None:
-        return list(
-            dict.fromkeys(name for rule in predicted for name in remedies.of_rule(rule))
-        )
+        return addressing(predicted)
     return list(remedies.NAMES)
 
 

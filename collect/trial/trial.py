@@ -17,7 +17,7 @@ from .. import remedies
 from ..agent import process_facts, torch_state
 from ..agent.step_timer import StepTimer
 from ..remedies.base import has
-from ..shared import differences, manifest
+from ..shared import differences, manifest, status_files
 from .machine import Machine, why_discarded
 from .numerics import Numerics, gradient_norm
 from .program import Program
@@ -40,6 +40,7 @@ SCOUTED = 2  # steps with all remedies that count their own work
 RECORDED = 2  # steps of a recording
 RECORD_S = 1.5  # for a recording whose duration is not known yet
 SHORT_S = 120.0  # of a trial whose blocks are shorter
+LINT_S = 60.0  # for the findings of the first recording
 COMPILE_S = 90.0  # that must be left for a remedy that compiles
 STACKS_S = 0.25  # of traced steps, above which stacks take too long
 
@@ -138,6 +139,7 @@ class Trial:
             self.program.names = self.state["names"]
         else:
             yield from self._phase("baseline", self._record(()))
+        yield from self._phase("lint", self._await_findings())
         self._choose()
         yield from self._phase("scouting", self._scout())
         names = self._fit(self._affordable())
@@ -209,6 +211,21 @@ class Trial:
         if timed["period"]:
             self.period = timed["period"]
             self.state["statistic"] = "mean_ms"
+
+    def _await_findings(self) -> Iterator[None]:
+        """Let the program go on until its first recording was linted."""
+        if not self.settings["awaits_findings"]:
+            return
+        folder = Path(self.session.settings["status_folder"])
+        status_files.mark("baseline")
+        until = time.time() + min(LINT_S, self.left() / 2)
+        while time.time() < until:
+            yield
+            names = manifest.read_list(folder / "findings")
+            if names is not None:
+                self.settings["remedies"] = names
+                return
+        self.state["notes"].append("the findings came too late: all remedies are tried")
 
     def _choose(self) -> None:
         """Decide which remedies are tried."""
