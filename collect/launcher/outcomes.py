@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
+from typing import Any, Sequence
 
 from .. import remedies
 from ..shared import differences
@@ -14,7 +14,9 @@ _SAME = 0.01  # of the peak: below, memory is called the same
 
 
 def outcomes(
-    state: dict[str, Any], predicted: dict[str, dict[str, Any]]
+    state: dict[str, Any],
+    predicted: dict[str, dict[str, Any]],
+    asked: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the figures of a trial: as it is, the control, each remedy, the kept."""
     blocks = state.get("blocks", [])
@@ -34,7 +36,9 @@ def outcomes(
     entries = []
     for name, facts in state.get("remedies", {}).items():
         if name == remedies.CONTROL:
-            continue
+            if name not in asked:
+                continue
+            facts = {**facts, "why": "it changes nothing"}  # noqa: PLW2901
         own = _own_figure(name, figure)
         entry = _entry(name, facts, comparisons.get(("+", name)), noises, own, step_ms)
         entry["predicted"] = _predicted(name, predicted)

@@ -314,7 +314,7 @@ class TrialLaunch(launch.Launch):
                 status, stopped=self._has("stopped") or self.ended_by_us
             ),
             **{key: found.get(key) for key in _FROM_STATE},
-            **outcomes.outcomes(found, self.options.predictions),
+            **outcomes.outcomes(found, self.options.predictions, self.options.remedies),
             "blocks": found.get("blocks", []),
             "traceq_error": self._crash(),
         }

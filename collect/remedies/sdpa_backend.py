@@ -76,5 +76,6 @@ def _can_prefer() -> bool:
         hasattr(native, "_set_sdp_priority_order")
         and hasattr(native, "_get_sdp_priority_order")
         and hasattr(getattr(torch.nn, "attention", None), "SDPBackend")
+        and torch.cuda.is_available()
         and torch.cuda.get_device_capability()[0] >= _HOPPER
     )

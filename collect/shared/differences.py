@@ -18,6 +18,7 @@ FEWEST = 3  # differences, below which nothing is concluded
 MANY = 6  # differences from which on their median is used, which outliers do not move
 _MEDIAN = 1.25  # deviation of a median, in those of a mean
 _NORMAL = 1.4826  # median distance from the median, as a standard deviation
+_SHARED = 1.1  # neighbours share a plain block, so that a mean varies more
 _LARGE = 0.1  # of the step: a noise that hides what remedies usually save
 
 # Quantiles of Student's t for intervals of 99%, by degrees of freedom.
@@ -147,7 +148,7 @@ class Noise:
         quantile = (
             t99(max(1, self.freedom // 2)) * _MEDIAN if many else t99(self.freedom)
         )
-        return quantile * deviation / math.sqrt(count)
+        return _SHARED * quantile * deviation / math.sqrt(count)
 
     def smallest(self, count: int) -> float:
         """Return the smallest difference that this many blocks can show.
