@@ -86,13 +86,13 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute."""
-        own = name in vars(owner)
+        inherited = isinstance(owner, type) and name not in vars(owner)
         before = getattr(owner, name)
         setattr(owner, name, value)
-        if own:
-            self._undo.append(lambda: setattr(owner, name, before))
-        else:  # it was inherited
+        if inherited:
             self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, before))
 
     def call(self, undo: Callable[[], None]) -> None:
         """Have ``undo`` called when all is taken back."""

@@ -42,8 +42,11 @@ class Remedy(Base):
         return ""
 
     def apply(self, program: Any) -> None:
+        kind: Any = torch.distributions.Distribution
+        checks = kind._validate_args  # noqa: SLF001 - which the next import turns off
         import torch._dynamo as dynamo  # noqa: PLC0415 - takes seconds
 
+        self._patches.call(lambda: kind.set_default_validate_args(checks))
         module = program.outermost
         if not self._calls:
             call = torch.compile(module._call_impl, mode=self.mode)  # noqa: SLF001

@@ -18,7 +18,8 @@ FEWEST = 3  # differences, below which nothing is concluded
 MANY = 6  # differences from which on their median is used, which outliers do not move
 _MEDIAN = 1.25  # deviation of a median, in those of a mean
 _NORMAL = 1.4826  # median distance from the median, as a standard deviation
-_SHARED = 1.1  # neighbours share a plain block, so that a mean varies more
+# Neighbours share a plain block: a mean varies more, and less is known of how much.
+_SHARED, _LESS = 1.1, 2
 _LARGE = 0.1  # of the step: a noise that hides what remedies usually save
 
 # Quantiles of Student's t for intervals of 99%, by degrees of freedom.
@@ -144,10 +145,9 @@ class Noise:
 
     def _half(self, deviation: float, count: int) -> float:
         many = count >= MANY
+        freedom = max(1, self.freedom - _LESS)
         # Medians need a wider interval, and their deviation is known less well.
-        quantile = (
-            t99(max(1, self.freedom // 2)) * _MEDIAN if many else t99(self.freedom)
-        )
+        quantile = t99(max(1, freedom // 2)) * _MEDIAN if many else t99(freedom)
         return _SHARED * quantile * deviation / math.sqrt(count)
 
     def smallest(self, count: int) -> float:
