@@ -18,9 +18,30 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def main(words: list[str], prog: str) -> int:
     """Run the launcher on a command line and return the exit status."""
     _mount()
+    if words[:1] == ["try"]:
+        return trial(words[1:], f"{prog} try")
     launch = import_module("_traceq_collect.launcher.launch")
     status: int = launch.main(words, prog)
     return status
+
+
+def trial(words: list[str], prog: str, lint: list[str] | None = None) -> int:
+    """Run a trial of remedies on a command line and return the exit status.
+
+    ``lint`` is a command that writes the findings of a run folder, if there is one.
+    """
+    _mount()
+    launch = import_module("_traceq_collect.launcher.try_launch")
+    status: int = launch.main(words, prog, lint)
+    return status
+
+
+def trial_completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return the completions of the word after these, of a trial."""
+    _mount()
+    options = import_module("_traceq_collect.launcher.try_options")
+    pairs: list[tuple[str, str]] = options.completions(words, incomplete)
+    return pairs
 
 
 def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:

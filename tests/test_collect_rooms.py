@@ -10,8 +10,10 @@ import pytest
 from collecting import COLLECT
 
 ALLOWED = {
-    "launcher": {"launcher", "shared"},
+    "launcher": {"launcher", "remedies", "shared"},
     "agent": {"agent", "shared"},
+    "trial": {"trial", "agent", "remedies", "shared"},
+    "remedies": {"remedies"},
     "shared": {"shared"},
     "inline": {"inline", "launcher", "agent", "shared"},  # both in one process
     "callbacks": {"callbacks", "inline"},
@@ -19,6 +21,7 @@ ALLOWED = {
     "bootstrap": set[str](),  # it is found by name, and mounts the rest
     "": set[str](),
 }
+WITH_TORCH = {"agent", "inline", "overhead", "trial", "remedies"}
 FILES = sorted(file.relative_to(COLLECT) for file in COLLECT.rglob("*.py"))
 
 each_file = pytest.mark.parametrize("file", FILES, ids=str)
@@ -80,9 +83,15 @@ def test_nothing_but_the_standard_library_and_torch_is_imported(file: Path) -> N
 @each_file
 def test_the_launcher_does_not_import_torch(file: Path) -> None:
     tops = {name.split(".")[0] for level, name in imports(file) if level == 0}
-    assert "torch" not in tops or room_of(file) in {"agent", "inline", "overhead"}
+    assert "torch" not in tops or room_of(file) in WITH_TORCH
 
 
 def test_what_every_python_loads_does_not_import_torch() -> None:
     hook = {name for _, name in imports(Path("agent/hook.py"))}
     assert not {name for name in hook if name.startswith("torch")}
+
+
+def test_what_is_known_of_remedies_needs_no_torch() -> None:
+    known = [Path("remedies/__init__.py"), Path("remedies/base.py")]
+
+    assert not {name for file in known for _, name in imports(file)} & {"torch"}

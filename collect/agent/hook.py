@@ -24,7 +24,8 @@ def arm() -> None:
 def _begin() -> None:
     try:
         status_files.mark("torch")
-        begin: Callable[[], None] = import_module(".session", __package__).begin
+        room = "..trial.session" if "try" in status_files.settings() else ".session"
+        begin: Callable[[], None] = import_module(room, __package__).begin
         begin()
     except Exception as error:  # noqa: BLE001 - the program must continue
         status_files.mark("failed", f"{type(error).__name__}: {error}")

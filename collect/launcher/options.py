@@ -74,11 +74,18 @@ def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
 
     Nothing after ``--``, and nothing for a free value: the shell names files there.
     """
+    return completed(_make_parser("traceq collect"), words, incomplete)
+
+
+def completed(
+    parser: argparse.ArgumentParser, words: list[str], incomplete: str
+) -> list[tuple[str, str]]:
+    """Return the completions of the word after these, of a parser's options."""
     if "--" in words:
         return []
     actions = {
         name: action
-        for action in _make_parser("traceq collect")._actions  # noqa: SLF001
+        for action in parser._actions  # noqa: SLF001 - argparse lists them nowhere else
         for name in action.option_strings
     }
     last = actions.get(words[-1]) if words else None

@@ -37,6 +37,17 @@ class Screen:
             sys.stderr.write(f"traceq: {text}\n")
             sys.stderr.flush()
 
+    def line(self, text: str) -> None:
+        """Print a line of a table, without our name before it."""
+        self._clear()
+        self._write(f"{text}\n".encode("utf-8", "replace"))
+
+    def show(self, text: str) -> None:
+        """Show a status line that the next output overwrites; on a terminal only."""
+        if self.moving and self._at_line_start and text != self._line:
+            self._write(f"\x1b[K\x1b[2mtraceq: {text}\x1b[0m\r".encode())
+            self._line = text
+
     def progress(self, phase: str, done: int, total: int) -> None:
         """Show the progress of the recording."""
         if self.quiet or phase not in _SENTENCES or not self._at_line_start:

@@ -40,6 +40,15 @@ def read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def read_list(file: Path) -> list[str] | None:
+    """Return the words of a file that holds a list; None if there is no such file."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return [str(one) for one in found] if isinstance(found, list) else None
+
+
 def claim(folder: Path, rank: int) -> str:
     """Reserve a name for this process's files that no other process has.
 

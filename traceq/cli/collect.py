@@ -30,7 +30,8 @@ class UnparsedCommand(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """Return the options and choices of collect/ that begin like this."""
-        completions = _collect("completions")(ctx.args, incomplete)
+        asked = "completions" if ctx.command.name == "collect" else "trial_completions"
+        completions = collect_function(asked)(ctx.args, incomplete)
         return [Completion(word, text) for word, text in completions]
 
 
@@ -39,10 +40,10 @@ COMMAND_CLASS = UnparsedCommand
 
 def command(context: typer.Context) -> None:
     """Run an unmodified PyTorch program and record a few of its steps."""
-    sys.exit(_collect("main")(context.args, "traceq collect"))
+    sys.exit(collect_function("main")(context.args, "traceq collect"))
 
 
-def _collect(function: str) -> Any:  # noqa: ANN401 - of a module that is run
+def collect_function(function: str) -> Any:  # noqa: ANN401 - of a module that is run
     """Return a function of collect/: it is run, not imported, to work if copied."""
     import runpy
 

@@ -120,6 +120,12 @@ COMMANDS = {
         "Run an unmodified PyTorch program and record a few of its steps.",
         "traceq collect -- python train.py",
     ),
+    "try": Entry(
+        "trial:command",
+        RECORD,
+        "Apply fixes to a program while it runs, measure them, and prove their effect.",
+        "traceq try -- python train.py",
+    ),
     "demo": Entry(
         "demo:command",
         RECORD,

@@ -1,0 +1,378 @@
+"""Outcomes of a trial, computed from its blocks, and the table that shows them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, Sequence
+
+from .. import remedies
+from ..shared import differences
+
+_GIB = 1 << 30
+_SAME = 0.01  # of the peak: below, memory is called the same
+
+
+def outcomes(
+    state: dict[str, Any],
+    predicted: dict[str, dict[str, Any]],
+    asked: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the figures of a trial: as it is, the control, each remedy, the kept."""
+    blocks = state.get("blocks", [])
+    figure = state.get("statistic", "median_ms")
+    comparisons = differences.compare(blocks)
+    plain = [
+        block for block in blocks if not block["on"] and not block.get("discarded")
+    ]
+    step_ms = _median([block[figure] for block in plain]) or _first_ms(state)
+    noises = {
+        one: differences.Noise(
+            [each for key, each in comparisons.items() if one in _TIMES or _is_aa(key)],
+            one,
+        )
+        for one in differences.FIGURES
+    }
+    entries = []
+    for name, facts in state.get("remedies", {}).items():
+        if name == remedies.CONTROL:
+            if name not in asked:
+                continue
+            facts = {**facts, "why": "it changes nothing"}  # noqa: PLW2901
+        own = _own_figure(name, figure)
+        entry = _entry(name, facts, comparisons.get(("+", name)), noises, own, step_ms)
+        entry["predicted"] = _predicted(name, predicted)
+        if entry["outcome"] is None:
+            expected = entry["predicted"]["ms"] if entry["predicted"] else None
+            values = comparisons[("+", name)].values(own) if entry["n"] else []
+            entry["outcome"], entry["why"] = differences.judge(
+                values, noises[own], step_ms or 0.0, expected
+            )
+        entries.append(entry)
+    kept = tuple(state.get("kept", []))
+    return {
+        "as_it_is": {
+            "ms": step_ms,
+            "half_width_ms": _spread(plain, figure),
+            "blocks": len(plain),
+            "statistic": figure,
+            "peak_bytes": _median([block.get("peak_bytes") for block in plain]),
+            "loss": _median([block.get("loss") for block in plain]),
+        },
+        "control": _control(comparisons, noises[figure], figure, step_ms),
+        "drift": {one: _finite(_drift(noises[one], comparisons)) for one in _NUMERIC},
+        "remedies": entries,
+        "kept": _kept(kept, comparisons, noises, figure, step_ms, entries),
+    }
+
+
+_TIMES = ("median_ms", "mean_ms")
+_NUMERIC = ("loss", "gradient_norm")
+
+
+def _is_aa(key: tuple[str, ...]) -> bool:
+    return key == ("+", remedies.CONTROL)
+
+
+def _own_figure(name: str, figure: str) -> str:
+    return "mean_ms" if name == "gc_freeze" else figure
+
+
+def _entry(  # noqa: PLR0913, PLR0917 - the parts of one line
+    name: str,
+    facts: dict[str, Any],
+    one: differences.Comparison | None,
+    noises: dict[str, differences.Noise],
+    figure: str,
+    step_ms: float | None,
+) -> dict[str, Any]:
+    said = remedies.facts(name)
+    values = one.values(figure) if one is not None else []
+    noise = noises[figure]
+    half = noise.half_width(values) if values else math.inf
+    entry: dict[str, Any] = {
+        "remedy": name,
+        "rules": list(said["rules"]),
+        "summary": said["summary"],
+        "class": said["kind"],
+        "when": said["when"],
+        "edit": said["edit"],
+        "outcome": None,
+        "why": "",
+        "n": len(values),
+        "ms": round(differences.centre(values), 4) if values else None,
+        "median_ms": round(statistics.median(values), 4) if values else None,
+        "half_width_ms": _finite(half),
+        "smallest_ms": _finite(noise.smallest(len(values))) if values else None,
+        "share": None,
+        "predicted": None,
+        "proof": facts.get("proof"),
+        "peak_bytes": one.centre("peak_bytes") if one is not None else None,
+        "numerics": _numerics(one, noises),
+    }
+    if values and step_ms:
+        entry["share"] = round(differences.centre(values) / step_ms, 4)
+    for key in ("compile_seconds", "first_seconds"):
+        if key in facts:
+            entry[key] = facts[key]
+    if entry.get("compile_seconds") and entry["ms"] and entry["ms"] < 0:
+        entry["pays_off_after_steps"] = math.ceil(
+            entry["compile_seconds"] * 1000 / -entry["ms"]
+        )
+    if facts.get("error"):
+        entry["outcome"], entry["why"] = differences.FAILED, facts["error"]
+    elif facts.get("why"):
+        entry["outcome"], entry["why"] = differences.NOT_APPLIED, facts["why"]
+    elif facts.get("late") and not values:
+        entry["outcome"], entry["why"] = differences.INCONCLUSIVE, facts["late"]
+    elif (facts.get("proof") or {}).get("applied") is False:
+        why = "the same ops and kernels ran with it"
+        entry["outcome"], entry["why"] = differences.NOT_APPLIED, why
+    return entry
+
+
+def _numerics(
+    one: differences.Comparison | None, noises: dict[str, differences.Noise]
+) -> dict[str, Any]:
+    """Return how loss and gradients changed, and whether beyond the own drift."""
+    found: dict[str, Any] = {}
+    for figure in _NUMERIC:
+        values = one.values(figure) if one is not None else []
+        if not values:
+            found[figure] = None
+            continue
+        noise = noises[figure]
+        middle = differences.centre(values)
+        limit = _limit(noise, len(values))
+        found[figure] = {
+            "difference": middle,
+            "drift": _finite(limit),
+            "beyond_drift": middle != 0 and abs(middle) > limit,
+        }
+    return found
+
+
+def _limit(noise: differences.Noise, count: int) -> float:
+    """Return the largest difference that the program's own drift explains."""
+    return noise.smallest(count)
+
+
+def _drift(noise: differences.Noise, comparisons: dict[Any, Any]) -> float:
+    control = comparisons.get(("+", remedies.CONTROL))
+    count = len(control.values(noise.figure)) if control is not None else 0
+    return _limit(noise, count) if count else math.inf
+
+
+def _control(
+    comparisons: dict[Any, differences.Comparison],
+    noise: differences.Noise,
+    figure: str,
+    step_ms: float | None,
+) -> dict[str, Any] | None:
+    one = comparisons.get(("+", remedies.CONTROL))
+    if one is None:
+        return None
+    values = one.values(figure)
+    half = noise.half_width(values)
+    middle = one.centre(figure)
+    # Against its own interval: the floor of the others is made of this control.
+    differs = middle is not None and abs(middle) > half
+    outcome = differences.NO_DIFFERENCE
+    if len(values) < differences.FEWEST:
+        outcome = differences.INCONCLUSIVE
+    elif differs:
+        outcome = differences.FASTER if (middle or 0) < 0 else differences.SLOWER
+    return {
+        "outcome": outcome,
+        "n": len(values),
+        "ms": middle,
+        "half_width_ms": _finite(half),
+        "smallest_ms": _finite(noise.smallest(len(values))),
+        "deviation_ms": _finite(noise.deviation),
+        "share": middle / step_ms if step_ms and middle is not None else None,
+    }
+
+
+def _kept(  # noqa: PLR0913, PLR0917 - the parts of one line
+    kept: tuple[str, ...],
+    comparisons: dict[Any, differences.Comparison],
+    noises: dict[str, differences.Noise],
+    figure: str,
+    step_ms: float | None,
+    entries: list[dict[str, Any]],
+) -> dict[str, Any] | None:
+    """Return the combination of the remedies that help, as measured."""
+    applied = {one["remedy"] for one in entries if one["outcome"] == differences.FASTER}
+    kept = tuple(name for name in kept if name in applied)
+    if not kept:
+        return None
+    one = comparisons.get(("+", *kept))
+    values = one.values(figure) if one is not None else []
+    found: dict[str, Any] = {
+        "remedies": list(kept),
+        "n": len(values),
+        "ms": differences.centre(values) if values else None,
+        "half_width_ms": _finite(noises[figure].half_width(values)),
+        "predicted_ms": _sum_predicted(kept, entries),
+        "peak_bytes": one.centre("peak_bytes") if one is not None else None,
+        "numerics": _numerics(one, noises),
+        "share": None,
+    }
+    if values and step_ms:
+        found["share"] = differences.centre(values) / step_ms
+    return found
+
+
+def _sum_predicted(
+    kept: tuple[str, ...], entries: list[dict[str, Any]]
+) -> float | None:
+    known = [
+        one["predicted"]["ms"]
+        for one in entries
+        if one["remedy"] in kept and one["predicted"]
+    ]
+    return sum(known) if known else None
+
+
+def _predicted(
+    name: str, predicted: dict[str, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Return the largest prediction of the rules that a remedy addresses."""
+    rules = [rule for rule in remedies.facts(name)["rules"] if rule in predicted]
+    if not rules:
+        return None
+    best = max(rules, key=lambda rule: predicted[rule]["ms"])
+    return {"rule": best, **predicted[best]}
+
+
+def _median(values: list[Any]) -> float | None:
+    known = [value for value in values if isinstance(value, (int, float))]
+    return statistics.median(known) if known else None
+
+
+def _first_ms(state: dict[str, Any]) -> float | None:
+    timed = state.get("first_step_time") or {}
+    return timed.get("median_ms")
+
+
+def _spread(plain: list[dict[str, Any]], figure: str) -> float | None:
+    values = [block[figure] for block in plain]
+    if len(values) < 2:  # noqa: PLR2004
+        return None
+    return (
+        differences.t99(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 6)
+
+
+# The table.
+
+
+def table(report: dict[str, Any]) -> list[str]:
+    """Return the lines of a trial's table."""
+    plain, control = report["as_it_is"], report["control"]
+    if plain["ms"] is None:
+        return []
+    head = f"{plain['ms']:.4g} ms"
+    if plain["half_width_ms"] is not None:
+        head += f" ±{plain['half_width_ms']:.2g}"
+    if control and control["smallest_ms"] is not None:
+        smallest = f"{control['smallest_ms']:.2g} ms"
+        head += f"   (A/A control: differences below {smallest} are noise)"
+    peak = plain["peak_bytes"]
+    if peak:
+        head += f"   {peak / _GIB:.1f} GiB"
+    drift = report["drift"]["loss"]
+    rows: list[tuple[str, ...]] = [
+        ("", "predicted", "measured", "", "peak", _loss_head(drift))
+    ]
+    rows += [_row(entry, peak) for entry in report["remedies"] if _is_shown(entry)]
+    kept = report["kept"]
+    if kept and kept["ms"] is not None:
+        rows.append(_kept_row(kept, peak))
+    widths = [max(len(row[place]) for row in rows) for place in range(5)]
+    first = max(widths[0], len("as it is"))
+    lines = [f"{'as it is':<{first}}  {head}"]
+    for row in rows:
+        padded = [f"{row[0]:<{first}}"]
+        padded += [f"{row[place]:<{widths[place]}}" for place in range(1, 5)]
+        lines.append("  ".join([*padded, row[5]]).rstrip())
+    return lines
+
+
+def _is_shown(entry: dict[str, Any]) -> bool:
+    return bool(
+        entry["n"] or entry["outcome"] == differences.FAILED or entry["predicted"]
+    )
+
+
+def _loss_head(drift: float | None) -> str:
+    return "loss" if drift is None else f"loss (own drift {drift:.1g})"
+
+
+def _row(entry: dict[str, Any], peak: float | None) -> tuple[str, ...]:
+    label = entry["remedy"].replace("_", " ")
+    predicted = entry["predicted"]
+    if predicted:
+        label = f"{predicted['rule']} {label}"
+    outcome, why = entry["outcome"], entry["why"]
+    if outcome in (differences.FASTER, differences.SLOWER):
+        measured, word = _difference(entry["ms"], entry["half_width_ms"]), outcome
+    elif outcome == differences.NO_DIFFERENCE:
+        measured, word = f"{outcome} {why}", ""
+    else:
+        return (label, _range(predicted), f"{outcome}: {why}", "", "", "")
+    memory = _peak(entry["peak_bytes"], peak)
+    return (label, _range(predicted), measured, word, memory, _loss(entry["numerics"]))
+
+
+def _kept_row(kept: dict[str, Any], peak: float | None) -> tuple[str, ...]:
+    predicted = kept["predicted_ms"]
+    return (
+        "kept: " + " + ".join(kept["remedies"]),
+        f"-{predicted:.3g}" if predicted else "",
+        _difference(kept["ms"], kept["half_width_ms"]),
+        "",
+        _peak(kept["peak_bytes"], peak),
+        _loss(kept["numerics"]),
+    )
+
+
+def _difference(ms: float, half: float | None) -> str:
+    return f"{ms:+.3g}" + (f" ±{half:.2g}" if half is not None else "")
+
+
+def _range(predicted: dict[str, Any] | None) -> str:
+    if not predicted:
+        return ""
+    low, high = predicted["low_ms"], predicted["high_ms"]
+    text = f"-{predicted['ms']:.3g}"
+    return f"{text} (-{high:.2g} to -{low:.2g})" if high else text
+
+
+def _peak(difference: float | None, peak: float | None) -> str:
+    if difference is None or not peak:
+        return ""
+    if abs(difference) < _SAME * peak:
+        return "same"
+    return f"{difference / _GIB:+.2f} GiB"
+
+
+def _loss(numerics: dict[str, Any]) -> str:
+    parts = []
+    for figure, words in (("loss", ""), ("gradient_norm", "gradients ")):
+        one = numerics.get(figure)
+        if one is None:
+            continue
+        if one["difference"] == 0:
+            text = "same"
+        elif one["beyond_drift"]:
+            text = f"{one['difference']:+.1g}, beyond drift"
+        else:
+            text = f"{one['difference']:+.1g}, within drift"
+        if figure == "loss" or one["beyond_drift"]:
+            parts.append(words + text)
+    return "; ".join(parts)

@@ -1,0 +1,57 @@
+"""The program as remedies see it: its optimizers, modules and loaders."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Mapping
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..agent import torch_state
+
+
+class Program:
+    """Live objects of the program, looked up once when the trial begins."""
+
+    def __init__(self) -> None:
+        self.cuda = torch_state.uses_cuda()
+        self.names: Mapping[str, int] | None = None
+        """Names of the ops and kernels of a step; None while they are unknown."""
+        self.optimizers: list[Any] = []
+        self.loaders: list[Any] = []
+        self.graphs = 0
+        """CUDA graphs that the program holds."""
+        graph = getattr(torch.cuda, "CUDAGraph", ())
+        modules: list[Any] = []
+        # The type, not isinstance: that asks the object, which may be a proxy.
+        for one in gc.get_objects():
+            kind = type(one)
+            if issubclass(kind, torch.optim.Optimizer):
+                self.optimizers.append(one)
+            elif issubclass(kind, torch.nn.Module):
+                modules.append(one)
+            elif issubclass(kind, DataLoader):
+                self.loaders.append(one)
+            elif issubclass(kind, graph):
+                self.graphs += 1
+        self.modules = _roots(modules)
+        """Modules with weights that are part of no other module."""
+        self.outermost: Any = max(self.modules, key=_weights, default=None)
+        """The module with most weights among them."""
+
+
+def _roots(modules: list[Any]) -> list[Any]:
+    inner = {
+        id(child)
+        for module in modules
+        for child in vars(module).get("_modules", {}).values()
+    }
+    return [one for one in modules if id(one) not in inner and _weights(one)]
+
+
+def _weights(module: Any) -> int:
+    try:
+        return sum(one.numel() for one in module.parameters())
+    except Exception:  # noqa: BLE001 - a module may be half built
+        return 0

@@ -1,0 +1,581 @@
+"""The trial of one process: blocks of steps with and without each remedy.
+
+It is a generator that waits for the end of a step at each ``yield``. The GPU is
+synchronised at the ends of blocks only, and no block is measured under the profiler.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Iterator
+
+import torch
+
+from .. import remedies
+from ..agent import process_facts, torch_state
+from ..agent.step_timer import StepTimer
+from ..remedies.base import has
+from ..shared import differences, manifest, status_files
+from .machine import Machine, why_discarded
+from .numerics import Numerics, gradient_norm
+from .program import Program
+from .recordings import Recording
+from .switches import Switches
+
+WARM_STEPS, WARM_LEAST, WARM_S = 10, 3, 5.0
+PLAIN_S, PLAIN_STEPS = 1.5, 24  # of the first, plain block, at most
+QUIET = 3  # steps without compilation that end the warm-up
+PATIENCE = 60  # steps after which it ends even if the program compiles
+BLOCK_S = (0.1, 1.0)  # seconds of a block: at least, at most
+BLOCK_STEPS = (4, 500)
+ROUNDS = (4, 8)  # at least, if there is time; at most
+PRECISE = 0.01  # of the step: differences below do not matter
+SHORT_STEPS = 3  # of a block if time is short
+LONG_MS = 50.0  # a step from which on one is enough after a switch
+SLOW_MS = 200.0  # a step from which on fewer of them are let pass
+FEWEST_FIRST = 3  # of those after the first switch
+SCOUTED = 2  # steps with all remedies that count their own work
+RECORDED = 2  # steps of a recording
+RECORD_S = 1.5  # for a recording whose duration is not known yet
+SHORT_S = 120.0  # of a trial whose blocks are shorter
+LINT_S = 60.0  # for the findings of the first recording
+COMPILE_S = 90.0  # that must be left for a remedy that compiles
+STACKS_S = 0.25  # of traced steps, above which stacks take too long
+
+
+class OutOfTime(Exception):  # noqa: N818 - an end, no error
+    """The time of the trial is over."""
+
+
+class Trial:
+    """One process's trial; ``state`` is written whenever something was measured."""
+
+    def __init__(self, session: Any, settings: dict[str, Any], file: Path) -> None:
+        self.session = session
+        self.settings = settings
+        self.file = file
+        self.numerics = Numerics()
+        self.deadline = float(settings["deadline"])  # of time.time()
+        self.machine: Machine | None = None
+        self.program: Program | None = None
+        self.switches: Switches | None = None
+        self.dirty = ""  # why the running block cannot be used
+        self.step_ms = 0.0
+        self.period = 1  # steps after which their times repeat
+        self.block_steps = BLOCK_STEPS[0]
+        self._first_state: dict[str, Any] = {}
+        self._record_s = RECORD_S
+        self._rounds_least = ROUNDS[0]
+        self._recording: Recording | None = None  # that is being made
+        self._packages: Any = None
+        self._primed: set[str] = set()  # remedies that were on before
+        self.state: dict[str, Any] = {
+            "format": 1,
+            "state": "warm-up",
+            "began": manifest.now(),
+            "first_step_at": time.time(),
+            "rank": process_facts.rank()[0],
+            "steps": None,
+            "statistic": "median_ms",
+            "remedies": {},
+            "blocks": [],
+            "first_step_time": None,
+            "recordings": [],
+            "notes": [],
+            "kept": [],
+            "phases": {},
+            "names": None,
+            "run": int(settings["run"]),
+        }
+        self._continue()
+
+    def _continue(self) -> None:
+        """Take over what an earlier run of the program has measured."""
+        earlier = manifest.read(Path(self.settings["previous"] or os.devnull))
+        for key in (
+            "blocks",
+            "recordings",
+            "notes",
+            "kept",
+            "first_step_time",
+            "names",
+        ):
+            if earlier.get(key):
+                self.state[key] = earlier[key]
+        self._total = int(earlier.get("seen", 0))  # steps of the whole program
+        self.earlier: dict[str, Any] = earlier.get("remedies", {})
+
+    # The plan.
+
+    def run(self) -> Iterator[None]:
+        """Follow the plan; ends when all is measured, or the time is over."""
+        try:
+            yield from self._plan()
+            self.state["state"] = "done"
+        except OutOfTime:
+            self.state["state"] = "out of time"
+        self.end()
+
+    def end(self) -> None:
+        """Switch everything off and write what is known."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.end()
+        if self.switches is not None:
+            self.switches.set(())
+        self.numerics.remove()
+        self.state["seen"] = self.session.schedule.seen
+        self.save()
+
+    def _plan(self) -> Iterator[None]:
+        yield from self._phase("warm-up", self._warm_up())
+        self._begin()
+        if not self.state["first_step_time"]:
+            yield from self._phase("plain", self._plain())
+        self._use(self.state["first_step_time"])
+        if self.program is not None and self.state["names"] is not None:
+            self.program.names = self.state["names"]
+        else:
+            yield from self._phase("baseline", self._record(()))
+        yield from self._phase("lint", self._await_findings())
+        self._choose()
+        yield from self._phase("scouting", self._scout())
+        names = self._fit(self._affordable())
+        yield from self._phase("rounds", self._rounds(names))
+        names = [name for name in names if self._switches().is_usable(name)]
+        yield from self._phase("combination", self._combine(names))
+        yield from self._phase("proof", self._proofs(names))
+
+    def _phase(self, name: str, steps: Iterator[None]) -> Iterator[None]:
+        self.state["state"] = name
+        began = time.monotonic()
+        try:
+            yield from steps
+        finally:
+            self.state["phases"][name] = round(time.monotonic() - began, 3)
+            self.save()
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.deadline - time.time()
+
+    def _warm_up(self) -> Iterator[None]:
+        began = time.monotonic()
+        steps, quiet = 0, 0
+        compiles = torch_state.compilations()
+        while True:
+            yield
+            steps += 1
+            now = torch_state.compilations()
+            quiet = quiet + 1 if now == compiles else 0
+            compiles = now
+            seconds = time.monotonic() - began
+            enough = steps >= WARM_STEPS or (steps >= WARM_LEAST and seconds >= WARM_S)
+            if enough and (quiet >= QUIET or steps >= PATIENCE):
+                self.step_ms = seconds / steps * 1000
+                return
+            if self.left() < 0:
+                raise OutOfTime
+
+    def _begin(self) -> None:
+        self.machine = Machine()
+        self._first_state = self.machine.state()
+        self.program = Program()
+        self.numerics.install()
+        self.state["steps"] = {
+            "by": self.session.steps_by(),
+            "of": self.session.source.of,
+            "warmup": self.session.schedule.seen,
+        }
+        self.state["versions"] = process_facts.versions()
+        self.state["devices"] = process_facts.devices()
+        self.state["cores"] = process_facts.cores()
+
+    def _plain(self) -> Iterator[None]:
+        """Time the program as it is, before the profiler is ever started."""
+        count = int(min(PLAIN_S, 0.05 * self.left()) * 1000 / self.step_ms)
+        count = max(BLOCK_STEPS[0], min(PLAIN_STEPS, count))
+        timer = StepTimer(on_cuda=torch_state.uses_cuda())
+        for _ in range(count):
+            yield
+            timer.lap()
+            self._check_time()
+        self.state["first_step_time"] = timer.result() or {}
+
+    def _use(self, timed: dict[str, Any]) -> None:
+        """Plan with these step times."""
+        self.step_ms = timed["ms"] if timed["period"] else timed["median_ms"]
+        # Where long steps are regular, the median says nothing about the total.
+        if timed["period"]:
+            self.period = timed["period"]
+            self.state["statistic"] = "mean_ms"
+
+    def _await_findings(self) -> Iterator[None]:
+        """Let the program go on until its first recording was linted."""
+        if not self.settings["awaits_findings"]:
+            return
+        folder = Path(self.session.settings["status_folder"])
+        status_files.mark("baseline")
+        until = time.time() + min(LINT_S, self.left() / 2)
+        while time.time() < until:
+            yield
+            names = manifest.read_list(folder / "findings")
+            if names is not None:
+                self.settings["remedies"] = names
+                return
+        self.state["notes"].append("the findings came too late: all remedies are tried")
+
+    def _choose(self) -> None:
+        """Decide which remedies are tried."""
+        assert self.program is not None  # noqa: S101 - for the type checker
+        wanted = list(self.settings["remedies"])
+        allow = bool(self.settings["allow"])
+        self.switches = Switches(self.program, wanted, allow=allow)
+        for name, facts in self.switches.facts.items():
+            earlier = self.earlier.get(name, {})
+            for key in ("why", "error"):  # what spoke against it speaks still
+                facts[key] = earlier.get(key) or facts[key]
+            facts["proof"] = earlier.get("proof")
+            if self.switches.is_usable(name) and name not in self.switches.usable():
+                facts["late"] = "it needs a restart, and there was no time for it"
+        self.state["remedies"] = self.switches.facts
+
+    def _scout(self) -> Iterator[None]:
+        """Switch on what counts its own work for two steps, to drop what has none."""
+        switches = self._switches()
+        names = [one for one in switches.usable() if switches[one].counts]
+        names = [one for one in names if not self.earlier.get(one)]
+        if not names:
+            return
+        yield from self._switch(tuple(names), SCOUTED)
+        for name in names:
+            if switches.is_usable(name):
+                switches.facts[name]["why"] = switches[name].idle()
+        yield from self._switch((), 1)
+
+    def _affordable(self) -> list[str]:
+        """Return the remedies that can be tried in the time that is left."""
+        switches = self._switches()
+        names = []
+        for name in switches.usable():
+            if self._compiles_too_long(name):
+                switches.facts[name]["why"] = "there is too little time to compile"
+            else:
+                names.append(name)
+        return names
+
+    def _compiles_too_long(self, name: str) -> bool:
+        """Return whether a remedy makes torch compile, for which there is no time."""
+        one = self._switches()[name]
+        if self.left() >= COMPILE_S or name in self.settings["only"]:
+            return False
+        known = self.program.names if self.program is not None else None
+        compiled = has(known or {}, "Torch-Compiled", "CompiledFunction", "Compiled Gr")
+        return bool(one.slow or (one.recompiles and compiled))
+
+    def _first_switch(self, name: str) -> Iterator[None]:
+        """Switch a remedy on for the first time, and see whether it does anything."""
+        switches = self._switches()
+        one, facts = switches[name], switches.facts[name]
+        began = time.monotonic()
+        steps = one.first if self.step_ms < SLOW_MS else FEWEST_FIRST
+        yield from self._switch((name,), steps)
+        if one.slow:
+            yield from self._until_quiet()
+            facts["compile_seconds"] = round(time.monotonic() - began, 3)
+        extra = time.monotonic() - began - steps * self.step_ms / 1000
+        facts["first_seconds"] = round(max(0.0, extra), 3)
+        self._primed.add(name)
+        if not facts["error"]:
+            facts["why"] = one.idle()
+
+    def _until_quiet(self) -> Iterator[None]:
+        """Wait until nothing has been compiled for a few steps."""
+        quiet, compiles = 0, torch_state.compilations()
+        for _ in range(PATIENCE):
+            yield
+            now = torch_state.compilations()
+            quiet = quiet + 1 if now == compiles else 0
+            compiles = now
+            self._check_time()
+            if quiet >= QUIET:
+                return
+
+    # Blocks.
+
+    def _rounds(self, names: list[str]) -> Iterator[None]:
+        """Measure each remedy between two plain blocks, in both orders in turns."""
+        yield from self._block((), ())
+        for number in range(self._rounds_done(names), ROUNDS[1]):
+            began = time.monotonic()
+            for name in names if number % 2 == 0 else reversed(names):
+                if name not in self._primed and self._switches().is_usable(name):
+                    yield from self._first_switch(name)
+                if self._switches().is_usable(name):
+                    yield from self._block((), (name,))
+                    yield from self._block((), ())
+            self.save()
+            if number + 1 >= self._rounds_least and self._is_decided():
+                return
+            if self.left() - self._reserve(names) < time.monotonic() - began:
+                return
+
+    def _rounds_done(self, names: list[str]) -> int:
+        """Return the rounds that earlier runs have completed."""
+        comparisons = differences.compare(self.state["blocks"])
+        figure = self.state["statistic"]
+        counts = [
+            len(comparisons[key].values(figure)) if key in comparisons else 0
+            for key in (("+", name) for name in names)
+        ]
+        return min(counts, default=0)
+
+    def _fit(self, names: list[str]) -> list[str]:
+        """Choose the length of a block; drop the last remedies if time is short."""
+        comparisons = differences.compare(self.state["blocks"])
+
+        def measured(name: str) -> int:
+            one = comparisons.get(("+", name))
+            return len(one.values("median_ms")) if one is not None else 0
+
+        names = sorted(names, key=measured)  # those that earlier runs did not reach
+        self._rounds_least, fewest = ROUNDS[0], BLOCK_STEPS[0]
+        each = self._block_s(names)
+        if each < fewest * self.step_ms / 1000:
+            self._rounds_least, fewest = differences.FEWEST, SHORT_STEPS
+            each = self._block_s(names)
+        while each < fewest * self.step_ms / 1000 and len(names) > 2:  # noqa: PLR2004
+            last = names.pop()
+            self._switches().facts[last]["late"] = "there was no time for it"
+            each = self._block_s(names)
+        longest = BLOCK_S[1] if self.left() > SHORT_S else BLOCK_S[1] / 2
+        each = min(longest, max(BLOCK_S[0], each))
+        steps = round(each * 1000 / self.step_ms)
+        if self._total:  # the program ends after as many steps as before
+            left = self._total - self.session.schedule.seen
+            steps = min(steps, left // (2 * len(names) + 2) - 2)
+        self.block_steps = max(fewest, min(BLOCK_STEPS[1], steps))
+        self.block_steps = -(-self.block_steps // self.period) * self.period
+        self.state["block_steps"] = self.block_steps
+        return names
+
+    def _block_s(self, names: list[str]) -> float:
+        """Return the seconds that a block can take if all rounds are to fit."""
+        seconds = max(0.0, self.left() - self._reserve(names))
+        blocks = self._rounds_least * (2 * len(names) + 1)
+        return seconds / blocks - self._settle() * self.step_ms / 1000
+
+    def _settle(self) -> int:
+        """Return the steps that pass after a switch."""
+        return 2 if self.step_ms < LONG_MS else 1
+
+    def _reserve(self, names: list[str]) -> float:
+        """Return the seconds that recordings and the combination need."""
+        recordings = 0.8 * len(names) * self._record_s if self.settings["record"] else 0
+        return min(recordings, 0.25 * self.left()) + 0.1 * self.left()
+
+    def _is_decided(self) -> bool:
+        figure = self.state["statistic"]
+        comparisons = differences.compare(self.state["blocks"])
+        noise = differences.Noise(comparisons.values(), figure)
+        return all(
+            noise.half_width(one.values(figure))
+            < max(PRECISE * self.step_ms, 0.1 * abs(one.centre(figure) or 0.0))
+            for one in comparisons.values()
+        )
+
+    def _block(self, base: tuple[str, ...], on: tuple[str, ...]) -> Iterator[None]:
+        """Measure one block with ``on`` switched on; ``base`` is what it is for."""
+        switches, machine = self._switches(), self.machine
+        settle = max([self._settle(), *(switches[name].settle for name in on)])
+        yield from self._switch(on, settle)
+        self.dirty = ""
+        torch_cuda = torch_state.uses_cuda()
+        if torch_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self.numerics.begin()
+        compiles = torch_state.compilations()
+        timer = StepTimer(on_cuda=torch_cuda)
+        for _ in range(self.block_steps):
+            yield
+            timer.lap()
+            switches.step()
+            self._check_time()
+        timed = timer.result() or {}
+        machine_state = machine.state() if machine is not None else {}
+        if torch_state.compilations() != compiles:
+            self.dirty = self.dirty or "something was compiled"
+        self.state["blocks"].append(
+            {
+                "run": self.state["run"],
+                "base": list(base),
+                "on": list(switches.on),
+                "at": manifest.now(),
+                "step": self.session.schedule.seen,
+                "steps": timed["steps"],
+                "median_ms": timed["median_ms"],
+                "mean_ms": timed["ms"],
+                "p10_ms": timed["p10_ms"],
+                "p90_ms": timed["p90_ms"],
+                "max_ms": timed["max_ms"],
+                "loss": self.numerics.end(),
+                "gradient_norm": self._gradient_norm(),
+                "peak_bytes": torch.cuda.max_memory_allocated() if torch_cuda else None,
+                **machine_state,
+                "discarded": self.dirty
+                or why_discarded(machine_state, self._first_state),
+            }
+        )
+        self.session.report(len(self.state["blocks"]))
+
+    def _gradient_norm(self) -> float | None:
+        assert self.program is not None  # noqa: S101 - for the type checker
+        return gradient_norm(self.program.optimizers)
+
+    def _switch(self, on: tuple[str, ...], steps: int) -> Iterator[None]:
+        """Switch these remedies on, and let some steps pass."""
+        switches, compiles = self._switches(), torch_state.compilations()
+        switches.set(on)
+        for _ in range(steps):
+            yield
+            switches.step()
+            self._check_time()
+        if torch_state.compilations() != compiles:
+            yield from self._until_quiet()
+
+    # Combination.
+
+    def _combine(self, names: list[str]) -> Iterator[None]:
+        """Add the remedies that help one after the other, the best first."""
+        figure = self.state["statistic"]
+        comparisons = differences.compare(self.state["blocks"])
+        noise = differences.Noise(comparisons.values(), figure)
+        gains = {}
+        for name in names:
+            one = comparisons.get(("+", name))
+            if one is None or name == remedies.CONTROL:
+                continue
+            values = one.values(self._figure(name))
+            outcome, _ = differences.judge(values, noise, self.step_ms)
+            if outcome == differences.FASTER:
+                gains[name] = differences.centre(values)
+        order = sorted(gains, key=lambda name: gains[name])
+        kept = order[:1]
+        self.state["kept"] = list(kept)
+        for name in order[1:]:
+            if self.left() < self._reserve(names) + 0.2 * self._round_s(4):
+                self.state["notes"].append(f"no time to add {name} to the others")
+                break
+            if (yield from self._adds(tuple(kept), name)):
+                kept.append(name)
+                self.state["kept"] = list(kept)
+        if len(kept) > 1 and self.left() > self._round_s(3):
+            yield from self._pairs((), tuple(kept))
+
+    def _adds(self, base: tuple[str, ...], name: str) -> Any:
+        """Measure a remedy on top of others; return whether it helps there, too."""
+        yield from self._pairs(base, (*base, name))
+        figure = self._figure(name)
+        comparisons = differences.compare(self.state["blocks"])
+        noise = differences.Noise(comparisons.values(), figure)
+        one = comparisons.get((*base, "+", *base, name))
+        values = one.values(figure) if one is not None else []
+        outcome, _ = differences.judge(values, noise, self.step_ms)
+        return outcome == differences.FASTER
+
+    def _pairs(self, base: tuple[str, ...], on: tuple[str, ...]) -> Iterator[None]:
+        yield from self._block(base, base)
+        for number in range(ROUNDS[0]):
+            yield from self._block(base, on)
+            yield from self._block(base, base)
+            if number + 1 >= differences.FEWEST and self.left() < self._round_s(2):
+                return
+
+    def _figure(self, name: str) -> str:
+        plain = self._switches()[name].plain_mean
+        return "mean_ms" if plain else str(self.state["statistic"])
+
+    def _round_s(self, blocks: int) -> float:
+        return blocks * (self.block_steps + 2) * self.step_ms / 1000
+
+    # Recordings.
+
+    def _proofs(self, names: list[str]) -> Iterator[None]:
+        """Record two steps with each remedy, those that changed most first."""
+        if not self.settings["record"]:
+            return
+        figure = self.state["statistic"]
+        comparisons = differences.compare(self.state["blocks"])
+
+        def effect(name: str) -> float:
+            one = comparisons.get(("+", name))
+            return -abs((one.centre(figure) if one is not None else None) or 0.0)
+
+        ordered = sorted((n for n in names if n != remedies.CONTROL), key=effect)
+        control = [name for name in names if name == remedies.CONTROL]
+        done = {one["remedy"] for one in self.state["recordings"] if not one["why"]}
+        for name in [*ordered[:1], *control, *ordered[1:]]:
+            if name in done:
+                continue
+            if self.left() < 1.2 * self._record_s:
+                self.state["notes"].append(f"no time to record steps with {name}")
+                continue
+            yield from self._record((name,))
+
+    def _record(self, on: tuple[str, ...]) -> Iterator[None]:
+        """Record a few steps with these remedies; note what their names show."""
+        if not self.settings["record"]:
+            return
+        name = on[0] if on else "plain"
+        if self.switches is not None:
+            yield from self._switch(on, 3)
+        began = time.monotonic()
+        seconds = (RECORDED + 1) * self.step_ms / 1000
+        recording = Recording(
+            self.session, self.session.rank.folder / name, self._recorded_facts(on)
+        )
+        self._recording = recording
+        stacks = not on and seconds <= STACKS_S
+        yield from recording.steps(RECORDED, stacks=stacks)
+        self._recording = None
+        self._packages = recording.rank.facts.get("packages")
+        taken = time.monotonic() - began
+        # The first start of the profiler takes seconds, later ones do not.
+        self._record_s = max(0.2, taken if on else min(taken, RECORD_S))
+        entry: dict[str, Any] = {"remedy": name, "folder": name, "why": recording.why}
+        entry["seconds"] = round(taken, 3)
+        self.state["recordings"].append(entry)
+        if self.program is not None and not on:
+            self.program.names = self.state["names"] = recording.names
+        elif recording.names is not None:
+            self._prove(name, recording.names)
+        if on:
+            yield from self._switch((), 2)
+        self.save()
+
+    def _prove(self, name: str, names: Any) -> None:
+        facts = self._switches().facts[name]
+        plain = self.program.names if self.program is not None else None
+        if plain is not None:
+            text = self._switches()[name].proof(plain, names)
+            facts["proof"] = {"applied": bool(text), "text": text}
+
+    def _recorded_facts(self, on: tuple[str, ...]) -> dict[str, Any]:
+        """Return what is known of the steps' time without the profiler."""
+        if not on:
+            return {"step_time": self.state["first_step_time"]}
+        return {"packages": self._packages}
+
+    def _switches(self) -> Switches:
+        assert self.switches is not None  # noqa: S101 - for the type checker
+        return self.switches
+
+    def _check_time(self) -> None:
+        if self.left() < 0:
+            raise OutOfTime
+
+    def save(self) -> None:
+        """Write the state, so that whatever happens it can be read."""
+        manifest.write(self.file, self.state)

@@ -1,0 +1,158 @@
+"""Differences between blocks: what they prove, and how often they are wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from collecting import module
+
+differences = module("shared.differences")
+outcomes = module("launcher.outcomes")
+
+STEP = 100.0
+
+
+def block(on: str, ms: float, **facts: Any) -> dict[str, Any]:  # noqa: ANN401
+    names = [on] if on else []
+    return {"base": [], "on": names, "median_ms": ms, "mean_ms": ms, **facts}
+
+
+def trial(
+    effects: dict[str, float], rounds: int, noise: float, seed: int, drift: float = 0.0
+) -> dict[str, Any]:
+    """Return the state of a trial whose remedies save what ``effects`` says."""
+    chance = random.Random(seed)  # noqa: S311 - noise
+    blocks = []
+
+    def add(on: str) -> None:
+        ms = STEP - effects.get(on, 0.0) + chance.gauss(0, noise)
+        blocks.append(block(on, ms + drift * len(blocks), loss=chance.gauss(1, 0.01)))
+
+    names = ["no_op", *effects]
+    add("")
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            add(name)
+            add("")
+    return {"blocks": blocks, "remedies": {name: {} for name in names}}
+
+
+def judged(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    report = outcomes.outcomes(state, {})
+    return {one["remedy"]: one for one in report["remedies"]}
+
+
+def test_the_control_shows_no_difference_in_38_of_40_trials() -> None:
+    states = [trial({"tf32": 5.0}, 4, 1.0, seed) for seed in range(40)]
+    controls = [outcomes.outcomes(state, {})["control"] for state in states]
+
+    assert sum(one["outcome"] == "no difference" for one in controls) >= 38
+
+
+@pytest.mark.parametrize("saved", [2.0, 5.0, 20.0])
+def test_a_planted_effect_has_its_sign_and_its_size(saved: float) -> None:
+    found = [
+        judged(trial({"tf32": saved}, 4, 0.25, seed))["tf32"] for seed in range(40)
+    ]
+    right = [
+        one
+        for one in found
+        if one["outcome"] == "faster"
+        and abs(-one["ms"] - saved) <= max(0.2 * saved, 2 * one["smallest_ms"])
+    ]
+
+    assert len(right) >= 38
+
+
+def test_a_steady_drift_is_no_effect() -> None:
+    found = judged(trial({"tf32": 0.0}, 6, 0.2, 1, drift=0.5))["tf32"]
+
+    assert found["outcome"] == "no difference"
+
+
+def test_noise_that_hides_an_effect_is_inconclusive() -> None:
+    found = judged(trial({"tf32": 5.0}, 4, 30.0, 2))["tf32"]
+
+    assert found["outcome"] == "inconclusive"
+    assert found["why"].startswith("noise")
+
+
+def test_a_slower_program_is_called_slower() -> None:
+    assert judged(trial({"tf32": -10.0}, 4, 0.5, 3))["tf32"]["outcome"] == "slower"
+
+
+def test_an_outlier_does_not_hide_an_effect_that_many_blocks_show() -> None:
+    state = trial({"tf32": 10.0}, 8, 0.5, 4)
+    state["blocks"][7]["median_ms"] += 400
+
+    assert judged(state)["tf32"]["outcome"] == "faster"
+
+
+def test_two_blocks_prove_nothing() -> None:
+    found = judged(trial({"tf32": 10.0}, 2, 0.1, 5))["tf32"]
+
+    assert found["outcome"] == "inconclusive"
+
+
+def test_discarded_blocks_do_not_count() -> None:
+    state = trial({"tf32": 10.0}, 4, 0.5, 6)
+    for one in state["blocks"]:
+        if one["on"] == ["tf32"]:
+            one["discarded"] = "the GPU was slowed down by heat or power"
+
+    assert judged(state)["tf32"]["n"] == 0
+
+
+def test_blocks_of_different_runs_are_not_compared() -> None:
+    state = trial({"tf32": 10.0}, 1, 0.5, 7)
+    for place, one in enumerate(state["blocks"]):
+        one["run"] = place
+
+    assert judged(state)["tf32"]["n"] == 0
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        ({"error": "RuntimeError: no"}, "failed"),
+        ({"why": "the program has no optimizer"}, "not applied"),
+        ({"proof": {"applied": False, "text": ""}}, "not applied"),
+        ({"proof": {"applied": True, "text": "_fused_adam_ runs"}}, "faster"),
+    ],
+)
+def test_what_was_seen_of_a_remedy_comes_before_its_time(
+    facts: dict[str, Any], outcome: str
+) -> None:
+    state = trial({"tf32": 10.0}, 4, 0.5, 8)
+    state["remedies"]["tf32"] = facts
+
+    assert judged(state)["tf32"]["outcome"] == outcome
+
+
+def test_a_loss_beyond_the_own_drift_is_marked() -> None:
+    state = trial({"tf32": 10.0}, 4, 0.5, 9)
+    for one in state["blocks"]:
+        one["loss"] += 1.0 if one["on"] == ["tf32"] else 0.0
+
+    assert judged(state)["tf32"]["numerics"]["loss"]["beyond_drift"]
+
+
+def test_a_loss_within_the_own_drift_is_not_marked() -> None:
+    found = judged(trial({"tf32": 10.0}, 4, 0.5, 10))["tf32"]
+
+    assert not found["numerics"]["loss"]["beyond_drift"]
+
+
+def test_the_table_has_a_line_for_what_was_measured() -> None:
+    state = trial({"tf32": 14.0}, 4, 0.2, 11)
+    state["kept"] = ["tf32"]
+    report = outcomes.outcomes(
+        state, {"GEM001": {"ms": 15, "low_ms": 11, "high_ms": 18}}
+    )
+    lines = outcomes.table(report)
+
+    assert lines[0].startswith("as it is")
+    assert any("GEM001 tf32" in line and "faster" in line for line in lines)
+    assert lines[-1].startswith("kept: tf32")
