@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import pickle
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
