@@ -93,9 +93,8 @@ def main() -> int:
 
 
 def _mentioning(code: str) -> list[str]:
-    """Return the tests of a rule's family, and those that mention the rule."""
-    rule = load_rules()[code]
-    mentioned = re.compile(rf"{code}|{rule.name()}|\b{code[:3]}\b")
+    """Return the files of tests that mention a rule, by its code or name."""
+    mentioned = re.compile(rf"\b({code}|{load_rules()[code].name()})\b")
     return [
         str(file)
         for file in sorted((_ROOT / "tests").rglob("test_*.py"))

@@ -19,22 +19,39 @@ from traceq.check.expected import read_expected
 from traceq.check.fixture import find_fixtures, read_fixture
 from traceq.common import toml
 from traceq.errors import ConfigError
+from traceq.inputs.load_trace import load
 from traceq.linter.config import find_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from traceq.model.trace import Trace
+
 FIXTURES = ROOT / "fixtures"
 CLEAN = FIXTURES / "twins" / "copies_fixed"
 SICK = FIXTURES / "copies"
 PAGE = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+LOADED: dict[tuple[bytes, str], Trace] = {}
 OOM = FIXTURES / "twins" / "oom_fragmented"
 
 
 @pytest.fixture(autouse=True)
 def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read a trace once, whichever copy of its fixture it is in."""
+    monkeypatch.setattr("traceq.check.fixture.load", load_once)
+
+
+def load_once(path: Path, **options: Any) -> Trace:  # noqa: ANN401 - passed on
+    key = (path.read_bytes(), repr(options))
+    if key not in LOADED:
+        LOADED[key] = load(path, **options)
+    return LOADED[key]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -100,14 +101,20 @@ SHAPES = (
 )
 
 
+@cache
+def events(
+    shape: Callable[[int], dict[str, Any]], begin: int, count: int
+) -> list[dict[str, Any]]:
+    """Return this many events, made once for all readers and protocols."""
+    return [shape(number) for number in range(begin, begin + count)]
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_events_are_read_as_they_were_pickled(
     shape: Callable[[int], dict[str, Any]], protocol: int, tmp_path: Path
 ) -> None:
-    traces = [
-        [shape(number) for number in range(begin, begin + 3500)] for begin in (0, 5)
-    ]
+    traces = [events(shape, begin, 3500) for begin in (0, 5)]
     assert read_back(tmp_path, traces, protocol) == expected(traces)
 
 
@@ -133,7 +140,7 @@ class Counting:
 def test_nearly_all_events_are_rows(
     shape: Callable[[int], dict[str, Any]], protocol: int, reader: str, tmp_path: Path
 ) -> None:
-    trace = [shape(number) for number in range(12_000)]
+    trace = events(shape, 0, 12_000)
     found = Counting()
     read_pickle(written(tmp_path, [trace], protocol), found)
     assert found.events > 0.9 * len(trace)

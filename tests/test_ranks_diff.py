@@ -14,11 +14,14 @@ import recordings
 from command import traceq
 from ranking import Works, write_job
 
+from traceq.api import diff as api
+
 pytestmark = pytest.mark.real
 
 EVEN = [Works()] * 4
 LATE = [Works(), Works(), Works(sleep=400), Works()]
 SLOW = [Works(), Works(compute=1300), Works(), Works()]
+COMPARED: dict[tuple[Path, Path], object] = {}
 FORMATS = ("full", "concise", "json", "github", "markdown", "html")
 
 
@@ -33,7 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Go to where the jobs are, which no test changes."""
+    """Go to where the jobs are, which no test changes: two are compared once."""
+
+    def once(two: tuple[Path, Path], *more: Any) -> object:  # noqa: ANN401 - passed on
+        if two not in COMPARED:
+            COMPARED[two] = compare(two, *more)
+        return COMPARED[two]
+
+    compare = api._jobs  # noqa: SLF001 - what takes longest
+    monkeypatch.setattr(api, "_jobs", once)
     monkeypatch.chdir(folder)
     return folder
 

@@ -115,6 +115,7 @@ def an_hour_later(document: Document) -> Document:
     return document | {"traceEvents": events}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("rule", "number"), DRAWN_BAD)
 def test_findings_do_not_depend_on_the_order_or_origin_of_events(
     rule: type[Rule], number: int, tmp_path: Path

@@ -96,7 +96,7 @@ def test_a_leak_is_an_error_with_the_steps_that_are_left() -> None:
 
     # 139 GiB of an H200 less 1.4 GiB, 32 MiB a step.
     assert found.severity == "error"
-    assert found.message.endswith("; out of memory after about 4,400 steps")
+    assert mentions(found, "4,400 steps")
 
 
 def test_fragmentation_is_why_an_allocation_failed() -> None:
