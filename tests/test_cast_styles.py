@@ -7,7 +7,7 @@ The table is pattern by style, as in test_styles: logits in float32 for the loss
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from collecting import WITH_TORCH
@@ -184,7 +184,7 @@ def test_casts_are_found_in_each_style(
     recording = Recording(style, loaded(folder, style))
 
     widths = {
-        finding.data["dims"][-1]
+        cast("list[int]", finding.data["dims"])[-1]
         for code in CODES
         for finding in outcome(recording, code).findings
     }

@@ -182,7 +182,9 @@ class MissingKvCache(Rule):
             count=calls.height / view.steps,
             fix=Fix(kernels=kernels["id"].to_list(), kernel_share=share),
             evidence=[
-                Evidence("gpu", value=kernels["dur"].sum() / view.steps, unit="ns"),
+                Evidence(
+                    "gpu", value=int(kernels["dur"].sum()) / view.steps, unit="ns"
+                ),
                 Evidence("calls", f"of attention {often(calls.height / view.steps)}"),
                 *module_line(place["modules"]),
             ],
