@@ -1,4 +1,4 @@
-"""Devices: which GPU ran the kernels, of NVIDIA and of others."""
+"""Devices and communication of NVIDIA and of others, under whatever names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 
 from traceq import load
 from traceq.analysis.base.device import used_gpu
+from traceq.analysis.patterns.collectives import exposed_by_collective
+from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.analysis.summary import summarise
 from traceq.report.summary import text as summary_text
-from traceq.testing import draw
+from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,3 +153,58 @@ def test_a_kernel_without_a_family_is_not_taken_to_move_memory(tmp_path: Path) -
     assert summary.kinds["kind"].cast(pl.String).to_list() == ["unknown"]
     assert "unknown kernels" in summary_text.render([summary], width=100, color=False)
     assert "moving memory" not in summary_text.render([summary], width=100, color=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [
+        ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>(P)", "combine"),
+        ("void deep_ep::internode_ll::dispatch<true, 7168>(P)", "dispatch"),
+        (
+            "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(P)",
+            "cross_device_reduce",
+        ),
+        ("multimem_all_reduce_kernel<c10::BFloat16, 16>(P)", "all_reduce"),
+        ("oneccl_allreduce_pcie", "allreduce"),
+    ],
+)
+def test_communication_under_other_names_is_a_collective_of_its_operation(
+    tmp_path: Path, name: str, collective: str
+) -> None:
+    def change(event: _Event) -> None:
+        if event.get("cat") == "kernel":
+            event["name"] = name
+
+    trace = _changed(tmp_path, change)
+    exposed = exposed_by_collective(trace, trace.kernels, slowest_link=10.0)
+
+    assert exposed.select("collective", "kernels").rows() == [(collective, 1)]
+
+
+def test_collectives_through_shared_memory_are_collectives_of_the_host() -> None:
+    trace = load_drawn("""
+        host   [ProfilerStep#1                                 ]
+        host    [aten::mm] [_C::shm_allreduce ] [_C::shm_all_gather]
+    """)
+
+    found = host_collectives(trace)
+
+    assert found["backend"].to_list() == ["shm", "shm"]
+    assert found["collective"].to_list() == ["allreduce", "all_gather"]
+
+
+def test_communication_that_compute_overlaps_is_not_the_time_of_the_step() -> None:
+    trace = load_drawn("""
+        host   [ProfilerStep#1                                                      ]
+        host    [aten::mm ][cudaLaunchKernel>1][cudaLaunchKernel>2]
+        gpu 9                               [ncclDevKernel_AllReduce<1             ]
+        gpu 7                                                   [gemm_kernel<2]
+    """)
+
+    causes = summarise(trace).bound.bottleneck
+    assert causes is not None
+    times = dict(causes.rows)
+    gemm = trace.kernels.filter(pl.col("kind") == "gemm")["dur"].item()
+    whole = trace.kernels.filter(pl.col("kind") == "communication")["dur"].item()
+    assert times["computing"] == pytest.approx(gemm, rel=0.01)
+    assert times["communicating"] == pytest.approx(whole - gemm, rel=0.01)

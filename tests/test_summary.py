@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 from command import traceq
 from conftest import FIXTURES, ROOT
@@ -490,3 +491,19 @@ def test_a_label_of_no_trace_that_is_given_is_refused() -> None:
 
     assert answer.status == 2
     assert "other.json is not among the recordings: trace.json.gz" in answer.err
+
+
+def test_kernels_that_are_no_matmuls_are_listed_by_family() -> None:
+    summary = summarise(
+        load_drawn("""
+            host   [ProfilerStep#1                                                    ]
+            host    [cudaLaunchKernel>1][cudaLaunchKernel>2][cudaLaunchKernel>3]
+            gpu 7                       [gemm_kernel<1] [softmax_a<2 ][softmax_b<3]
+        """)
+    )
+
+    (row,) = summary.non_gemm.to_dicts()
+    assert (row["kind"], row["kernels"], row["longest"]) == ("softmax", 2, "softmax_a")
+    kernels = summary.steady.kernels.filter(pl.col("kind") == "softmax")
+    assert row["time"] == kernels["dur"].sum()
+    assert "Non-GEMM kernels" in summary_text.render([summary], width=100, color=False)

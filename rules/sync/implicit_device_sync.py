@@ -12,6 +12,7 @@ from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, opti
 
 from ._causes import with_causes
 from ._environment import acted_on
+from ._final_result import are_final
 from ._removed import removed_indices, removed_reads
 from ._shared import DeviceSync
 from ._written import COPYING, WRITTEN
@@ -103,7 +104,8 @@ class ImplicitDeviceSync(DeviceSync):
 
     A wait at the very end of a step may be intentional, to time it. Raise
     ``min-wait-us``, or allow the line. An action that an environment is stepped with
-    next has to be on the host: such a wait is not reported where stacks show it. Where
+    next has to be on the host: such a wait is not reported where stacks show it. Nor is
+    the copy of a result at the end of a recording of one step. Where
     a mask selects a few of many elements, and much is computed from these, a boolean
     index is right.
     """
@@ -173,6 +175,7 @@ class ImplicitDeviceSync(DeviceSync):
             long, ~pl.col("id").is_in(others.implode())
         )
         waits = waits.filter(~acted_on(view, waits))
+        waits = waits.filter(~are_final(view, waits))
         waits = waits.with_columns(method=device_syncs.written_as(view.trace, waits))
         causes = ("cause", "method", "copies", "selects")
         for row in self._by_place(view, waits, *causes):

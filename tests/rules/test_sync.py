@@ -717,6 +717,19 @@ def _reads(count: int, *between: str) -> str:
     return placed(lanes, long)
 
 
+def test_the_copy_of_a_final_result_is_not_priced() -> None:
+    assert not drawn_findings(_reads(1), "SYN001")
+
+
+def test_a_copy_that_work_of_the_gpu_follows_is_priced() -> None:
+    more = "\n".join(
+        line + (" " * 9 + "[gemm]" if line.strip().startswith("gpu") else "")
+        for line in _reads(1).splitlines()
+    )
+
+    assert len(drawn_findings(more, "SYN001")) == 1
+
+
 def test_many_copies_in_a_row_are_copied_at_once() -> None:
     (found,) = priced_findings(_reads(8), "SYN001")
 

@@ -30,6 +30,7 @@ from traceq.analysis.time.gpu_time import (
     by_kind_and_phase,
     by_op,
     longest_by_phase,
+    non_gemm,
 )
 from traceq.analysis.time.idle_causes import idle_causes
 from traceq.analysis.time.launch_overhead import launches_per_step
@@ -117,6 +118,11 @@ class Summary:
     """Cost of a token, if the trace is of serving or generation."""
     queued_ns: int = 0
     """Delay of the first GPU work behind work from before the recording, if any."""
+
+    @property
+    def non_gemm(self) -> pl.DataFrame:
+        """Kernels that are no matmuls, by kind; totals."""
+        return non_gemm(self.kernels)
 
     @property
     def step_time(self) -> float:

@@ -55,12 +55,13 @@ def late_start(work: pl.DataFrame, runtime: pl.DataFrame) -> tuple[int, int]:
 
     The GPU was busy with work from before the recording then; else both are 0.
     """
-    first = work.sort("ts").head(1)
-    returned = (runtime["ts"] + runtime["dur"])[first["launch"]]
-    for start, launched in zip(first["ts"], returned, strict=True):
-        if launched is not None and start - launched > _LONGEST_START_NS:
-            return int(start), int(start - launched)
-    return 0, 0
+    first = work["ts"].arg_min()
+    launch = None if first is None else work["launch"][first]
+    if first is None or launch is None:
+        return 0, 0
+    start = int(work["ts"][first])
+    late = start - int(runtime["ts"][launch]) - int(runtime["dur"][launch])
+    return (start, late) if late > _LONGEST_START_NS else (0, 0)
 
 
 def outside_captures(runtime: pl.DataFrame) -> pl.DataFrame:

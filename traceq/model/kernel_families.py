@@ -94,7 +94,7 @@ FAMILIES = (
     ),
     Family(
         "communication",
-        r"(^|[^m])all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+        r"(\b|[_0-9a-ln-z])all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
         "torch symm_mem; TensorRT-LLM; quickreduce of vLLM, SGLang and AITER",
     ),
     Family(
@@ -159,7 +159,7 @@ FAMILIES = (
     ),
     Family(
         "attention",
-        r"(^|[^a-z]|paged|unified|flex|mem_?eff|linear|multihead)(attn|attention)",
+        r"(\b|[_0-9]|paged|unified|flex|mem_?eff|linear|multihead)(attn|attention)",
         "vLLM, SGLang, AITER and others: paged, unified, decode, extend",
     ),
     # Norms and softmax.
@@ -238,7 +238,7 @@ FAMILIES = (
     # Matmuls. FBGEMM is none: it is a library of embeddings and quantised dtypes.
     Family(
         "gemm",
-        r"(^b?|[^b]|[^f]b)gemm|nvjet|gemv|split_?k_?reduce|reduce_?splitk|cublas"
+        r"(\b|[_0-9ac-z]|(\b|[_0-9a-eg-z])b)gemm|nvjet|gemv|split_?k_?reduce|reduce_?splitk|cublas"
         r"|\bdot_kernel|epilogue::impl|_scaled_mm",
         "cuBLAS, cuBLASLt, CUTLASS, DeepGEMM, CK, oneDNN, bitsandbytes",
     ),

@@ -27,6 +27,8 @@ OPTIMIZER_STEP = r"^Optimizer\.step#"
 DATA_REGION = r"^enumerate\(DataLoader\)#"
 # Regions of torch.distributed backends that communicate through the host.
 HOST_COLLECTIVE = r"^(gloo|mpi):(\w+)$"
+# Ops of vLLM and SGLang on CPUs, which communicate through shared memory.
+SHARED_MEMORY_COLLECTIVE = r"^(?:_C|sgl_kernel)::(shm)_(\w+)$"
 # Prefixes of the regions that torch and traceq collect name.
 REGIONS = (
     "ProfilerStep#",

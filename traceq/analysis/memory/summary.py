@@ -12,6 +12,7 @@ from traceq.analysis.memory.categories import CONFIDENCE
 from traceq.analysis.memory.fragmentation import Fragmentation, fragmentation
 from traceq.analysis.memory.leaks import memory_leaks
 from traceq.analysis.memory.oom import failures
+from traceq.analysis.memory.parts import by_part
 from traceq.analysis.memory.timeline import category_curves
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class MemorySummary:
     categories: pl.DataFrame
     """Live at the peak: ``category``, ``size``, ``count``, ``largest``, and how much of
     it is ``certain``, ``likely`` and a ``guess``."""
+    parts: pl.DataFrame
+    """Live at the peak by ``category`` and ``part`` of the model: ``size``, ``count``,
+    ``largest`` with its ``op`` and place."""
     modules: pl.DataFrame | None
     """Live at the peak by ``module`` and ``category``; none without a trace."""
     places: pl.DataFrame
@@ -83,6 +87,7 @@ def summarise_memory(
             name=f"{name}, device {peak['device']}" if peaks.height > 1 else name,
             peak=peak | _moment(history.phases, peak["event"]),
             categories=_categories(live),
+            parts=by_part(live),
             modules=_by(live, ["module"]) if history.trace else None,
             places=_by(live, list(PLACE)),
             largest=_largest(live),

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 # NCCL calls the dtype of all that it only sends int8, so that one is not known.
 _UNKNOWN_BYTES = 4
 _OP = r"^c10d::_*(\w+?)_*$"
-_KERNEL = r"(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)"
+# NCCL's and RCCL's; DeepEP's; all others by the operation in their names.
+_KERNELS = (
+    r"(?:nccl|rccl)(?:Dev)?Kernel_([A-Za-z]+)",
+    r"(?:deep_ep|dpsk::ep)::\w+::(\w+)",
+    r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)",
+)
 # What process groups of tensor parallelism are called, as far as they are.
 _TENSOR_PARALLEL = r"(?i)^tp|[^a-z]tp([^a-z]|$)|tensor"
 _HALF = ("half", "bfloat16", "float16")
@@ -110,7 +115,7 @@ def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         collective=pl.coalesce(
             text("collective").str.strip_chars("_"),
             op_name.str.extract(_OP),
-            text("name").str.extract(_KERNEL).str.to_lowercase(),
+            *(text("name").str.extract(one).str.to_lowercase() for one in _KERNELS),
             pl.lit("a collective"),
         ).str.replace(r"_base$", ""),
         recorded_bytes=recorded,

@@ -17,7 +17,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.common.expressions import END, asof, constant, known, text
 from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.nesting import INDEX, nearest
-from traceq.model.names import HOST_COLLECTIVE, TRANSFER
+from traceq.model.names import HOST_COLLECTIVE, SHARED_MEMORY_COLLECTIVE, TRANSFER
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -44,20 +44,27 @@ def host_collectives(trace: Trace) -> pl.DataFrame:
     """
     regions = trace.annotations
     regions = regions.filter(named_like(regions, HOST_COLLECTIVE) & ~regions["on_gpu"])
-    if not regions.height:
+    ops = trace.ops.filter(named_like(trace.ops, SHARED_MEMORY_COLLECTIVE))
+    if not regions.height and not ops.height:
         return pl.DataFrame(schema=_SPANS)
-    groups = text("name").str.extract_groups(HOST_COLLECTIVE)
-    return (
-        regions.with_columns(groups.alias("found"))
-        .select(
-            "thread",
-            "step",
-            start="ts",
-            end=END,
-            backend=pl.col("found").struct.field("1"),
-            collective=pl.col("found").struct.field("2"),
-        )
-        .sort("thread", "start")
+    return pl.concat(
+        [
+            _named(regions, HOST_COLLECTIVE),
+            _named(ops, SHARED_MEMORY_COLLECTIVE),
+        ]
+    ).sort("thread", "start")
+
+
+def _named(events: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    """Return the spans of events, and the two parts of the pattern in their names."""
+    parts = text("name").str.extract_groups(pattern).struct
+    return events.select(
+        "thread",
+        "step",
+        start="ts",
+        end=END,
+        backend=parts.field("1"),
+        collective=parts.field("2"),
     )
 
 

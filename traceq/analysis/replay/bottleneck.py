@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.time.gpu_causes import BETWEEN, ON_GPU, gpu_causes
+from traceq.analysis.time.gpu_causes import BETWEEN, COMMUNICATING, ON_GPU, gpu_causes
 from traceq.analysis.time.idle_causes import UNKNOWN, causes_in
 from traceq.common.intervals import covered, disjoint, uncovered
 from traceq.graph.devices import busiest_device
@@ -63,10 +63,11 @@ def bottleneck(trace: Trace, replay: Replay, scale: TimeScale) -> Bottleneck:
     step_ns = replay.run(scale=scale).step_ns
     work = simulated_work(trace, replay, scale)
     between = pl.DataFrame({"cause": [BETWEEN], "time": [_between_ns(work)]})
-    on_gpu = pl.concat([_by_kind(trace, work), between])
+    whole = step_ns * steps
+    on_gpu = pl.concat([_by_kind(trace, work, whole), between])
     late = work.filter("by_launch", pl.col("idle") > 0)
     # The host's part is what the GPU leaves of the step, by what the host did then.
-    whole, gpu_ns = step_ns * steps, float(on_gpu["time"].sum())
+    gpu_ns = float(on_gpu["time"].sum())
     causes = pl.concat(
         [
             # Where work overlaps on its own stream, it adds up to more than the step.
@@ -173,9 +174,23 @@ def _between_ns(work: pl.DataFrame) -> float:
     return float(work["idle"].filter(~work["by_launch"]).sum())
 
 
-def _by_kind(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    causes = gpu_causes(trace, work["id"])
-    return work.group_by(cause=causes).agg(time=pl.col("busy").sum())
+def _by_kind(trace: Trace, work: pl.DataFrame, whole: float) -> pl.DataFrame:
+    """Return the busy time by cause; communication has what other work leaves."""
+    work = work.with_columns(cause=gpu_causes(trace, work["id"]))
+    sends = pl.col("cause") == COMMUNICATING
+    if not work.select(sends.any()).item():
+        return work.group_by("cause").agg(time=pl.col("busy").sum())
+    since = float(work["done"].max() or 0) - whole  # type: ignore[arg-type]  # a number
+    others = work.filter(~sends).with_columns(
+        busy=covered(pl.col("begin"), pl.col("done"), pl.lit(since))
+    )
+    exposed = float(work["busy"].sum()) - float(others["busy"].sum())
+    return pl.concat(
+        [
+            others.group_by("cause").agg(time=pl.col("busy").cast(pl.Float64).sum()),
+            pl.DataFrame({"cause": [COMMUNICATING], "time": [max(0.0, exposed)]}),
+        ]
+    )
 
 
 def _by_cause(

@@ -70,6 +70,26 @@ def by_kernel(kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def non_gemm(by_name: pl.DataFrame) -> pl.DataFrame:
+    """Return the kernels of ``by_kernel`` that are no matmuls by ``kind``.
+
+    ``time``, ``kernels``, the name of the ``longest`` and its ``longest_time``. Copies
+    and sets by the driver are no kernels.
+    """
+    kernels = by_name.filter(
+        pl.col("kind") != "gemm", text("library").ne_missing("driver")
+    )
+    return (
+        kernels.group_by(text("kind"), maintain_order=True)
+        .agg(
+            pl.col("time", "kernels").sum(),
+            longest=pl.col("name").first(),
+            longest_time=pl.col("time").first(),
+        )
+        .sort("time", "kind", descending=[True, False])
+    )
+
+
 def by_host_op(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the self time of ops on the host, for traces without a GPU."""
     ops = trace.host_ops

@@ -48,6 +48,7 @@ def content(summary: MemorySummary) -> Content:
     """Return the words for one device of a snapshot."""
     tables = (
         _categories(summary),
+        *_parts(summary),
         _modules(summary),
         _places(summary),
         _largest(summary),
@@ -324,6 +325,35 @@ def _categories(summary: MemorySummary) -> TextTable:
             for row in rows
         ),
     )
+
+
+def _parts(summary: MemorySummary) -> list[TextTable]:
+    """Return the table of parts of the model, if any is known."""
+    if not summary.parts.height:
+        return []
+    columns = (
+        Column("of which"),
+        Column("part"),
+        *_numbers(),
+        Column("largest", number=True),
+        Column("its op", weight=2, cut=cut_middle),
+    )
+    rows = summary.parts.iter_rows(named=True)
+    return [
+        TextTable(
+            columns,
+            tuple(
+                (
+                    row["category"],
+                    row["part"],
+                    *_counted(summary, row),
+                    units.size(row["largest"]),
+                    printable(row["op"] or "-"),
+                )
+                for row in rows
+            ),
+        )
+    ]
 
 
 def _row_confidence(row: dict[str, Any]) -> str:

@@ -70,6 +70,7 @@ def _device(summary: MemorySummary) -> dict[str, Any]:
             "phase": summary.peak["phase"],
         },
         "categories": summary.categories.to_dicts(),
+        "parts": summary.parts.to_dicts(),
         "modules": None
         if summary.modules is None
         else summary.modules.head(_MOST_ROWS).to_dicts(),

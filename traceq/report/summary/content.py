@@ -10,7 +10,7 @@ from traceq.report.summary.facts import facts_of, unrecorded
 from traceq.report.summary.gpu_tables import gpu_tables
 from traceq.report.summary.optional_tables import critical_tables, host_tables
 from traceq.report.summary.serving import serving_table
-from traceq.report.summary.tables import kernels, kinds, modules, ops, phases
+from traceq.report.summary.tables import kernels, kinds, modules, non_gemm, ops, phases
 
 if TYPE_CHECKING:
     from traceq.analysis.summary import Summary
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def content(summary: Summary) -> Content:
     """Return the words for one trace."""
     unit = "ms/step" if summary.steps.height else "ms"
-    on_gpu, on_host = (phases, kinds, modules, ops, kernels), (phases, ops)
+    on_gpu, on_host = (phases, kinds, modules, ops, kernels, non_gemm), (phases, ops)
     parts = on_gpu if summary.facts.gpu else on_host
     tables = [*serving_table(summary.serving), *(part(summary) for part in parts)]
     if summary.path:

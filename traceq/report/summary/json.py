@@ -86,6 +86,17 @@ def _trace(summary: Summary) -> dict[str, Any]:
             }
             for row in summary.kinds.iter_rows(named=True)
         ],
+        "non_gemm": [
+            {
+                "kind": row["kind"],
+                "time_ns": row["time"] / steps,
+                "share": row["time"] / summary.gpu_time if summary.gpu_time else 0.0,
+                "kernels": row["kernels"] / steps,
+                "longest": row["longest"],
+                "longest_ns": row["longest_time"] / steps,
+            }
+            for row in summary.non_gemm.iter_rows(named=True)
+        ],
         "ops": [
             {
                 "name": row["name"],

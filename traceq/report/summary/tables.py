@@ -225,6 +225,27 @@ def kernels(summary: Summary) -> TextTable:
     )
 
 
+def non_gemm(summary: Summary) -> TextTable:
+    """Kernels that are no matmuls by family, each with its longest."""
+    rows = summary.non_gemm
+    unit = _Unit.of(summary)
+    return TextTable(
+        (
+            *_listing("Non-GEMM kernels", unit),
+            Column("longest", weight=4, cut=cut_middle),
+        ),
+        tuple(
+            (
+                row["kind"],
+                *_numbers(row["time"], summary.gpu_time, row["kernels"], unit),
+                f"{units.share(row['longest_time'], row['time'])}"
+                f" {short_kernel(row['longest'])}",
+            )
+            for row in rows.iter_rows(named=True)
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class _Unit:
     """Unit of the times in the tables of a trace: per step, in ms or, if tiny, µs."""
