@@ -14,7 +14,8 @@ from command import traceq
 from ranking import NAMES, digests, real_job
 
 from traceq.ranks.analysis import analyse
-from traceq.ranks.job import Unread, assemble
+from traceq.ranks.job import assemble
+from traceq.ranks.notices import Unread
 
 if TYPE_CHECKING:
     from traceq.ranks.job import Job

@@ -158,13 +158,18 @@ def _beyond_others(rows: pl.DataFrame, late: str, usual: str) -> pl.DataFrame:
     beyond = pl.col("late") - pl.col("mean")
     error = (pl.col("variance") * (1 + 1 / pl.col("others"))).sqrt()
     whole = _errors(beyond.sum(), (error**2).sum().sqrt()).over("rank")
-    # As many places as are of weight for the sum.
-    weight = (places["variance"].sum() ** 2) / max((places["variance"] ** 2).sum(), 1.0)
+    weight = _weight(places["variance"].to_list())
     others = ranks - len(suspects)
-    needed = _needed(int((others - 1) * max(1.0, weight)), ranks, _rarity(weight))
+    needed = _needed(int((others - 1) * weight), ranks, _rarity(weight))
     here = _needed(others - 1 + _PRIOR, ranks, _RARER)
     sure = (beyond > 0) & ((whole >= needed) | (_errors(beyond, error) >= here))
     return tested.filter(sure).select("rank", "stretch")
+
+
+def _weight(variances: list[float]) -> float:
+    """Return how many places are of weight for the sum of all."""
+    squares = sum(variance**2 for variance in variances)
+    return sum(variances) ** 2 / squares if squares else 1.0
 
 
 def _rarity(places: float) -> int:
