@@ -141,7 +141,7 @@ def clocks(jobs: list[Path], trials: int) -> None:
     covered = tried = 0
     for folder in jobs:
         chance = random.Random(f"clock {folder.name}")  # noqa: S311 - a benchmark
-        whole = _digests(folder)
+        whole = assemble(_digests(folder))
         for _ in range(trials):
             right, known = ranking.covered(whole, chance, _FARTHEST_NS)
             covered, tried = covered + right, tried + known

@@ -158,23 +158,22 @@ def shifted(digest: Digest, offset: int, drift: float) -> Digest:
     )
 
 
-def covered(
-    digests: Sequence[Digest], chance: random.Random, farthest: int
-) -> tuple[int, int]:
+def covered(job: Job, chance: random.Random, farthest: int) -> tuple[int, int]:
     """Return how many planted offsets are within the error, of how many.
 
     The windows are cut at random; what the clocks differ by is that of the whole ones.
     Ranks whose windows have nothing in common then are not counted.
     """
-    truth = dict(enumerate(assemble(digests).ranks.iter_rows(named=True)))
+    digests = job.digests
+    truth = dict(enumerate(job.ranks.iter_rows(named=True)))
     offsets = [chance.randint(-farthest, farthest) for _ in digests]
     moved = [
         shifted(cut(one, chance), by, 0.0)
         for one, by in zip(digests, offsets, strict=True)
     ]
-    job = assemble(moved)
-    known = [row for row in job.ranks.iter_rows(named=True) if row["ends"]]
-    if job.apart or not known:
+    again = assemble(moved)
+    known = [row for row in again.ranks.iter_rows(named=True) if row["ends"]]
+    if again.apart or not known:
         return 0, 0
     begin, whole = (
         min(one.rank["start_ns"] for one in some) for some in (moved, digests)
