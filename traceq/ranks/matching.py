@@ -43,7 +43,7 @@ _CLEARLY = 10
 _AGAINST = -1.0
 # The scatter is learned from shifts with at least this many pairs.
 _FEWEST_PAIRS = 4
-# Ends are compared with so many around them: few enough that clocks do not drift, and
+# Ends are compared with this many around them: few enough that clocks do not drift, and
 # enough that one end that is far off does not count for its neighbours.
 _NEARBY = 5
 # Rows of pairs in memory at a time.
