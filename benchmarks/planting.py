@@ -214,7 +214,7 @@ def job_of_steps(
     ranks: int,
     steps: int,
 ) -> list[Digest]:
-    """Return copies of one step, so many times, some ranks late by what is planted."""
+    """Return copies of one step, n times, some ranks late by what is planted."""
     return _job(rank, late, chance, ranks=ranks, steps=steps)
 
 

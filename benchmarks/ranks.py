@@ -1,6 +1,5 @@
 """Jobs of many ranks: what is matched, found and measured, and what it takes.
 
-    python benchmarks/ranks.py cuts JOB…       windows cut at random: what is matched
     python benchmarks/ranks.py planted TRACE…  rank and cause found among 64 copies
     python benchmarks/ranks.py reduce TRACE    4,096 digests: seconds and memory
     python benchmarks/ranks.py files TRACE…    8 files of 400 MB against eight loads
@@ -22,7 +21,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import planting
 import polars as pl
@@ -38,57 +36,11 @@ from traceq.ranks.gather import digest_tasks
 from traceq.ranks.job import assemble
 from traceq.ranks.timeline import PARTS
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_TRIALS = 200
 _DELAYS = (0.03, 0.05, 0.10)
 _COPIES = 4096
 # Compute is too small a share of these to be planted in, or the host never late.
 _LEAST_COMPUTE = 0.15
 _MB = 1e6
-
-
-def _parts(digests: Sequence[Digest]) -> dict[tuple[int, int], int]:
-    """Return of each part of a collective, by rank and end, which one it is."""
-    job = assemble(digests)
-    ends = {
-        (row, at): end + digest.rank["start_ns"]
-        for row, digest in enumerate(job.digests)
-        for at, end in enumerate(digest.table("collectives")["end"])
-    }
-    rows = job.cells.select("rank", "collective", "instance").iter_rows()
-    return {(rank, ends[rank, at]): instance for rank, at, instance in rows}
-
-
-def cuts(jobs: list[Path], trials: int) -> None:
-    """Print how many parts are missing or wrong where windows are cut at random."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    import ranking  # noqa: PLC0415 - beside the tests, which use it
-
-    for folder in jobs:
-        chance = random.Random(folder.name)  # noqa: S311 - a benchmark
-        whole = [
-            Digest(digest_of(str(path), findings=False))
-            for path in sorted(folder.glob("*.json*"))
-        ]
-        truth = _parts(whole)
-        shared = missing = wrong = 0
-        for _ in range(trials):
-            cut = [ranking.cut(one, chance) for one in whole]
-            found = _parts(cut)
-            there: dict[int, int] = {}
-            for row, digest in enumerate(cut):
-                for end in digest.table("collectives")["end"]:
-                    known = truth[row, end + digest.rank["start_ns"]]
-                    there[known] = there.get(known, 0) + 1
-            expected = sum(count for count in there.values() if count > 1)
-            shared += expected
-            missing += expected - len(found)
-            pairs = {(truth[key], instance) for key, instance in found.items()}
-            wrong += len(pairs) - len(set(found.values()))
-        print(f"{folder.name}: {trials} trials, {shared} parts of shared collectives,")
-        print(f"  {missing} not matched, {wrong} matched with another one")
 
 
 def planted(traces: list[Path], trials: int) -> None:
@@ -277,9 +229,7 @@ def main() -> None:
     parser.add_argument("--count", type=int)
     parser.add_argument("--mb", type=int, default=400)
     found = parser.parse_args()
-    if found.what == "cuts":
-        cuts(found.paths, found.trials or _TRIALS)
-    elif found.what == "planted":
+    if found.what == "planted":
         planted(found.paths, found.trials or 20)
     elif found.what == "reduce":
         reduce(found.paths[0], found.count or _COPIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 TIMES = ("launched", "ready", "start", "end", "held")
 NAMES = ("dlrm", "resnet18", "torchrec_a2a")
+_ONE_COLLECTIVE = 6_000_000
 _RECEIVES = "ncclDevKernel_SendRecv"
 _RECEIVE = {
     "Collective name": "recv",
@@ -91,6 +93,53 @@ def cut(digest: Digest, chance: random.Random) -> Digest:
     )
 
 
+def by_wall_clock(digests: Sequence[Digest]) -> dict[tuple[int, int], int]:
+    """Return which collective each end is of, by rank and end, if clocks agree.
+
+    Ends of one collective are those of one kind that are within 6 ms, one of each rank.
+    """
+    ends = sorted(
+        (end + digest.rank["start_ns"], row, token)
+        for row, digest in enumerate(digests)
+        for end, token in digest.table("collectives").select("end", "token").iter_rows()
+    )
+    groups: list[tuple[int, str, set[int]]] = []
+    of: dict[tuple[int, int], int] = {}
+    for end, row, token in ends:
+        for at in range(max(0, len(groups) - 3), len(groups)):
+            first, kind, rows = groups[at]
+            if kind == token and row not in rows and end - first < _ONE_COLLECTIVE:
+                break
+        else:
+            at = len(groups)
+            groups.append((end, token, set()))
+        groups[at][2].add(row)
+        of[row, end] = at
+    return of
+
+
+def errors(
+    digests: Sequence[Digest], truth: dict[tuple[int, int], int]
+) -> tuple[int, int, int]:
+    """Return how many parts two ranks share, how many are not matched, how many wrong.
+
+    The truth is of the same ranks, perhaps over a longer window.
+    """
+    job = assemble(digests)
+    ends = {
+        (row, at): end + digest.rank["start_ns"]
+        for row, digest in enumerate(job.digests)
+        for at, end in enumerate(digest.table("collectives")["end"])
+    }
+    rows = job.cells.select("rank", "collective", "instance").iter_rows()
+    matched = {(rank, ends[rank, at]): instance for rank, at, instance in rows}
+    there = Counter(truth[row, end] for (row, _), end in ends.items())
+    shared = sum(count for count in there.values() if count > 1)
+    pairs = {(truth[key], instance) for key, instance in matched.items()}
+    wrong = len(pairs) - min(len({one for one, _ in pairs}), len(set(matched.values())))
+    return shared, shared - len(matched), wrong
+
+
 def shifted(digest: Digest, offset: int, drift: float) -> Digest:
     """Return a digest whose clock is off by ``offset`` at its start, and drifts."""
 
@@ -107,6 +156,40 @@ def shifted(digest: Digest, offset: int, drift: float) -> Digest:
         meetings=moved,
         start_ns=digest.rank["start_ns"] + offset,
     )
+
+
+def covered(job: Job, chance: random.Random, farthest: int) -> tuple[int, int]:
+    """Return how many planted offsets are within the error, of how many.
+
+    The windows are cut at random; what the clocks differ by is that of the whole ones.
+    Ranks whose windows have nothing in common then are not counted.
+    """
+    digests = job.digests
+    truth = dict(enumerate(job.ranks.iter_rows(named=True)))
+    offsets = [chance.randint(-farthest, farthest) for _ in digests]
+    moved = [
+        shifted(cut(one, chance), by, 0.0)
+        for one, by in zip(digests, offsets, strict=True)
+    ]
+    again = assemble(moved)
+    known = [row for row in again.ranks.iter_rows(named=True) if row["ends"]]
+    if again.apart or not known:
+        return 0, 0
+    begin, whole = (
+        min(one.rank["start_ns"] for one in some) for some in (moved, digests)
+    )
+
+    def true(rank: int, at: int) -> float:
+        line = truth[rank]
+        return line["offset"] + line["drift"] * (at - line["since"]) + offsets[rank]
+
+    first = known[0]["rank"]
+    right = 0
+    for row in known[1:]:
+        at = row["since"] + begin - whole - offsets[row["rank"]]
+        expected = true(row["rank"], at) - true(first, at)
+        right += abs(row["offset"] - expected) <= row["error"]
+    return right, len(known) - 1
 
 
 @dataclass(frozen=True)

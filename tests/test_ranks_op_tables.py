@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import op_tables
 import polars as pl
 import pytest
 import recordings
+from command import traceq
+
+from traceq.ranks.op_table import OpTable, read_op_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FOLDER = recordings.SHARED / "ranks" / "bytedance_st"
+_FILE = _FOLDER / "trace-ST.parquet"
+pytestmark = pytest.mark.skipif(
+    not _FILE.is_file(),
+    reason="the op table is not ours to give away, and ../shared is not there",
+)
 
 
 @cache
 def ops() -> pl.DataFrame:
-    file = _FOLDER / "trace-ST.parquet"
-    if not file.is_file():
-        pytest.skip("the op table is not ours to give away, and ../shared is not there")
-    return pl.read_parquet(file)
+    return pl.read_parquet(_FILE)
 
 
 @cache
-def table() -> op_tables.OpTable:
-    return op_tables.op_table(ops())
+def table() -> OpTable:
+    return read_op_table(_FILE)
 
 
 def published(file: str) -> dict[str, Any]:
@@ -74,3 +81,38 @@ def test_the_worst_worker_explains_as_much_as_published() -> None:
     assert share(pl.col("rank") == worst) == pytest.approx(
         published("mw-ST.json")["Mw"], rel=0.03
     )
+
+
+def test_the_command_names_the_last_stage_and_the_published_slowdown() -> None:
+    text = traceq("ranks", _FILE)
+    data = json.loads(traceq("ranks", _FILE, "--format", "json").out)
+
+    assert text.out.startswith("Stage 3 holds the others up")
+    assert data["culprit"]["name"] == "3"
+    assert data["culprit"]["share"] == pytest.approx(
+        published("ms-ST.json")["Ms"], rel=0.01
+    )
+    expected = published("ms-ST.json")
+    assert data["slowdown"] == pytest.approx(
+        expected["tori"] / expected["tideal"], rel=0.01
+    )
+
+
+def test_another_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "other.parquet"
+    pl.DataFrame({"rank": [0], "step": [1]}).write_parquet(file)
+
+    answer = traceq("ranks", file)
+
+    assert answer.status == 2
+    assert "the columns dp_rank, stage, optype" in answer.err
+
+
+def test_what_is_no_parquet_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "no.parquet"
+    file.write_text("no table")
+
+    answer = traceq("ranks", file)
+
+    assert answer.status == 2
+    assert "is no Parquet file that can be read" in answer.err

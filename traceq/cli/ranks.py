@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import Report
 
 _FOUND = 1
+_OP_TABLE = ".parquet"
 
 
 class Format(str, Enum):
@@ -51,7 +52,7 @@ def command(
         list[Path],
         paths_argument(
             "The traces of a job's ranks: files, folders or archives of them, a run"
-            " folder, or URLs."
+            " folder, or URLs; or one Parquet table of ops, as StragglerAnalysis has."
         ),
     ],
     *,
@@ -85,12 +86,34 @@ def command(
     from traceq.api.job import analysed_files
 
     refuse_to_lose(file, paths, overwrite=overwrite)
+    if any(path.suffix == _OP_TABLE for path in paths):
+        deliver(_of_op_table(paths, form, to_file=file is not None), file)
+        return
     wanted = settings.overridden(settings.configuration(config), fail_on=fail_on)
     load = settings.load_options(wanted, own=own, steps_by=steps_by, cache=not no_cache)
     options = settings.LintOptions(config=wanted, load=load)
     result = analysed_files(paths, options, findings=findings, on=on)
     deliver(_rendered(result, form, to_file=file is not None), file)
     _exit(result.report)
+
+
+def _of_op_table(paths: list[Path], form: Format, *, to_file: bool) -> str:
+    """Return the report on a table of all ranks' ops, which is not one of traces."""
+    from traceq.ranks.op_table import read_op_table
+    from traceq.ranks.op_table_analysis import analyse_op_table
+    from traceq.report.ranks import op_table
+
+    if len(paths) > 1:
+        msg = f"a table of ops is a whole job: give {paths[0]} alone"
+        raise UsageError(msg)
+    if form not in (Format.text, Format.json):
+        msg = f"a table of ops is reported as text or json, not as {form.value}"
+        raise UsageError(msg)
+    analysis = analyse_op_table(read_op_table(paths[0]))
+    if form is Format.json:
+        return op_table.render_json(analysis)
+    width, color = output.screen(to_file=to_file)
+    return op_table.render(analysis, width=width, color=color)
 
 
 def _exit(report: Report) -> None:

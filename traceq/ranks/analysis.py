@@ -182,6 +182,9 @@ def _stragglers(
     if not stragglers:
         stragglers = _late_together(job, compared, whatifs, by_rank, least)
     stragglers += _hidden(job, surely, whatifs, by_rank, stragglers)
+    # Sets of ranks that could not be aligned may be in different parts of the program.
+    if job.apart:
+        return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
     slow, rows = slow_links(job)
     lost, link = total(slow["lost"]), whatifs.link()
     if rows and (link.saved_ns >= least or lost >= ALWAYS_LATE * whatifs.took):

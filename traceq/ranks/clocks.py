@@ -27,7 +27,7 @@ _REFINED = 4
 _TIMES = ("launched", "ready", "start", "end", "held")
 # Times the ends' own scatter that a drift must add up to, to be believed.
 _VISIBLE = 3.0
-# The window is cut into so many blocks, which are drawn so many times.
+# Number of blocks that the window is cut into, and of draws of them.
 _BLOCKS = 8
 _DRAWN = 200
 # Of the draws 95% are between these; few blocks vary less than many windows do, by the

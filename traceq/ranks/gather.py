@@ -10,7 +10,7 @@ from traceq.inputs.display_path import Url
 from traceq.ranks.digest import Digest, digest_of
 from traceq.ranks.executors.local import Workers, unpacked_size, workers_for
 from traceq.ranks.executors.tasks import Failed, Task, run_all
-from traceq.ranks.job import Unread
+from traceq.ranks.notices import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,19 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.ranks.digest import Digest
+    from traceq.ranks.notices import Unread
 
 # Ends differ by this much where a collective lets its ranks go one by one.
 _TOLERATED = 40 * ALIGNED_END_NS
 # More than any rank: traces that do not say theirs stay in the order they came in.
 _UNNUMBERED = 1 << 40
-
-
-@dataclass(frozen=True)
-class Unread:
-    """A file that gave no digest, and why."""
-
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.ranks.columns import highest, lowest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
 _BY_ID, _BY_NUMBER, _BY_STEP, _BY_ORDER = "id", "number", "step", "order"
 _KEY = "key"
@@ -43,9 +43,11 @@ _CLEARLY = 10
 _AGAINST = -1.0
 # The scatter is learned from shifts with at least this many pairs.
 _FEWEST_PAIRS = 4
-# Ends are compared with so many around them: few enough that clocks do not drift, and
+# Ends are compared with this many around them: few enough that clocks do not drift, and
 # enough that one end that is far off does not count for its neighbours.
 _NEARBY = 5
+# Rows of pairs in memory at a time.
+_PAIRS_AT_ONCE = 500_000
 # Shifts are tried within this many collectives where there are very many.
 _ALL_SHIFTS = 300
 _NEAR = 150
@@ -275,42 +277,46 @@ def _clock_trust(offsets: list[int], scale: float) -> float:
     return min(TRUSTED_CLOCK_NS, 4 * scale + 3 * median(offsets))
 
 
-def _tried(longest: int, count: int) -> Iterable[int]:
+def _tried(longest: int, count: int) -> Sequence[int]:
     """Return the shifts that are worth a try."""
     if max(longest, count) <= _ALL_SHIFTS:
         return range(1 - longest, count)
     return range(-_NEAR, _NEAR + 1)
 
 
-def _paired(rows: pl.DataFrame, master: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """Pair places at a shift, of the ranks whose pairs are all of one kind.
+def _paired(
+    rows: pl.DataFrame, master: pl.DataFrame, shifts: Sequence[int]
+) -> pl.DataFrame:
+    """Pair places at each shift, of the ranks whose pairs are all of one kind.
 
     ``offset`` is how much later an end is than the master's, and ``off`` how far that
     is from what it is nearby: at the right shift all are the same, but for a drift.
     """
+    each = ("rank", "shift")
     nearby = pl.col("offset").rolling_median(_NEARBY, min_samples=1, center=True)
     return (
-        rows.select(
-            "rank", "token", "step", "start", "end", place=pl.col("place") + shift
-        )
-        .join(master, on="place", suffix="_master", maintain_order="left")
-        .filter((pl.col("token") == pl.col("token_master")).all().over("rank"))
-        .sort("rank", "place")
+        rows.select("rank", "token", "step", "start", "end", "place")
+        .join(pl.DataFrame({"shift": shifts}, {"shift": pl.Int64}), how="cross")
+        .with_columns(pl.col("place") + pl.col("shift"))
+        .join(master, on="place", suffix="_master")
+        .filter((pl.col("token") == pl.col("token_master")).all().over(each))
+        .sort("rank", "shift", "place")
         .with_columns(
-            since=pl.col("end_master").diff().over("rank").fill_null(0),
+            since=pl.col("end_master").diff().over(each).fill_null(0),
             offset=pl.col("end") - pl.col("end_master"),
-            shift=pl.lit(shift, pl.Int64),
         )
-        .with_columns(off=(pl.col("offset") - nearby.over("rank")).abs())
+        .with_columns(off=(pl.col("offset") - nearby.over(each)).abs())
     )
 
 
 def _all_paired(rows: pl.DataFrame, master: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the pairs of each shift that is worth a try."""
+    """Yield the pairs of the shifts that are worth a try, of some shifts at a time."""
     longest = highest(rows["place"]) + 1
     first, last = lowest(master["place"]), highest(master["place"])
-    for shift in _tried(longest - first, last + 1):
-        yield _paired(rows, master, shift)
+    tried = _tried(longest - first, last + 1)
+    some = max(1, _PAIRS_AT_ONCE // max(1, rows.height))
+    for at in range(0, len(tried), some):
+        yield _paired(rows, master, tried[at : at + some])
 
 
 def _scale(rows: pl.DataFrame, master: pl.DataFrame) -> float:
@@ -320,7 +326,9 @@ def _scale(rows: pl.DataFrame, master: pl.DataFrame) -> float:
     best, at the median of the ranks. Short overlaps fit by chance, and do not count.
     """
     fits = pl.concat(
-        pairs.group_by("rank").agg(pairs=pl.len(), scatter=pl.col("off").quantile(0.75))
+        pairs.group_by("rank", "shift").agg(
+            pairs=pl.len(), scatter=pl.col("off").quantile(0.75)
+        )
         for pairs in _all_paired(rows, master)
     )
     enough = pl.max_horizontal(_FEWEST_PAIRS, pl.col("pairs").max().over("rank") / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,10 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceq.ranks.digest import Digest
-    from traceq.ranks.job import Unread
     from traceq.ranks.matching import Matched, Split
 
 _LISTED = 8
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file that gave no digest, and why."""
+
+    path: str
+    reason: str
 
 
 def on_ranks(

@@ -62,9 +62,12 @@ def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame
     whole = _tested(by_step.with_columns(place=pl.lit("")), _RARE)
     places = by_step["place"].n_unique()
     parts = _tested(by_step, _RARER) if 1 < places <= _MOST_PLACES else whole
-    sure = pl.any_horizontal(pl.col("sure", "sure_here").fill_null(value=False))
+    sure = pl.any_horizontal(
+        pl.col("sure", "sure_here", "sure_part").fill_null(value=False)
+    )
     return (
         by_step.join(whole.select("rank", "sure"), on="rank", how="left")
+        .join(_late_in_a_part(by_step), on=["rank", "stretch"], how="left")
         .join(
             parts.select("rank", "place", sure_here="sure"),
             on=["rank", "place"],
@@ -113,6 +116,32 @@ def _tested(samples: pl.DataFrame, rare: int) -> pl.DataFrame:
     )
 
 
+def _late_in_a_part(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches in which a part of its time makes a rank surely late.
+
+    They are ``rank``, ``stretch`` and ``sure_part``. A rank may be late by less than
+    the noise of all that it does, and still by more than that of one part.
+    """
+    nothing = samples.select("rank", "stretch", sure_part=pl.lit(value=True)).head(0)
+    sure = [nothing]
+    late = pl.col("own") - pl.col(IDEAL)
+    for part in PARTS:
+        beyond = pl.col(part) - pl.col(f"{IDEAL}_{part}")
+        explained = samples.filter(
+            beyond.sum().over("rank") >= late.sum().over("rank") / 2
+        )
+        mine = samples.with_columns(
+            pl.col(f"{IDEAL}_{part}").alias(IDEAL), own=part, place=pl.lit("")
+        )
+        ranks = _tested(mine, _RARER).filter("sure")
+        sure.append(
+            explained.filter(beyond > 0)
+            .join(ranks, on="rank", how="semi")
+            .select("rank", "stretch", sure_part=pl.lit(value=True))
+        )
+    return pl.concat(sure).unique()
+
+
 def _in_one_step(samples: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches of one step with ``sure``, as ``surely_late`` does.
 
@@ -158,13 +187,18 @@ def _beyond_others(rows: pl.DataFrame, late: str, usual: str) -> pl.DataFrame:
     beyond = pl.col("late") - pl.col("mean")
     error = (pl.col("variance") * (1 + 1 / pl.col("others"))).sqrt()
     whole = _errors(beyond.sum(), (error**2).sum().sqrt()).over("rank")
-    # As many places as are of weight for the sum.
-    weight = (places["variance"].sum() ** 2) / max((places["variance"] ** 2).sum(), 1.0)
+    weight = _weight(places["variance"].to_list())
     others = ranks - len(suspects)
-    needed = _needed(int((others - 1) * max(1.0, weight)), ranks, _rarity(weight))
+    needed = _needed(int((others - 1) * weight), ranks, _rarity(weight))
     here = _needed(others - 1 + _PRIOR, ranks, _RARER)
     sure = (beyond > 0) & ((whole >= needed) | (_errors(beyond, error) >= here))
     return tested.filter(sure).select("rank", "stretch")
+
+
+def _weight(variances: list[float]) -> float:
+    """Return how many places are of weight for the sum of all."""
+    squares = sum(variance**2 for variance in variances)
+    return sum(variances) ** 2 / squares if squares else 1.0
 
 
 def _rarity(places: float) -> int:

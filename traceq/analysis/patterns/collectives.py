@@ -134,7 +134,7 @@ def tensor_parallel() -> pl.Expr:
     half = text("sent_dtype").str.to_lowercase().is_in(_HALF) | text("dtype").is_in(
         SHORT_HALF
     )
-    forward = (pl.col("op_phase") == "forward").any().over("collective", "bytes")
+    forward = (pl.col("op_phase") != "backward").any().over("collective", "bytes")
     shaped = known(half) & ~known(pl.col("tensor_dims") == 1) & forward
     return reduces & (known(named) | shaped)
 

@@ -29,7 +29,7 @@ _HEAT = 64
 _WORTH = 0.001
 # Below this many steps it is not known whether they are typical.
 _FEW_STEPS = 3
-# A slowdown without a straggler beyond this one is taken apart: so many parts of it.
+# A slowdown without a straggler beyond this one is taken apart, into at most n parts.
 _LARGE = 1.1
 _PARTS = 3
 # Sets of ranks to name that could not be aligned with each other.

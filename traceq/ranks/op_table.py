@@ -1,26 +1,47 @@
 """Op tables of a Megatron job, as ByteDance's StragglerAnalysis has them, as meetings.
 
 A row is an op of a rank: compute, a send or receive, or a collective. What ranks waited
-for is seen by the times alone, as in a trace.
+for is seen by the times alone, as in a trace. The tables and what they were found to
+say are public: github.com/ByteDance-Seed/StragglerAnalysis.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.common.expressions import known
+from traceq.errors import InputError
 from traceq.ranks.replay import JobReplay, job_replay
 from traceq.ranks.timeline import READY, RESUME
 
-NS = 1_000_000_000
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX = ".parquet"
+_NS_PER_S = 1_000_000_000
+# Columns of a table; others are not read.
+_COLUMNS = {
+    "dp_rank": pl.Int64(),
+    "stage": pl.Int64(),
+    "rank": pl.Int64(),
+    "step": pl.Int64(),
+    "optype": pl.String(),
+    "start_ts": pl.Float64(),
+    "duration": pl.Float64(),
+    "seq_id": pl.Int64(),
+}
 # Ops follow each other within this time, or nothing was held.
 _FOLLOWS = 2_000_000
 _SENDS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
 _GROUPS = ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce")
 _EMBEDDING, _CLIP = "embedding-grads-all-reduce", "optimizer-clip-main-grad"
 _SHARED = (*_SENDS, *_GROUPS, _EMBEDDING, _CLIP)
-_BEGIN, _END = "begin", "end"
+BOUNDS = ("begin", "end")
+"""Types of the ops that a table has beside its own: where a step begins and ends."""
+_BEGIN, _END = BOUNDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +49,7 @@ class OpTable:
     """A job's ops, with what each takes at the mean of its kind."""
 
     meetings: pl.DataFrame
-    found: pl.DataFrame
+    transfers: pl.DataFrame
     compute: pl.DataFrame
     replays: dict[int, JobReplay]
 
@@ -44,22 +65,45 @@ class OpTable:
         # A transfer is as its ranks are; those of both kinds are as one of them.
         members = self.meetings.drop_nulls("instance").group_by("step", "instance")
         ideal = members.agg(ideal=replaced.all())
-        found = self.found.join(
+        timed = self.transfers.join(
             ideal, on=["step", "instance"], how="left", maintain_order="left"
         ).with_columns(time=pl.when("ideal").then("usual").otherwise("transfer"))
         took = []
         for step, replay in self.replays.items():
             mine = own.filter(pl.col("step") == step)["own"].cast(pl.Float64).to_list()
-            times = found.filter(pl.col("step") == step)["time"].cast(pl.Float64)
+            times = timed.filter(pl.col("step") == step)["time"].cast(pl.Float64)
             took.append(replay.run(mine, [0.0] * len(mine), times.to_list()))
         return sum(took) / len(took)
 
 
+def read_op_table(path: Path) -> OpTable:
+    """Read an op table from a Parquet file; refuse one that is no such table."""
+    try:
+        ops = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        msg = f"{path} is no Parquet file that can be read"
+        raise InputError(msg) from error
+    if missing := [name for name in _COLUMNS if name not in ops.columns]:
+        msg = (
+            f"{path} is no table of ops as StragglerAnalysis writes them: the columns"
+            f" {', '.join(missing)} are missing"
+        )
+        raise InputError(msg)
+    try:
+        ops = ops.select(list(_COLUMNS)).cast(_COLUMNS).drop_nulls()
+    except pl.exceptions.PolarsError as error:
+        msg = f"{path} has columns of other types than a table of ops"
+        raise InputError(msg) from error
+    if not ops.height:
+        msg = f"{path} has no ops"
+        raise InputError(msg)
+    return op_table(ops)
+
+
 def op_table(ops: pl.DataFrame) -> OpTable:
-    """Return a job of its op table."""
-    ns = pl.selectors.float()
-    ops = ops.with_columns(pl.col("optype").cast(pl.String)).with_columns(
-        (ns.cast(pl.Float64) * NS).round().cast(pl.Int64)
+    """Return a job of its op table, whose times are in seconds."""
+    ops = ops.with_columns(
+        (pl.col("start_ts", "duration") * _NS_PER_S).round().cast(pl.Int64)
     )
     ops = ops.with_columns(
         start="start_ts", end=pl.col("start_ts") + pl.col("duration")
@@ -74,34 +118,34 @@ def op_table(ops: pl.DataFrame) -> OpTable:
         )
     )
     cells = _with_held(_with_instances(ops.filter(shared)), compute)
-    found = _found(cells)
-    meetings = _meetings(cells, compute)
+    transfers = _transfers(cells)
+    meetings = _meetings(cells)
     rows = _rows_of(compute, meetings)
     replays = {
         step: job_replay(
             meetings.filter(pl.col("step") == step),
-            found.filter(pl.col("step") == step),
+            transfers.filter(pl.col("step") == step),
         )
         for step in meetings["step"].unique().sort()
     }
-    return OpTable(meetings, found, rows, replays)
+    return OpTable(meetings, transfers, rows, replays)
 
 
 def _with_bounds(ops: pl.DataFrame) -> pl.DataFrame:
     """Add that all ranks begin a step together, and end it together."""
-    known = ["dp_rank", "stage", "rank", "step"]
+    whose = ["dp_rank", "stage", "rank", "step"]
     first = pl.col("start").min().over("step").alias("moment")
     ends = pl.col("end").max().over("step", "rank").alias("moment")
     parts = [ops]
     for name, moment in ((_BEGIN, first), (_END, ends)):
         part = (
             ops.with_columns(moment)
-            .unique(known, keep="first")
+            .unique(whose, keep="first", maintain_order=True)
             .with_columns(
                 optype=pl.lit(name),
                 start="moment",
                 end="moment",
-                seq_id=pl.lit(0, pl.Int32),
+                seq_id=pl.lit(0, pl.Int64),
                 duration=pl.lit(0, pl.Int64),
             )
         )
@@ -111,7 +155,7 @@ def _with_bounds(ops: pl.DataFrame) -> pl.DataFrame:
 
 def _with_instances(cells: pl.DataFrame) -> pl.DataFrame:
     """Say which ops are one: a send and its receive, a group's collective."""
-    optype, stage = pl.col("optype"), pl.col("stage").cast(pl.Int32)
+    optype, stage = pl.col("optype"), pl.col("stage")
     way = optype.str.extract(r"^(forward|backward)")
     sender = (
         pl.when(optype == "forward-recv")
@@ -162,7 +206,7 @@ def _with_held(cells: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
             check_sortedness=False,
         )
     )
-    follows = (pl.col("after") - pl.col("end") <= _FOLLOWS).fill_null(value=False)
+    follows = known(pl.col("after") - pl.col("end") <= _FOLLOWS)
     last = ~pl.col("optype").is_in((_BEGIN, _END))
     stream = (
         pl.when(pl.col("optype").is_in(_SENDS)).then("optype").otherwise(pl.lit(""))
@@ -175,7 +219,8 @@ def _with_held(cells: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _found(cells: pl.DataFrame) -> pl.DataFrame:
+def _transfers(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return the transfers of a step, one row for each, with their median by type."""
     return (
         cells.group_by("step", "instance")
         .agg(
@@ -190,14 +235,14 @@ def _found(cells: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _meetings(cells: pl.DataFrame, compute: pl.DataFrame) -> pl.DataFrame:
-    del compute
-    known = ["step", "rank", "dp_rank", "stage", "instance", "optype", "before"]
+def _meetings(cells: pl.DataFrame) -> pl.DataFrame:
+    """Return the meetings of all ranks, with their own time before each."""
+    columns = ["step", "rank", "dp_rank", "stage", "instance", "optype", "before"]
     rows = pl.concat(
         [
-            cells.select(*known, pl.lit(READY).alias("meeting"), at="ready"),
+            cells.select(*columns, pl.lit(READY).alias("meeting"), at="ready"),
             cells.filter(pl.col("held").is_not_null()).select(
-                *known, pl.lit(RESUME).alias("meeting"), at="end"
+                *columns, pl.lit(RESUME).alias("meeting"), at="end"
             ),
         ]
     ).sort("step", "rank", "at", "meeting", maintain_order=True)

@@ -1,0 +1,170 @@
+"""Trials on jobs of several ranks: what is matched, who is named, how clocks are known.
+
+    python benchmarks/rank_trials.py cuts JOB…       windows cut at random
+    python benchmarks/rank_trials.py culprits TRACE… one and two ranks late, by step
+    python benchmarks/rank_trials.py noise           120 jobs in which nobody is
+    python benchmarks/rank_trials.py clocks JOB…     planted offsets within the error
+
+A JOB is a folder with the traces of its ranks, a TRACE one rank with collectives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import planting
+import polars as pl
+
+from traceq.ranks.analysis import analyse
+from traceq.ranks.digest import Digest, digest_of
+from traceq.ranks.job import assemble
+from traceq.ranks.timeline import PARTS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import ranking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.ranks.analysis import Analysis
+
+_TRIALS = 200
+_NOISE_JOBS = 120
+_RANKS = 8
+_SHARE = 0.03
+_STEPS = (1, 3, 10)
+_CULPRITS = (1, 2)
+# Planted in what is too small a share of a rank's time, a delay is no delay.
+_LEAST = 0.15
+_FARTHEST_NS = 2_000_000_000
+
+
+def _digests(folder: Path) -> list[Digest]:
+    paths = sorted(folder.glob("*.json*"))
+    return [Digest(digest_of(str(path), findings=False)) for path in paths]
+
+
+def cuts(jobs: list[Path], trials: int) -> None:
+    """Print how many parts are missing or wrong where windows are cut at random."""
+    for folder in jobs:
+        chance = random.Random(folder.name)  # noqa: S311 - a benchmark
+        whole = _digests(folder)
+        truth = ranking.by_wall_clock(whole)
+        shared = missing = wrong = 0
+        for _ in range(trials):
+            found = ranking.errors([ranking.cut(one, chance) for one in whole], truth)
+            shared, missing, wrong = (
+                one + other
+                for one, other in zip((shared, missing, wrong), found, strict=True)
+            )
+        print(f"{folder.name}: {trials} trials, {shared} parts of shared collectives,")
+        print(f"  {missing} not matched, {wrong} matched with another one", flush=True)
+
+
+def named(analysis: Analysis) -> set[int]:
+    """Return all ranks that are named."""
+    return {row for one in analysis.stragglers for row in one.ranks}
+
+
+def _plants(rank: planting.Copied) -> Iterator[str]:
+    own = rank.stretches.select(pl.sum_horizontal(PARTS).sum()).item()
+    gpu = rank.stretches["compute"].sum() / own
+    if gpu >= _LEAST:
+        yield planting.SLOWER
+    if gpu < 1 - _LEAST:
+        yield from (planting.SLEEP, planting.DATA, planting.MALLOC)
+
+
+def culprits(traces: list[Path], trials: int) -> None:
+    """Print how often the planted ranks are named, all of them and no other."""
+    chance = random.Random(3)  # noqa: S311 - a benchmark
+    right = tried = 0
+    for path in traces:
+        rank = planting.copied(path)
+        for plant in _plants(rank):
+            late = planting.planted(rank, plant, _SHARE * rank.step_ns)
+            for steps in _STEPS:
+                for count in _CULPRITS:
+                    found = sum(
+                        _is_right(rank, late, chance, steps, count)
+                        for _ in range(trials)
+                    )
+                    right, tried = right + found, tried + trials
+                    print(
+                        f"{path.name}: {plant}, {steps} steps, {count} late:"
+                        f" {found} of {trials}",
+                        flush=True,
+                    )
+    print(f"right ranks: {right} of {tried}, {right / tried:.1%}")
+
+
+def _is_right(
+    rank: planting.Copied, late: Digest, chance: random.Random, steps: int, count: int
+) -> bool:
+    rows = chance.sample(range(_RANKS), count)
+    job = planting.job_of_steps(
+        rank, dict.fromkeys(rows, late), chance, ranks=_RANKS, steps=steps
+    )
+    return named(analyse(assemble(job))) == set(rows)
+
+
+def noise(jobs: int) -> None:
+    """Print in how many jobs a rank is named, in which none is late but by chance."""
+    false = 0
+    for seed in range(jobs):
+        chance = random.Random(seed)  # noqa: S311 - a benchmark
+        steps = chance.randint(3, 8)
+        works = [
+            [
+                ranking.Works(compute=round(1000 * (1 + chance.expovariate(3))))
+                for _ in range(steps)
+            ]
+            for _ in range(chance.randint(3, 8))
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            job = ranking.analysed(ranking.write_job(Path(folder), works))
+        false += bool(named(job))
+    print(f"noise: a rank is named in {false} of {jobs} jobs")
+
+
+def clocks(jobs: list[Path], trials: int) -> None:
+    """Print how often a planted offset is within the error that is stated.
+
+    The whole job says what the clocks differ by without it; windows are cut.
+    """
+    covered = tried = 0
+    for folder in jobs:
+        chance = random.Random(f"clock {folder.name}")  # noqa: S311 - a benchmark
+        whole = assemble(_digests(folder))
+        for _ in range(trials):
+            right, known = ranking.covered(whole, chance, _FARTHEST_NS)
+            covered, tried = covered + right, tried + known
+        print(f"{folder.name}: {covered} of {tried} offsets so far", flush=True)
+    print(f"within the error: {covered} of {tried}, {covered / max(1, tried):.1%}")
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("cuts", "culprits", "noise", "clocks"))
+    parser.add_argument("paths", nargs="*", type=Path)
+    parser.add_argument("--trials", type=int)
+    given = parser.parse_args()
+    if given.what == "cuts":
+        cuts(given.paths, given.trials or _TRIALS)
+    elif given.what == "culprits":
+        culprits(given.paths, given.trials or 20)
+    elif given.what == "noise":
+        noise(given.trials or _NOISE_JOBS)
+    else:
+        clocks(given.paths, given.trials or _TRIALS)
+
+
+if __name__ == "__main__":
+    main()
