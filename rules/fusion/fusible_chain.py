@@ -123,7 +123,8 @@ class FusibleChain(Rule):
         kernels = chains.kernels.filter(pl.col("share") > 0)
         lines = by_line(view, kernels)
         top = lines.row(0, named=True)
-        count = kernels.height / view.steps
+        # Which of them save time may differ from run to run, how many there are not.
+        count = chains.several.height / view.steps
         gpu = int(kernels["dur"].sum()) / view.steps
         calls = fused_calls(view, kernels, top)
         breaks = graph_breaks(view)
