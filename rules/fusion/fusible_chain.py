@@ -23,7 +23,14 @@ from traceq.linter import (
     own_function,
 )
 
-from ._chains import by_line, fixes, fused_calls, graph_breaks, longest_chain
+from ._chains import (
+    by_line,
+    fixes,
+    fused_calls,
+    graph_breaks,
+    host_fix,
+    longest_chain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +142,7 @@ class FusibleChain(Rule):
             subject="chains",
             place=view.place(top),
             count=count,
-            fix=fixes(kernels),
+            fix=[*fixes(kernels), *host_fix(view, chains.several)],
             evidence=[
                 Evidence("gpu", value=gpu, unit="ns", note="a step"),
                 Evidence(
