@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 D, BF = "cuda", torch.bfloat16
 P = {}
+RULE = "FUS001"
 torch.backends.cuda.matmul.allow_tf32 = True
 torch.backends.cudnn.allow_tf32 = True
 
