@@ -101,13 +101,26 @@ class FusibleChain(Rule):
     since = "0.2.0"
     see = ("torch.compile",)
     residual = True
+    general = True
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     # Below that, two runs of one program differ as much (docs/savings.md).
     min_share: float = option(0.02, "Smaller shares of the step are not reported.")
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        FUS001 fusible-chain (preview)  saves 45.2 µs/step (79%), 33.5 µs to 51.1 µs
+          3 memory-bound kernels a step run one by one that a compiler would fuse
+          in     forward (model.py:9)
+          gpu    55.0 µs a step
+          fused  5.43 µs a step, estimated
+          chain  mul, tanh, add
+          line   forward (model.py:9) 49.6 µs a step less
+          fix    compile the model, or the function that runs these lines, with
+                 torch.compile
+        """,
+    )
 
     examples = (
         Bad(
