@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from traceq import load
+from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.fused_bytes import Unit, fused_bytes
 from traceq.analysis.time.fusible_chains import fusible_chains
 from traceq.linter import inputs
@@ -128,3 +129,16 @@ def test_norms_and_gelus_are_as_long_as_in_the_compiled_recording() -> None:
     )
 
     assert predicted == pytest.approx(generated["dur"].sum(), rel=0.3)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["vae", "dit_infer", "rotary", "mamba"])
+def test_the_gpu_time_of_a_compiled_program_is_predicted(name: str) -> None:
+    folder = ROOT / "benchmarks" / "fusion"
+    eager, compiled = (
+        load(folder / f"{name}.{form}.json.gz") for form in ("eager", "compiled")
+    )
+    before, after = steady_steps(eager), steady_steps(compiled)
+    predicted = (before.gpu_busy - fusible_chains(eager).saved_ns) / before.count
+
+    assert predicted == pytest.approx(after.gpu_busy / after.count, rel=0.15)

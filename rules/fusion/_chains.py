@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import assumptions
 from traceq.linter import Evidence, Fix, counted, listed, text
 
 if TYPE_CHECKING:
@@ -64,6 +65,24 @@ def fixes(kernels: pl.DataFrame) -> list[Fix]:
         for row in by_share.sort("at").iter_rows(named=True)
         if row["share"] > 0
     ]
+
+
+def host_fix(view: View, kernels: pl.DataFrame) -> list[Fix]:
+    """Return what fusing removes of the host's time: most of ops that are fused whole.
+
+    That is of a GPU-bound step, which the host would else bound once it is fused; of
+    one that the host bounds, what compiling saves depends on its overhead.
+    """
+    if view.bound.by != "gpu":
+        return []
+    trace = view.trace
+    ran = view.kernels.select("id", root=view.outermost_ops[view.kernels["op"]])
+    fused = pl.col("id").is_in(kernels["kernel"].implode())
+    whole = (
+        ran.drop_nulls("root").group_by("root").agg(fused.all()).filter("id")["root"]
+    )
+    ran_by_host = whole.filter(trace.ops["ts"][whole] >= 0)
+    return [Fix(ops=ran_by_host.sort(), host_share=assumptions.FUSED_OPS_HOST_SAVED)]
 
 
 def longest_chain(view: View, kernels: pl.DataFrame) -> list[Evidence]:

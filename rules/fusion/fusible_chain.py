@@ -23,7 +23,14 @@ from traceq.linter import (
     own_function,
 )
 
-from ._chains import by_line, fixes, fused_calls, graph_breaks, longest_chain
+from ._chains import (
+    by_line,
+    fixes,
+    fused_calls,
+    graph_breaks,
+    host_fix,
+    longest_chain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,13 +101,26 @@ class FusibleChain(Rule):
     since = "0.2.0"
     see = ("torch.compile",)
     residual = True
+    general = True
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
     # Below that, two runs of one program differ as much (docs/savings.md).
     min_share: float = option(0.02, "Smaller shares of the step are not reported.")
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        FUS001 fusible-chain (preview)  saves 45.2 µs/step (79%), 33.5 µs to 51.1 µs
+          3 memory-bound kernels a step run one by one that a compiler would fuse
+          in     forward (model.py:9)
+          gpu    55.0 µs a step
+          fused  5.43 µs a step, estimated
+          chain  mul, tanh, add
+          line   forward (model.py:9) 49.6 µs a step less
+          fix    compile the model, or the function that runs these lines, with
+                 torch.compile
+        """,
+    )
 
     examples = (
         Bad(
@@ -123,7 +143,8 @@ class FusibleChain(Rule):
         kernels = chains.kernels.filter(pl.col("share") > 0)
         lines = by_line(view, kernels)
         top = lines.row(0, named=True)
-        count = kernels.height / view.steps
+        # Which of them save time may differ from run to run, how many there are not.
+        count = chains.several.height / view.steps
         gpu = int(kernels["dur"].sum()) / view.steps
         calls = fused_calls(view, kernels, top)
         breaks = graph_breaks(view)
@@ -134,7 +155,7 @@ class FusibleChain(Rule):
             subject="chains",
             place=view.place(top),
             count=count,
-            fix=fixes(kernels),
+            fix=[*fixes(kernels), *host_fix(view, chains.several)],
             evidence=[
                 Evidence("gpu", value=gpu, unit="ns", note="a step"),
                 Evidence(

@@ -69,6 +69,7 @@ class UnexplainedGpuTime(Rule):
     since = "0.2.0"
     several_fixes = True
     residual = True
+    general = True
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.WARM})
     advice = (
@@ -82,7 +83,17 @@ class UnexplainedGpuTime(Rule):
     )
     min_step: float = option(0.1, "Nor is a smaller share of the step.")
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        KRN010 unexplained-gpu-time (preview)
+          the GPU takes longer than its work needs, most in aten::_softmax
+          in    forward (model.py:9)
+          lost  56.8 µs a step, unexplained
+          in    aten::_softmax: slow algorithm 56.8 µs forward (model.py:9) ×1
+          fix   look at these ops with traceq roofline: at their shapes, strides and
+                dtypes, and at a torch.compile of the function
+        """,
+    )
 
     examples = (
         Bad(

@@ -124,6 +124,7 @@ class HostBoundStep(Rule):
         "torch.cuda.graph",
     )
     residual = True
+    general = True
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})
 
     # Heuristic threshold: less is not what bounds the step.

@@ -202,8 +202,8 @@ def lint(
 
     Examples:
         >>> found = lint("fixtures/attn_mask_fmha/trace.json.gz")
-        >>> [(one.code, one.place.file, one.place.line) for one in found.findings]
-        [('ATT001', 'dev_cases.py', 48), ('LCH004', 'dev_cases.py', 65)]
+        >>> [(one.code, one.place.line) for one in found.findings]
+        [('ATT001', 48), ('LCH004', 65), ('FUS001', 23)]
         >>> found.findings[0].advice.split(": ")[0], found.clean
         ('in masked', False)
 

@@ -148,13 +148,13 @@ def _doubtful_step(recording: Recording) -> int | None:
 def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
     """Run the rules; those that report what remains see what the others would fix."""
     ran = run([rule for rule in rules if not rule.residual], views)
-    for rule in rules:
-        if rule.residual:
-            fixed: tuple[Change, ...] = ()
-            if savings and views.trace and views.trace.bound.by == "host":
-                fixed = savings.host_changes(ran.findings)
-            named = frozenset[int]().union(*(one.kernels for one in ran.findings))
-            ran += run([rule], views.after(fixed, named))
+    residual = (rule for rule in rules if rule.residual)
+    for rule in sorted(residual, key=lambda rule: rule.general):
+        fixed: tuple[Change, ...] = ()
+        if savings and views.trace and views.trace.bound.by == "host":
+            fixed = savings.host_changes(ran.findings)
+        named = frozenset[int]().union(*(one.kernels for one in ran.findings))
+        ran += run([rule], views.after(fixed, named))
     return ran
 
 

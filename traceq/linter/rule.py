@@ -119,6 +119,9 @@ class Rule:
     """Findings differ in their fix: the page's example would not fit all of them."""
     residual: ClassVar[bool] = False
     """True if it reports what no other rule explains, and so comes last."""
+    general: ClassVar[bool] = False
+    """True if it reports whatever is left, so that it comes after other residual rules,
+    which name a cause."""
     without_gpu: ClassVar[bool] = False
     """True if the program's ops and stacks alone show it: it also looks at recordings
     without GPU work, where its findings would matter on a GPU."""

@@ -83,6 +83,12 @@ class Chains(Struct, frozen=True):
         kernels = self.kernels
         return float((kernels["dur"] * kernels["share"]).sum())
 
+    @property
+    def several(self) -> pl.DataFrame:
+        """The kernels that have others to be fused with."""
+        alone = self.chains.filter(pl.col("kernels") == 1).select("chain", "back")
+        return self.kernels.join(alone, on=["chain", "back"], how="anti")
+
     def without(self, claimed: Collection[int]) -> Chains:
         """Return the chains without kernels that other fixes change.
 
