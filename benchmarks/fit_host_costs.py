@@ -32,13 +32,8 @@ from captures import read_pairs
 
 from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.replay.model import (
-    ASSUMED_COSTS,
-    HostCosts,
-    StepModel,
-    build_model,
-    with_costs,
-)
+from traceq.analysis.replay.host_costs import ASSUMED_COSTS, HostCosts
+from traceq.analysis.replay.model import StepModel, build_model, with_costs
 from traceq.analysis.replay.simulation import Replay, TimeScale
 from traceq.inputs.load_trace import load
 from traceq.model.run import HostCost

@@ -4,7 +4,7 @@
 
 Makes a large export of a small one: its rows again and again, later each time, with
 their correlations, and with shapes in torch's texts. Each method runs in a process of
-its own: traceq loads the export with the tables linked; the other selects all columns of
+its own: traceq loads the export with linked tables, the other selects all columns of
 the same tables into Polars. Prints both times, their ratio and the peaks of memory over
 the size of the file.
 """
@@ -20,7 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MB = 1_000_000
 _TABLES = (
@@ -123,10 +128,10 @@ def traceq(file: Path, *, every: bool) -> int:
     return rows
 
 
-_METHODS = {
+_METHODS: dict[str, Callable[[Path], int]] = {
     "select": select_all,
-    "one rank": lambda file: traceq(file, every=False),
-    "all ranks": lambda file: traceq(file, every=True),
+    "one rank": partial(traceq, every=False),
+    "all ranks": partial(traceq, every=True),
 }
 
 

@@ -114,8 +114,11 @@ def _gpu_work(raw: RawTrace, strings: _Strings) -> dict[str, list[Sequence[Any]]
         elif memory := _SET.match(name):
             kind = _MEMORY.get(memory[1], 7)
             sets.append((*span, *place, row["bytes"], kind, row["graph_node"]))
-    kind = "CUPTI_ACTIVITY_KIND_"
-    return {f"{kind}KERNEL": kernels, f"{kind}MEMCPY": copies, f"{kind}MEMSET": sets}
+    return {
+        "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+        "CUPTI_ACTIVITY_KIND_MEMCPY": copies,
+        "CUPTI_ACTIVITY_KIND_MEMSET": sets,
+    }
 
 
 def _calls(raw: RawTrace, strings: _Strings) -> Iterable[Sequence[Any]]:

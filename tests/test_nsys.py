@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 from command import traceq
+from linting import bundled_rules
 from nsys_tables import write_export
-from recordings import NSYS, path_of
+from recordings import NSYS, ROOT, path_of
 
 from traceq.errors import InputError
 from traceq.formats.chrome import read as read_chrome
 from traceq.formats.nsys.read import ranks_in, read
 from traceq.formats.nsys.shapes import with_shapes
 from traceq.inputs.load_trace import load
+from traceq.linter import Need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,11 +163,14 @@ def test_the_ranks_of_a_job_are_on_one_clock() -> None:
 
 def test_shapes_are_where_kineto_has_them(export: Path) -> None:
     kineto = load(path_of("copies_fixed.trace.json.gz"), cache=False)
-    first, second = (
-        trace.inputs["dims"][trace.ops["inputs"]].to_list()
+    # Torch writes nothing for a list of numbers: at the end nothing is there to count.
+    tensors = [
+        [[at, size] for at, size in enumerate(dims or ()) if size]
         for trace in (kineto, load(export, cache=False))
-    )
-    assert first == second
+        for dims in trace.inputs["dims"][trace.ops["inputs"]].to_list()
+    ]
+    half = len(tensors) // 2
+    assert tensors[:half] == tensors[half:]
 
 
 def test_backward_ops_point_to_their_forward(export: Path) -> None:
@@ -267,3 +273,44 @@ def test_waits_between_streams_are_in_the_tables() -> None:
     )
     query = "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION WHERE syncType=2"
     assert [(waits,)] == queried(file, query)
+
+
+def _needed(needs: frozenset[Need]) -> str:
+    """Return what must be recorded for a rule, as the page says it."""
+    elsewhere = {
+        Need.JOB: "several processes, by `traceq ranks`",
+        Need.LOG: "a log (`--log`)",
+        Need.SNAPSHOT: "a memory snapshot of PyTorch",
+        Need.VALUES: "values and strides of inputs, by PyTorch's profiler",
+        Need.NO_GPU: "a program without a GPU",
+    }
+    for need, text in elsewhere.items():
+        if need in needs:
+            return text
+    flags = []
+    if Need.SHAPES in needs:
+        flags.append("`--pytorch=autograd-shapes-nvtx`")
+    elif Need.OPS in needs:
+        flags.append("`--pytorch=autograd-nvtx`")
+    if needs & {Need.STACKS, Need.LINES}:
+        flags.append("`--python-backtrace=cuda`")
+    if needs & {Need.STEPS, Need.WARM}:
+        flags.append("steps")
+    return ", ".join(flags) or "`--trace=cuda,nvtx`"
+
+
+def test_the_page_lists_rules_by_flag() -> None:
+    rows: dict[str, list[str]] = {}
+    for code, rule in sorted(bundled_rules().items()):
+        rows.setdefault(_needed(rule.needs), []).append(code)
+    expected = "".join(f"| {needs} | {', '.join(rows[needs])} |\n" for needs in rows)
+    mark = "<!-- rules by flag -->\n"
+    page = ROOT / "docs" / "nsys.md"
+    text = page.read_text(encoding="utf-8")
+    before, listed = text.split(mark)
+    listed, after = listed.split("<!-- /rules by flag -->\n")
+    if os.environ.get("UPDATE_GOLDEN"):
+        whole = f"{before}{mark}{expected}<!-- /rules by flag -->\n{after}"
+        page.write_text(whole, encoding="utf-8")
+    else:
+        assert listed == expected

@@ -26,7 +26,8 @@ from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.replay.bottleneck import bottleneck
 from traceq.analysis.replay.calibration import calibrate
 from traceq.analysis.replay.critical_path import critical_path
-from traceq.analysis.replay.model import build_model, costs_of
+from traceq.analysis.replay.host_costs import costs_of
+from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.simulation import AS_RECORDED, Change, Replay, TimeScale
 from traceq.analysis.time.gpu_causes import ON_GPU
 from traceq.inputs.load_trace import load

@@ -15,7 +15,7 @@ from captures import read_captures, read_pairs
 from linting import bundled_rules, linted
 from recordings import CAPTURES, ROOT, loaded
 
-from traceq.analysis.replay.model import ASSUMED_COSTS, costs_of
+from traceq.analysis.replay.host_costs import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.linter.savings import Savings
 from traceq.linter.view import View

@@ -21,7 +21,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like
-from traceq.common.expressions import constant, known, rows_where
+from traceq.common.expressions import constant, known, rows_where, text
 from traceq.common.intervals import overlap, spans
 from traceq.model.names import BLOCKING_COPY, BLOCKING_FREE, DTOH, HTOD, PAGEABLE
 
@@ -43,6 +43,7 @@ FULL_QUEUE = "full launch queue"
 DEVICE_SYNCS = (SYNC, COPY_TO_HOST)
 """Kinds by which a program waits for a result: what is called a sync in reports."""
 
+_STREAM_WAIT = "Stream Wait Event"
 TO_HOST, TO_GPU = "to host", "to GPU"
 
 
@@ -81,6 +82,27 @@ def blocking_calls(trace: Trace) -> pl.DataFrame:
     )
     kind_column = pl.DataFrame(kinds)[rows].select(kind=kind)
     return runtime[rows].hstack(kind_column)
+
+
+@cached_per_trace
+def stream_waits(trace: Trace) -> pl.DataFrame | None:
+    """Return the waits of streams for events: ``device``, ``stream`` and ``at``.
+
+    None where the profiler does not record them all, as PyTorch's.
+    """
+    waits = trace.other.filter(text("name") == _STREAM_WAIT)
+    if not trace.facts.recorder or waits.is_empty():
+        return None
+    ids = waits["args"].str.json_decode(
+        pl.Struct({"device": pl.Int64, "stream": pl.Int64})
+    )
+    return pl.DataFrame(
+        [
+            ids.struct.field("device"),
+            ids.struct.field("stream"),
+            waits["ts"].alias("at"),
+        ]
+    ).drop_nulls()
 
 
 @cached_per_trace

@@ -15,8 +15,9 @@ from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bottleneck import bottleneck, gpu_busy
 from traceq.analysis.replay.calibration import Calibration, calibrate
 from traceq.analysis.replay.host_account import REPLAY_STAGES, HostAccount, host_account
+from traceq.analysis.replay.host_costs import costs_of
 from traceq.analysis.replay.idle_account import IdleAccount, idle_account
-from traceq.analysis.replay.model import build_model, costs_of
+from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.profiler_free_searches import unslowed
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 from traceq.analysis.time.op_calls import op_calls

@@ -9,31 +9,23 @@ it, and is the median of those elsewhere.
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import TYPE_CHECKING
 
 import polars as pl
 from msgspec import Struct, structs
 
 from traceq.analysis.base.assumptions import (
-    LAUNCH_CALL_COST_NS,
     LAUNCH_LATENCY_NS,
     LEAST_BETWEEN_OPS,
     LONGEST_LAUNCH_LATENCY_NS,
-    OP_DISPATCH_COST_NS,
-    OUTSIDE_OP_NS,
-    PYTHON_CALL_COST_NS,
-    QUIET_OP_DISPATCH_COST_NS,
-    QUIET_PYTHON_CALL_COST_NS,
-    SHAPES_NS,
     SMOOTHING_NS,
     STREAM_WAIT_NS,
-    TOLERATED_OVERHEAD,
 )
 from traceq.analysis.base.profiler_overhead import graph_launches, recorder_stalls
 from traceq.analysis.base.steady import in_steps
-from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
+from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls, stream_waits
 from traceq.analysis.replay.compile_wrappers import wrapper_time
+from traceq.analysis.replay.host_costs import ASSUMED_COSTS, HostCosts
 from traceq.common.expressions import END, asof, constant
 from traceq.common.intervals import Cover, overlap, spans
 from traceq.graph.nesting import INDEX, counts_between, row_numbers
@@ -46,70 +38,7 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 _SIDES = ("start", "end")
-
-
-class HostCosts(Struct, frozen=True):
-    """Costs of host events without the profiler, and the overhead of recording."""
-
-    frame: HostCost = PYTHON_CALL_COST_NS
-    op: HostCost = OP_DISPATCH_COST_NS
-    call: HostCost = LAUNCH_CALL_COST_NS
-    tolerated: float = TOLERATED_OVERHEAD
-    """Time beyond this many times what its events take is the host's own work."""
-    quiet_frame: HostCost = QUIET_PYTHON_CALL_COST_NS
-    """A frame where nothing is asked of the GPU; time beyond is the host's own work."""
-    quiet_op: HostCost = QUIET_OP_DISPATCH_COST_NS
-    """An operator there, without what recording its shapes adds."""
-    shapes_ns: int = SHAPES_NS
-    """Time that recording shapes adds per operator there."""
-    outside_op_ns: int = OUTSIDE_OP_NS
-    """The part of an operator's recording time that lies outside of it."""
-
-
-ASSUMED_COSTS = HostCosts()
-# How much Nsight Systems slows the host down is unknown: its time counts as recorded.
-_AS_RECORDED = HostCosts(
-    frame=HostCost(PYTHON_CALL_COST_NS.plain_ns, 0),
-    op=HostCost(OP_DISPATCH_COST_NS.plain_ns, 0),
-    call=HostCost(LAUNCH_CALL_COST_NS.plain_ns, 0),
-    quiet_frame=HostCost(QUIET_PYTHON_CALL_COST_NS.plain_ns, 0),
-    quiet_op=HostCost(QUIET_OP_DISPATCH_COST_NS.plain_ns, 0),
-    shapes_ns=0,
-    outside_op_ns=0,
-)
-
-
-def costs_of(trace: Trace) -> HostCosts:
-    """Return the assumed costs, moved halfway to those measured with the recording.
-
-    What recording adds differs by up to two times between processes of one program, so
-    that neither is the better guess: the middle of both is the geometric mean.
-    """
-    if trace.facts.recorder:
-        return _AS_RECORDED
-    measured = trace.run.recorder_overhead if trace.run else None
-    if measured is None or measured.stacks != trace.facts.stacks:
-        return ASSUMED_COSTS
-    frame = _between(PYTHON_CALL_COST_NS, measured.frame)
-    op = _between(OP_DISPATCH_COST_NS, measured.op)
-    return HostCosts(
-        frame=frame,
-        op=op,
-        call=_between(LAUNCH_CALL_COST_NS, measured.call),
-        quiet_frame=_as_much(QUIET_PYTHON_CALL_COST_NS, PYTHON_CALL_COST_NS, frame),
-        quiet_op=_as_much(QUIET_OP_DISPATCH_COST_NS, OP_DISPATCH_COST_NS, op),
-    )
-
-
-def _between(assumed: HostCost, measured: HostCost | None) -> HostCost:
-    pairs = zip(assumed, measured or assumed, strict=True)
-    return HostCost(*(round(sqrt(max(1, one * two))) for one, two in pairs))
-
-
-def _as_much(cost: HostCost, assumed: HostCost, measured: HostCost) -> HostCost:
-    """Return a cost as much larger as another one was found to be."""
-    triples = zip(cost, assumed, measured, strict=True)
-    return HostCost(*(round(one * after / before) for one, before, after in triples))
+_NEVER = -(1 << 62)
 
 
 class StepModel(Struct, frozen=True):
@@ -178,7 +107,7 @@ def _work(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     # trace shows an upper limit of its delay.
     latency_limit = pl.min_horizontal(latency, usual_latency)
     gap_limit = pl.min_horizontal(gap.fill_null(0), usual_gap)
-    work = _with_other_streams(work, latency_limit)
+    work = _with_other_streams(work, latency_limit, stream_waits(trace))
     by_launch = pl.col("by_launch") & pl.col("after").is_null()
     return work.select(
         "id",
@@ -246,13 +175,21 @@ def _usual_latency(work: pl.DataFrame, latency: pl.Expr) -> int:
     return round(min(median or LAUNCH_LATENCY_NS, LONGEST_LAUNCH_LATENCY_NS))
 
 
-def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
-    """Add ``after`` and ``after_end``: what another stream had to do before."""
+def _with_other_streams(
+    work: pl.DataFrame, latency: pl.Expr, known_waits: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Add ``after`` and ``after_end``: what another stream had to do before.
+
+    Where waits of streams were recorded, only work behind one waited for another
+    stream.
+    """
     ready = pl.max_horizontal("before", pl.col("launched_at") + latency)
     work = work.with_columns(ready=ready)
     late = work.filter(pl.col("start") - pl.col("ready") > STREAM_WAIT_NS)
     if work["lane"].n_unique() < 2:  # noqa: PLR2004 - one stream waits for no other
         late = late.clear()
+    if known_waits is not None:
+        late = _behind_waits(work, late, known_waits)
     ended = work.select(
         "device",
         after_end="end",
@@ -271,6 +208,29 @@ def _with_other_streams(work: pl.DataFrame, latency: pl.Expr) -> pl.DataFrame:
         how="left",
         maintain_order="left",
     )
+
+
+def _behind_waits(
+    work: pl.DataFrame, late: pl.DataFrame, waits: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the late work whose stream was told to wait since the work before it."""
+    earlier = work.select(
+        "row", previous=pl.col("launched_at").shift(1).over("lane").fill_null(_NEVER)
+    )
+    asked = (
+        late.select("row", "device", "launched_at", "id")
+        .join(earlier, on="row", how="left", maintain_order="left")
+        .with_columns(work.select("row", "stream")["stream"][late["row"]])
+    )
+    behind = asked.sort("launched_at").join_asof(
+        waits.sort("at"),
+        left_on="launched_at",
+        right_on="at",
+        by=["device", "stream"],
+        check_sortedness=False,
+    )
+    rows = behind.filter(pl.col("at") >= pl.col("previous"))["row"]
+    return late.filter(pl.col("row").is_in(rows.implode()))
 
 
 def _waits(trace: Trace, steady: SteadySteps, work: pl.DataFrame) -> pl.DataFrame:

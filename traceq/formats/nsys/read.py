@@ -14,7 +14,7 @@ from traceq.formats import tables
 from traceq.formats.chrome import RawTrace
 from traceq.formats.events import Tally
 from traceq.formats.gc_pause import collecting_paused
-from traceq.formats.nsys import activities, processes, ranges, stalls
+from traceq.formats.nsys import activities, processes, ranges, stacks, stalls
 from traceq.formats.nsys.capture import read_capture
 from traceq.formats.nsys.export import open_export
 from traceq.formats.nsys.processes import chosen
@@ -123,7 +123,7 @@ def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
     marked = ranges.read_ranges(export, process, strings)
     progress.done(4)
     raw = {
-        "ops": ranges.ops_of(marked),
+        "ops": stacks.with_stacks(ranges.ops_of(marked), export, process, strings),
         "kernels": kernels,
         "runtime": runtime,
         "annotations": ranges.regions_of(marked),
