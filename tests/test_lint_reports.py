@@ -305,7 +305,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "evidence": [],
         "data": {},
     }
-    assert [one["code"] for one in first["skipped"]] == ["LOG001"]
+    assert [one["rules"] for one in first["skipped"]] == [["LOG001"]]
     assert [one["reason"] for one in first["allowed"]] == ["it is meant"] * 2
     assert [one["where"] for one in found["unused_allows"]] == ["gone.py"]
     assert first["bound"]["by"] in ("gpu", "host")
@@ -414,8 +414,8 @@ def test_github_annotates_the_users_line() -> None:
 def test_a_concise_report_is_a_line_for_each_finding() -> None:
     lines = lint_concise.render(ordinary()).splitlines()
 
-    assert lines[0].startswith("src/train.py:31: warning ABC001 too slow; ")
-    assert lines[1] == "run/trace.json: info ABC001 odd"
+    assert lines[0].startswith("src/train.py:31:1: ABC001 too slow; ")
+    assert lines[1] == "run/trace.json:1:1: ABC001 odd"
     assert any(line.startswith("the configuration allows ABC001") for line in lines)
 
 
