@@ -45,6 +45,7 @@ ELSEWHERE = {
     r"(srun .*)?traceq collect\b": "tests/test_collect_programs.py",
     r"traceq check --run\b": "tests/test_check_run.py",
     r"traceq lint .* \| check-jsonschema": "tests/test_schemas.py",
+    r"traceq agent (install|mcp)\b": "tests/test_agent.py",
     r"traceq fix\b": "tests/test_fix.py",
     r"traceq open\b": "tests/test_open.py",
     r"traceq (summary|ranks) s3://": "tests/test_inputs_remote.py",

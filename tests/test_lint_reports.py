@@ -261,7 +261,7 @@ def test_a_file_with_a_name_that_is_no_text_can_be_linted(
 def test_json_has_a_version_and_all_that_was_found() -> None:
     found = json.loads(lint_json.render(ordinary()))
 
-    assert found["version"] == 2
+    assert found["version"] == 3
     assert found["fail_on"] == "warning"
     assert found["failing"] == 2
     first, second = found["recordings"]
@@ -279,11 +279,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
             "function": "main",
             "module": "Net_0",
             "line_is": "function",
-            "begins": None,
-            "ends": None,
             "other_lines": 0,
-            "via": None,
-            "path": None,
         },
         "subject": "a",
         "fingerprint": first["findings"][0]["fingerprint"],
@@ -304,8 +300,11 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "cost_bytes": 0,
         "evidence": [],
         "data": {},
+        "edit": None,
+        "verify": "traceq diff run/trace.json NEW_RUN",
+        "remedy": None,
     }
-    assert [one["code"] for one in first["skipped"]] == ["LOG001"]
+    assert [one["rules"] for one in first["skipped"]] == [["LOG001"]]
     assert [one["reason"] for one in first["allowed"]] == ["it is meant"] * 2
     assert [one["where"] for one in found["unused_allows"]] == ["gone.py"]
     assert first["bound"]["by"] in ("gpu", "host")
@@ -414,8 +413,8 @@ def test_github_annotates_the_users_line() -> None:
 def test_a_concise_report_is_a_line_for_each_finding() -> None:
     lines = lint_concise.render(ordinary()).splitlines()
 
-    assert lines[0].startswith("src/train.py:31: warning ABC001 too slow; ")
-    assert lines[1] == "run/trace.json: info ABC001 odd"
+    assert lines[0].startswith("src/train.py:31:1: ABC001 too slow; ")
+    assert lines[1] == "run/trace.json:1:1: ABC001 odd"
     assert any(line.startswith("the configuration allows ABC001") for line in lines)
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from conftest import ROOT
 from linting import bundled_rules
+from msgspec import structs
 from recordings import by_trace
 
 from traceq.check.fixture import Fixture, find_fixtures, read_fixture
@@ -25,11 +26,17 @@ from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.scaffold import new_rule
+from traceq.model.finding import Finding, Place
+from traceq.model.recording import Recording
 from traceq.report.base.site import SITE
 from traceq.report.lint import sarif
+from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from traceq.linter.pack import Rules
+    from traceq.model.lint_report import Report
 
 RULES = bundled_rules()
 TOOL = shutil.which("sarif-multitool")
@@ -73,10 +80,40 @@ def test_every_result_can_be_shown_at_a_line_of_the_repository(folder: Path) -> 
         assert len(names) == len({*names})
 
 
-def test_every_rule_has_the_texts_that_code_scanning_shows() -> None:
+def report_of_all(rules: Rules) -> Report:
+    """Return a report with a finding of every rule."""
+    findings = tuple(
+        Finding(
+            code=code,
+            name=rule.name(),
+            severity=rule.severity,
+            message="wrong",
+            advice="",
+            place=Place("train.py", 3),
+            subject="",
+            count=1,
+        )
+        for code, rule in rules.items()
+    )
+    drawn = Recording("trace.json", load_drawn("host [aten::mm]"))
+    report = lint([drawn], RULES, Config(select=("LOG001",)))
+    (outcome,) = report.outcomes
+    return structs.replace(
+        report, outcomes=(structs.replace(outcome, findings=findings),)
+    )
+
+
+def test_only_rules_with_findings_are_described() -> None:
     (run,) = json.loads(sarif.render(lint([], RULES, Config()), RULES))["runs"]
 
+    assert run["tool"]["driver"]["rules"] == []
+
+
+def test_every_rule_has_the_texts_that_code_scanning_shows() -> None:
+    (run,) = json.loads(sarif.render(report_of_all(RULES), RULES))["runs"]
+
     driver = run["tool"]["driver"]
+    assert [rule["id"] for rule in driver["rules"]] == [*RULES]
     assert driver["name"]
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", driver["semanticVersion"])
     for rule in driver["rules"]:
@@ -99,7 +136,7 @@ def test_a_rule_of_another_pack_has_no_page_on_our_site(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text(new_rule("their-own", "USR001"))
     rules = load_rules([tmp_path])
 
-    (run,) = json.loads(sarif.render(lint([], rules, Config()), rules))["runs"]
+    (run,) = json.loads(sarif.render(report_of_all(rules), rules))["runs"]
 
     linked = {
         rule["id"] for rule in run["tool"]["driver"]["rules"] if "helpUri" in rule

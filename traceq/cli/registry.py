@@ -157,6 +157,12 @@ COMMANDS = {
         'traceq query trace.json "SELECT name, sum(dur) AS ns FROM kernels GROUP BY'
         ' name ORDER BY ns DESC LIMIT 5"',
     ),
+    "agent": Entry(
+        "agent:COMMANDS",
+        EXTEND,
+        "Help coding agents: a guide, a skill to install, an MCP server.",
+        "traceq agent guide",
+    ),
     "schema": Entry(
         "schema:command",
         EXTEND,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 NO_GPU = "no GPU work in the trace"
 AS_RECORDED = "as recorded"
+_MOST_ENTRIES = 5
+"""Lines of the host's account in a bound's data; `traceq summary --host` has more."""
 MEASURED = "measured without the profiler"
 _SOURCES = {
     "measured": MEASURED,
@@ -263,7 +265,7 @@ def waits_data(waits: Waits) -> dict[str, Any]:
         "kinds": [{"kind": kind, "ns": round(ns)} for kind, ns in waits.kind_rows],
         "entries": [
             {name: row[name] for name in columns} | {"ns": round(row["time"])}
-            for row in waits.line_rows
+            for row in waits.line_rows[:_MOST_ENTRIES]
         ],
     }
 

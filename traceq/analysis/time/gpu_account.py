@@ -30,7 +30,7 @@ from traceq.common.expressions import END, constant, text
 from traceq.common.words import layer_names
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import INDEX
-from traceq.intervals import covered
+from traceq.common.intervals import covered
 from traceq.model.schema import ACCOUNT_PARTS, ANALYSES
 
 if TYPE_CHECKING:

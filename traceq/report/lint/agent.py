@@ -83,7 +83,9 @@ def finding_text(
     while evidence and _too_long(head, evidence, fix, edit, end):
         evidence.pop()
     if _too_long(head, fix, edit, end):
-        edit = [f"edit: too long here; traceq fix --only {finding.code} --diff shows it"]
+        edit = [
+            f"edit: too long here; traceq fix --only {finding.code} --diff shows it"
+        ]
         edit = edit if proposal else []
     return "\n".join((*head, *evidence, *fix, *edit, *end))
 
@@ -154,9 +156,7 @@ def _unchecked(outcome: Outcome) -> Iterator[str]:
         yield f"note: {cut(note, _ADVICE)}"
 
 
-def _next(
-    outcome: Outcome, shown: list[Finding], edits: Mapping[str, Proposal]
-) -> str:
+def _next(outcome: Outcome, shown: list[Finding], edits: Mapping[str, Proposal]) -> str:
     """Return the command to run next: the certain edits, else the worst's proof."""
     certain = [one.code for one in shown if one.fingerprint in edits]
     if certain:

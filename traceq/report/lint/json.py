@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from traceq.model.facts import Facts
     from traceq.model.finding import Finding
     from traceq.model.lint_report import (
-        Bound,
         ExplainedGpu,
         ExplainedIdle,
         Outcome,
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
     from traceq.report.lint.next_steps import Proposals
 
 VERSION = 3
-_MOST_LINES = 5
-"""Lines of the host's account; `traceq summary --host` has more of them."""
 
 
 def render(report: Report, proposals: Proposals = ()) -> str:
     """Return one object in one line; ``version`` says which fields there are.
 
-    In places, evidence and the lines of the host, what is not known is left out.
+    In places and evidence, what is not known is left out.
     """
     edits = by_finding(report, proposals)
     document = {
@@ -67,7 +64,7 @@ def _outcome(outcome: Outcome, edits: Mapping[str, Proposal]) -> dict[str, Any]:
         "steps": outcome.steps,
         "step_ns": outcome.step_ns,
         "doubtful_step_ns": outcome.doubtful_step_ns,
-        "bound": _bound(outcome.bound) if outcome.bound else None,
+        "bound": bound_data(outcome.bound) if outcome.bound else None,
         "memory": to_builtins(outcome.memory) if outcome.memory else None,
         "findings": [finding(one) for one in outcome.findings],
         "together": [to_builtins(one) for one in outcome.together],
@@ -105,15 +102,6 @@ def _short(finding: dict[str, Any]) -> dict[str, Any]:
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
-
-
-def _bound(bound: Bound) -> dict[str, Any]:
-    """Return the bound of a step; of the host's longest lines what is known."""
-    data = bound_data(bound)
-    if data["waits"]:
-        entries = [_known(one) for one in data["waits"]["entries"][:_MOST_LINES]]
-        data["waits"] = data["waits"] | {"entries": entries}
-    return data
 
 
 def _idle(explained: ExplainedIdle) -> dict[str, Any]:
