@@ -186,7 +186,9 @@ def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     assert "\nnot checked: " in package.lint(trace, tables=False).agent()
 
 
-@pytest.mark.parametrize(("text", "most"), [("one two three four five", 4), ("ä ä ä ä ä", 9)])
+@pytest.mark.parametrize(
+    ("text", "most"), [("one two three four five", 4), ("ä ä ä ä ä", 9)]
+)
 def test_a_text_is_cut_to_its_tokens(text: str, most: int) -> None:
     shown = cut(text, most)
 

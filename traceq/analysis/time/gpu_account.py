@@ -27,10 +27,10 @@ from traceq.analysis.patterns.copies import copies
 from traceq.analysis.time.fusible_chains import fusible_chains
 from traceq.analysis.time.roofline import roofline
 from traceq.common.expressions import END, constant, text
+from traceq.common.intervals import covered
 from traceq.common.words import layer_names
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import INDEX
-from traceq.common.intervals import covered
 from traceq.model.schema import ACCOUNT_PARTS, ANALYSES
 
 if TYPE_CHECKING:
