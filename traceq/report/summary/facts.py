@@ -46,6 +46,12 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
         if not summary.ops.height:
             yield "Ops", "none in the steps"
         return
+    yield from _gpu_facts(summary)
+    yield from _notes(summary)
+
+
+def _gpu_facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield what the GPU did, and what bounds the steps."""
     yield "GPU", _gpu(summary)
     yield "Bound", bound_words.sentence(summary.bound)
     if bar := bound_words.bar(summary.bound):
@@ -62,6 +68,11 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "Critical path", _path(summary.path)
     if summary.gpu:
         yield "Account", gpu_words(summary.gpu)
+
+
+def _notes(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield what to know of the figures."""
+    facts = summary.facts
     if summary.queued_ns:
         yield (
             "Note",
