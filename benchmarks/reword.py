@@ -34,7 +34,7 @@ _FAILED = "reworded: "
 _WORDS = dict(
     pair.split(":")
     for pair in (  # noqa: SIM905 - a table
-        "makes:lets wait:sleep waits:sleeps is:seems are:seem takes:needs runs:goes"
+        "makes:lets wait:sleep waits:sleeps takes:needs runs:goes"
         " run:go leaks:loses copies:moves spends:uses splits:divides idles:rests"
         " computes:derives keeps:holds falls:drops launches:starts"
     ).split()
