@@ -73,7 +73,7 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
     unlisted = [device for device in used if device not in numbers]
     unused = [row for row in rows if not row["used"]]
     if len({row["name"] for row in rows}) == 1:
-        # HIP_VISIBLE_DEVICES and the like number the devices of the list anew, but not
+        # HIP_VISIBLE_DEVICES and the like renumber the devices of the list, but not
         # those of the kernels: of one model, any of them is that device.
         for row, device in zip(unused, unlisted, strict=False):
             row |= {"device": device, "used": True}
