@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -16,11 +17,23 @@ from traceq.ranks.analysis import analyse
 from traceq.ranks.job import assemble
 from traceq.report.ranks.content import verdict
 
+if TYPE_CHECKING:
+    from traceq.ranks.digest import Digest
+
 pytestmark = pytest.mark.real
 
 JOBS = ("torchrec_a2a_4", "torchrec_a2a_5")
 # Collectives that all four ranks recorded, by hand from the files.
 BY_ALL = 30
+
+
+def _only(digest: Digest, rows: slice | list[int]) -> Digest:
+    """Return a digest with some of its collectives, and no meetings."""
+    return ranking.changed(
+        digest,
+        collectives=lambda table: table[rows],
+        meetings=lambda table: table.head(0),
+    )
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -65,11 +78,7 @@ def test_time_is_divided_by_the_steps_that_were_recorded(name: str, steps: int) 
 
 def test_ranks_without_a_common_collective_cannot_be_compared() -> None:
     first, second = (
-        ranking.changed(
-            one,
-            collectives=lambda table, rows=rows: table[rows],
-            meetings=lambda table: table.head(0),
-        )
+        _only(one, rows)
         for one, rows in zip(
             digests("resnet18"), (slice(0, 4), slice(8, 12)), strict=True
         )
@@ -84,11 +93,7 @@ def test_ranks_without_a_common_collective_cannot_be_compared() -> None:
 def test_two_sets_of_ranks_that_do_not_meet_are_both_named() -> None:
     early, late = slice(0, 12), slice(21, 30)
     ranks = [
-        ranking.changed(
-            one,
-            collectives=lambda table, rows=rows: table[rows],
-            meetings=lambda table: table.head(0),
-        )
+        _only(one, rows)
         for one, rows in zip(
             digests("torchrec_a2a_4"), (early, early, late, late), strict=True
         )
@@ -110,11 +115,7 @@ def test_clocks_of_even_and_odd_collectives_agree_within_their_errors(
         # The same collectives on all ranks: those whose number is even, or odd.
         numbers = real_job(name).cells.select("rank", "collective", "instance")
         some = [
-            ranking.changed(
-                digest,
-                collectives=lambda table, rows=rows: table[rows],
-                meetings=lambda table: table.head(0),
-            )
+            _only(digest, rows)
             for row, digest in enumerate(digests(name))
             for rows in [
                 numbers.filter(pl.col("rank") == row, pl.col("instance") % 2 == parity)[

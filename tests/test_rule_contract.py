@@ -47,7 +47,7 @@ ALLOWED = {
     "traceq.analysis.patterns.attention_handwritten": (
         "handwritten_attention writes_attention"
     ),
-    "traceq.analysis.patterns.collectives": "exposed_by_collective tensor_parallel",
+    "traceq.analysis.patterns.collectives": "exposed_by_collective",
     "traceq.analysis.patterns.copies": "PARTS",
     "traceq.analysis.patterns.host_calls": "value_reads",
     "traceq.analysis.patterns.host_collectives": (

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from traceq.analysis.patterns.collectives import tensor_parallel
 from traceq.linter import (
     Bad,
     Evidence,
@@ -143,9 +142,7 @@ def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule
     whole = job.job.collectives.filter(pl.col("missing").fill_null(0) == 0)
     cells = job.job.inside.join(whole.select("instance"), on="instance", how="semi")
     return (
-        cells.with_columns(collective="kind", op_phase="phase", sent_dtype="dtype")
-        .with_columns(tensor_parallel=tensor_parallel())
-        .group_by("kind")
+        cells.group_by("kind")
         .agg(
             calls=pl.col("instance").n_unique(),
             exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum()

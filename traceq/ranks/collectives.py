@@ -14,7 +14,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import HELD_SYNC_NS, STREAM_HANDOVER_NS
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
-from traceq.analysis.patterns.collectives import described
+from traceq.analysis.patterns.collectives import described, tensor_parallel
 from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.common.expressions import END, asof, known, text
 from traceq.common.intervals import disjoint, overlap, spans
@@ -41,8 +41,7 @@ COLLECTIVES = pl.Schema(
         "splits_in": pl.List(pl.Int64()),
         "splits_out": pl.List(pl.Int64()),
         "module": pl.String(),
-        "phase": pl.String(),  # of the op that launched it: forward, backward, ...
-        "tensor_dims": pl.Int64(),  # number of dimensions of what it sends
+        "tensor_parallel": pl.Boolean(),  # whether it reduces activations
         "stream": pl.Int64(),
         "step": pl.Int64(),
         "launched": pl.Int64(),  # when the host launched it
@@ -113,13 +112,13 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
     # Shapes may be recorded on some ranks only, and not of launches before the window.
     size = pl.when(~pl.col("named").is_in(_UNEQUAL)).then("recorded_bytes")
     group = text("group")
-    return rows.with_columns(named=kind).with_columns(
+    rows = rows.with_columns(named=kind, tensor_parallel=tensor_parallel())
+    return rows.with_columns(
         kind="named",
         group=group,
         group_use=text("group_use"),
         comms_id=text("comms_id"),
         module=text("module"),
-        phase="op_phase",
         dtype=pl.coalesce(text("sent_dtype"), text("dtype")),
         token=pl.format(
             "{} {}",

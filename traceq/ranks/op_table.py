@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 SUFFIX = ".parquet"
 _NS_PER_S = 1_000_000_000
 # Columns of a table; others are not read.
-_COLUMNS = {
-    "dp_rank": pl.Int64(),
-    "stage": pl.Int64(),
-    "rank": pl.Int64(),
-    "step": pl.Int64(),
-    "optype": pl.String(),
-    "start_ts": pl.Float64(),
-    "duration": pl.Float64(),
-    "seq_id": pl.Int64(),
-}
+_COLUMNS = pl.Schema(
+    {
+        "dp_rank": pl.Int64(),
+        "stage": pl.Int64(),
+        "rank": pl.Int64(),
+        "step": pl.Int64(),
+        "optype": pl.String(),
+        "start_ts": pl.Float64(),
+        "duration": pl.Float64(),
+        "seq_id": pl.Int64(),
+    }
+)
 # Ops follow each other within this time, or nothing was held.
 _FOLLOWS = 2_000_000
 _SENDS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
