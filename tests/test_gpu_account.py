@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from recordings import loaded
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time import gpu_account as accounts
@@ -14,6 +15,8 @@ from traceq.linter import View, inputs
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.model.trace import Trace
 
 LARGE = [1024, 1024]
@@ -40,10 +43,11 @@ def one_op(
     )
 
 
-def test_the_account_adds_up_to_the_busy_time(real_trace: Trace) -> None:
-    account = gpu_account(real_trace)
+def test_the_account_adds_up_to_the_busy_time(real_trace: Path) -> None:
+    trace = loaded(real_trace)
+    account = gpu_account(trace)
 
-    assert account.parts["time"].sum() == steady_steps(real_trace).gpu_busy
+    assert account.parts["time"].sum() == steady_steps(trace).gpu_busy
     assert (account.parts["time"] > 0).all()
 
 
