@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,8 @@ from traceq.report.lint import agent, sarif
 from traceq.report.lint.next_steps import by_finding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.api.lint import LintResult
 
 FIXTURES = sorted(file.parent for file in (ROOT / "fixtures").rglob("findings.json"))
@@ -186,7 +187,9 @@ def test_what_could_not_be_checked_is_said(tmp_path: Path) -> None:
     assert "\nnot checked: " in package.lint(trace, tables=False).agent()
 
 
-@pytest.mark.parametrize(("text", "most"), [("one two three four five", 4), ("ä ä ä ä ä", 9)])
+@pytest.mark.parametrize(
+    ("text", "most"), [("one two three four five", 4), ("ä ä ä ä ä", 9)]
+)
 def test_a_text_is_cut_to_its_tokens(text: str, most: int) -> None:
     shown = cut(text, most)
 
