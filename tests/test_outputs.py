@@ -119,7 +119,7 @@ def test_severity_and_changes_have_colours_on_a_terminal_only() -> None:
     warning = "\x1b[1;33mATT001 masked-attention-fallback\x1b[0m"
 
     assert warning in on_terminal("lint", str(TRACE), "-v")
-    assert "\x1b[33mCPY003\x1b[0m" in on_terminal(
+    assert "\x1b[33mATT001\x1b[0m" in on_terminal(
         "lint", str(TRACE), "--format", "concise"
     )
     changes = on_terminal(*words)
