@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,8 @@ from traceq.report.lint import agent, sarif
 from traceq.report.lint.next_steps import by_finding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.api.lint import LintResult
 
 FIXTURES = sorted(file.parent for file in (ROOT / "fixtures").rglob("findings.json"))

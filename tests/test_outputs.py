@@ -107,7 +107,7 @@ def test_colour_can_be_forced_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
 
-    assert "\x1b[33mwarning" in traceq(*words).out
+    assert "\x1b[33mCPY003" in traceq(*words).out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in traceq(*words).out
 
@@ -119,7 +119,7 @@ def test_severity_and_changes_have_colours_on_a_terminal_only() -> None:
     warning = "\x1b[1;33mATT001 masked-attention-fallback\x1b[0m"
 
     assert warning in on_terminal("lint", str(TRACE), "-v")
-    assert "\x1b[33mwarning\x1b[0m" in on_terminal(
+    assert "\x1b[33mATT001\x1b[0m" in on_terminal(
         "lint", str(TRACE), "--format", "concise"
     )
     changes = on_terminal(*words)

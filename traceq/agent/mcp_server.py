@@ -36,7 +36,7 @@ def build(folders: Sequence[Path], *, allow_run: bool = False) -> Any:  # noqa: 
     server = MCPServer(
         "traceq", version=__version__, instructions=_ABOUT, log_level="ERROR"
     )
-    offered = {
+    offered: dict[str, Callable[..., str]] = {
         "lint": tools.lint,
         "explain": tools.explain,
         "diff": tools.diff,

@@ -71,7 +71,7 @@ def _recording(
 def finding_text(
     number: int, finding: Finding, outcome: Outcome, proposal: Proposal | None
 ) -> str:
-    """Return one finding in at most ``MOST_TOKENS``: evidence goes first, then edits."""
+    """Return one finding in at most ``MOST_TOKENS``: first, evidence is left out."""
     head = list(_head(number, finding, outcome))
     fix = [f"fix: {cut(printable(finding.advice), _ADVICE)}"] if finding.advice else []
     edit = _edit(finding, proposal)

@@ -1,4 +1,4 @@
-"""Next steps of a finding: its edit, the remedy to try, and the command that proves it."""
+"""Next steps of a finding: its edit, the remedy to try, and the proof."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def edit_data(finding: Finding, proposal: Proposal | None) -> dict[str, Any] | N
 
 
 def example_parts(example: str) -> tuple[str, str]:
-    """Return the code before and after of an example, which is written as a diff.
+    r"""Return the code before and after of an example, which is written as a diff.
 
-    >>> example_parts("- x = y.clone()\\n+ x = y\\n  use(x)")
-    ('x = y.clone()\\nuse(x)', 'x = y\\nuse(x)')
+    >>> example_parts("- x = y.clone()\n+ x = y\n  use(x)")
+    ('x = y.clone()\nuse(x)', 'x = y\nuse(x)')
     """
     lines = example.splitlines()
     before = [line[2:] for line in lines if line[:1] != "+"]
