@@ -16,6 +16,8 @@ the repaired twin, and so is its range. Without ``fixes`` these are all findings
 that repairs fewer names them. Pairs are reported apart by what bounds the sick step.
 Of the trace alone, the estimated step is compared with the measured one too.
 
+Files of `traceq try` are read instead (see trials.py): the error of each rule.
+
 Of all three files the figures are written to benchmarks/savings.json, of which the
 tables of docs/savings.md are made: ``make goldens`` writes these.
 """
@@ -29,6 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import trials
 from captures import read_pairs
 
 from traceq.analysis.base.assumptions import MEASURED_SPREAD
@@ -307,6 +310,10 @@ def _table(lines: Sequence[tuple[str, ...]]) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit(__doc__)
+    tried = [Path(one) for one in sys.argv[1:] if trials.is_trial(Path(one))]
+    if tried:  # files of `traceq try`, of which none is of pairs
+        print(*trials.report(tried), sep="\n")
+        sys.exit()
     everything: list[Result] = []
     for argument in sys.argv[1:]:
         of_file = _compare(Path(argument))

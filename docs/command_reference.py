@@ -47,6 +47,9 @@ def page() -> str:
     return "\n".join(parts)
 
 
+_UNPARSED = {"collect": "completions", "try": "trial_completions"}
+
+
 def _sections(command: Any, call: str) -> Iterator[str]:  # noqa: ANN401 - a private type
     """Yield the help and the table of a command, and those of its subcommands."""
     if command.help:
@@ -56,18 +59,18 @@ def _sections(command: Any, call: str) -> Iterator[str]:  # noqa: ANN401 - a pri
         yield f"### {call.removeprefix('traceq ')} {name}\n"
         yield from _sections(subcommand, f"{call} {name}")
     rows = [_row(one) for one in command.params if not _is_help(one)]
-    if command.name == "collect":
-        rows = list(_collect_rows())
+    if command.name in _UNPARSED:
+        rows = list(_collect_rows(_UNPARSED[command.name]))
     if rows and not subcommands:
         lines = ["| argument or option | default | meaning |", "| --- | --- | --- |"]
         yield "\n".join([*lines, *rows]) + "\n"
 
 
-def _collect_rows() -> Iterator[str]:
+def _collect_rows(completions: str) -> Iterator[str]:
     """Yield the rows of collect, which parses its own words and runs without traceq."""
     yield "| `COMMAND` | required | The program and its arguments, after `--`. |"
     main = runpy.run_path(str(bundled("collect")), run_name="collect")
-    for option, meaning in main["completions"]([], "--"):
+    for option, meaning in main[completions]([], "--"):
         if option in ("--", "--help"):
             continue
         yield f"| `{option}` |  | {_markdown(meaning)[:1].upper()}{meaning[1:]}. |"

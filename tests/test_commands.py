@@ -53,7 +53,7 @@ SLOW = {
     **{
         f"{name} --help": {"polars", "rich", "pydantic", "jinja2", "networkx"}
         for name in COMMANDS
-        if name != "collect"
+        if name not in ("collect", "try")
     },
 }
 
@@ -73,7 +73,9 @@ def test_nobody_waits_for_what_a_command_does_not_need(call: str) -> None:
     assert not modules & SLOW[call]
 
 
-@pytest.mark.parametrize("name", [one for one in COMMANDS if one != "collect"])
+@pytest.mark.parametrize(
+    "name", [one for one in COMMANDS if one not in ("collect", "try")]
+)
 def test_an_example_stands_below_the_help_of_every_command(name: str) -> None:
     shown = traceq(name, "--help", width=80).out
 

@@ -14,6 +14,8 @@ from ..agent.schedule import LEAD_IN
 from ..agent.trace_size import TraceSize
 from ..shared import status_files
 
+# Calls of the CUDA runtime, which come and go with the host's pace.
+_RUNTIME = ("cuda", "cuLaunch", "Lazy Function", "Activity Buffer", "[memory]")
 _MOST_BOUNDARIES = 12  # of one recording, after which it is given up
 
 
@@ -28,7 +30,9 @@ class _NamingActions(Actions):
             name
             for event in trace._events()  # noqa: SLF001 - of the same room
             for name in [event.name()]
-            if not _PYTHON_CALL.match(name) and "#" not in name
+            if not _PYTHON_CALL.match(name)
+            and "#" not in name
+            and not name.startswith(_RUNTIME)
         )
         self.names = Counter({name: -(-n // steps) for name, n in counted.items()})
         super()._keep(trace)

@@ -67,6 +67,7 @@ class Trial:
         self.block_steps = BLOCK_STEPS[0]
         self._first_state: dict[str, Any] = {}
         self._record_s = RECORD_S
+        self._plain_names: Any = None  # of the plain steps and of the control's
         self._rounds_least = ROUNDS[0]
         self._recording: Recording | None = None  # that is being made
         self._packages: Any = None
@@ -516,7 +517,7 @@ class Trial:
         ordered = sorted((n for n in names if n != remedies.CONTROL), key=effect)
         control = [name for name in names if name == remedies.CONTROL]
         done = {one["remedy"] for one in self.state["recordings"] if not one["why"]}
-        for name in [*ordered[:1], *control, *ordered[1:]]:
+        for name in [*control, *ordered]:  # the control shows what differs anyway
             if name in done:
                 continue
             if self.left() < 1.2 * self._record_s:
@@ -550,6 +551,9 @@ class Trial:
         if self.program is not None and not on:
             self.program.names = self.state["names"] = recording.names
         elif recording.names is not None:
+            if name == remedies.CONTROL and self.program is not None:
+                plain = self.program.names or {}
+                self._plain_names = {**recording.names, **plain}
             self._prove(name, recording.names)
         if on:
             yield from self._switch((), 2)
@@ -557,7 +561,9 @@ class Trial:
 
     def _prove(self, name: str, names: Any) -> None:
         facts = self._switches().facts[name]
-        plain = self.program.names if self.program is not None else None
+        plain = self._plain_names
+        if plain is None and self.program is not None:
+            plain = self.program.names
         if plain is not None:
             text = self._switches()[name].proof(plain, names)
             facts["proof"] = {"applied": bool(text), "text": text}

@@ -1,0 +1,251 @@
+"""Programs under `collect try`: outcomes, endings, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from collecting import COLLECT, WITH_TORCH, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [*WITH_TORCH, pytest.mark.slow]
+
+# A step of 20 ms; SWITCH is what the program does if its optimizer is fused.
+PROGRAM = """
+import os, random, sys, time
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+data = torch.randn(16, 4)
+for number in range(STEPS):
+    optimizer.zero_grad()
+    fused = bool(optimizer.param_groups[0]["fused"])
+    loss = (model(data) ** 2).mean()
+    wait = 0.02
+    SWITCH
+    loss.backward()
+    optimizer.step()
+    time.sleep(wait)
+print("the end")
+END
+"""
+ONLY = ("--only", "fused_optimizer", "--minutes", "3")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A program that was tried, and ended."""
+
+    status: int
+    out: str
+    err: str
+    folder: Path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "try.json").read_text())
+        return found
+
+    def remedy(self, name: str = "fused_optimizer") -> dict[str, Any]:
+        (found,) = [one for one in self.facts["remedies"] if one["remedy"] == name]
+        entry: dict[str, Any] = found
+        return entry
+
+
+def words(folder: Path, options: tuple[str, ...]) -> list[str]:
+    out = ["--out", str(folder.parent / f"{folder.name}-out"), "--name", "run"]
+    command = [sys.executable, "program.py"]
+    return [sys.executable, str(COLLECT), "try", *out, *options, "--", *command]
+
+
+def write(folder: Path, switch: str, steps: str, end: str) -> None:
+    text = PROGRAM.replace("SWITCH", switch).replace("STEPS", steps)
+    (folder / "program.py").write_text(text.replace("END", end))
+
+
+def tried(
+    folder: Path,
+    switch: str = "pass",
+    options: tuple[str, ...] = ONLY,
+    steps: str = "10**9",
+    end: str = "",
+) -> Tried:
+    """Run the program under try and return what came of it."""
+    write(folder, switch, steps, end)
+    done = subprocess.run(
+        words(folder, options),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    place = folder.parent / f"{folder.name}-out" / "run"
+    return Tried(done.returncode, done.stdout, done.stderr, place)
+
+
+@pytest.fixture(scope="module")
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    folder = tmp_path_factory.mktemp("faster")
+    options = ("--only", "fused_optimizer,no_op,tf32", "--minutes", "3")
+    return tried(folder, "wait = 0.005 if fused else 0.02", options)
+
+
+def test_a_remedy_that_helps_is_faster(faster: Tried) -> None:
+    found = faster.remedy()
+
+    assert found["outcome"] == "faster"
+    assert -20 < found["ms"] < -10
+    assert faster.facts["kept"]["remedies"] == ["fused_optimizer"]
+
+
+def test_a_no_op_is_not_applied(faster: Tried) -> None:
+    assert faster.remedy("no_op")["outcome"] == "not applied"
+
+
+def test_a_remedy_that_cannot_be_applied_says_why(faster: Tried) -> None:
+    found = faster.remedy("tf32")
+
+    assert (found["outcome"], found["why"]) == (
+        "not applied",
+        "the program does not use CUDA",
+    )
+
+
+def test_the_program_is_stopped_once_everything_was_measured(faster: Tried) -> None:
+    assert faster.status == 0
+    assert faster.facts["exit"]["stopped_by_traceq"]
+
+
+def test_the_effect_is_recorded_and_labelled(faster: Tried) -> None:
+    run = json.loads((faster.folder / "fused_optimizer" / "run.json").read_text())
+
+    assert run["labels"] == {"remedy": "fused_optimizer"}
+    assert run["ranks"][0]["trace"]["bytes"]
+    assert "_fused_sgd_" in faster.remedy()["proof"]["text"]
+
+
+def test_where_it_ran_is_kept(faster: Tried) -> None:
+    facts = faster.facts
+
+    assert facts["command"][-1] == "program.py"
+    assert facts["versions"]["torch"]
+    assert facts["steps"]["by"] == "optimizer"
+
+
+def test_a_remedy_that_breaks_the_program_failed(tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    switch = "assert not fused, 'no fused step'"
+    found = tried(folder, switch, ("--only", "fused_optimizer", "--minutes", "3"))
+
+    assert found.remedy()["outcome"] == "failed"
+    assert "no fused step" in found.remedy()["why"]
+
+
+def test_a_remedy_that_changes_the_loss_is_marked(tmp_path: Path) -> None:
+    folder = tmp_path / "loss"
+    folder.mkdir()
+    found = tried(folder, "loss = loss * (3 if fused else 1)").remedy()
+
+    assert found["numerics"]["loss"]["beyond_drift"]
+    assert found["numerics"]["gradient_norm"]["beyond_drift"]
+
+
+def test_noise_hides_an_effect(tmp_path: Path) -> None:
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    switch = "wait = 0.001 + (number // 7 % 3) * 0.03 - 0.001 * fused"
+    found = tried(folder, switch).remedy()
+
+    assert found["outcome"] in ("inconclusive", "no difference")
+
+
+def test_a_program_that_fails_keeps_its_status(tmp_path: Path) -> None:
+    folder = tmp_path / "failing"
+    folder.mkdir()
+    options = (*ONLY, "--no-restart")
+    found = tried(folder, options=options, steps="60", end="sys.exit(3)")
+
+    assert found.status == 3
+    assert found.out == "the end\n"
+    assert found.facts["exit"]["status"] == 3
+
+
+def test_runs_of_ours_leave_no_files_and_print_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    end = "open('done.txt', 'a').write('once ')"
+    found = tried(
+        folder,
+        "wait = 0.01 if fused else 0.02",
+        ("--only", "fused_optimizer", "--minutes", "3"),
+        steps="70",
+        end=end,
+    )
+
+    assert (folder / "done.txt").read_text() == "once "
+    assert found.out == "the end\n"
+    assert {one["run"] for one in found.facts["blocks"]} > {1}
+
+
+def test_ctrl_c_leaves_a_folder_and_no_process(tmp_path: Path) -> None:
+    folder = tmp_path / "interrupted"
+    folder.mkdir()
+    write(
+        folder,
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
+        "10**9",
+        "",
+    )
+    process = subprocess.Popen(
+        words(folder, ("--only", "fused_optimizer", "--minutes", "4")),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    blocks = tmp_path / "interrupted-out" / "run" / "blocks" / "rank-0.json"
+    until = time.monotonic() + 100
+    while time.monotonic() < until and '"median_ms"' not in _text(blocks):
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+
+    facts = json.loads((blocks.parent.parent / "try.json").read_text())
+    assert facts["as_it_is"]["ms"]
+    child = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def test_a_program_without_steps_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    folder.mkdir()
+    found = tried(folder, steps="0")
+
+    assert found.status == 2
+    assert "nothing was measured" in found.err
+
+
+def test_an_unknown_remedy_is_refused(tmp_path: Path) -> None:
+    found = tried(tmp_path, options=("--only", "wishes"))
+
+    assert found.status == 2
+    assert "wishes" in found.err
