@@ -24,7 +24,7 @@ def trial(
 ) -> dict[str, Any]:
     """Return the state of a trial whose remedies save what ``effects`` says."""
     chance = random.Random(seed)  # noqa: S311 - noise
-    blocks = []
+    blocks: list[dict[str, Any]] = []
 
     def add(on: str) -> None:
         ms = STEP - effects.get(on, 0.0) + chance.gauss(0, noise)

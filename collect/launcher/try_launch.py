@@ -366,10 +366,11 @@ class TrialLaunch(launch.Launch):
         ended = self._has("stopped") or self.ended_by_us or self.interrupted
         if not status or ended or not state:
             return
-        try:
-            active = (self.status_folder / "trial-active").read_text().split(",")
-        except OSError:
-            return
+        active: list[str] = state.get("on_at_end") or []
+        if not active:  # it was killed
+            with contextlib.suppress(OSError):
+                text = (self.status_folder / "trial-active").read_text()
+                active = text.split(",")
         for name in filter(None, active):
             self._crashed = True
             facts = state.get("remedies", {}).get(name)

@@ -102,6 +102,9 @@ class TrialSession(Session):
             return
         trial.state["ended_in"] = trial.state["state"]
         trial.state["state"] = what
+        # What is on may be why the program ends.
+        on = trial.switches.on if trial.switches is not None else ()
+        trial.state["on_at_end"] = list(on)
         trial.end()
 
     def _fail(self, error: Exception) -> None:
