@@ -13,6 +13,7 @@ from recordings import CAPTURES, path_of
 
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
+from traceq.graph.cuda_graphs.captures import mapped
 from traceq.graph.link import link
 from traceq.inputs.load_trace import load
 from traceq.model.recording import Recording
@@ -55,7 +56,10 @@ def as_kineto_without_stacks(file: Path, raw: RawTrace, *, shapes: bool) -> Trac
         stacks=False,
         memory=False,
     )
-    return Trace.of(facts, {**linked.tables, "devices": read_devices(raw)})
+    trace = Trace.of(facts, {**linked.tables, "devices": read_devices(raw)})
+    if not (trace.runtime["call"] == "capture").any():
+        return trace
+    return replace(trace, **mapped(trace.frames_by_name(), []))  # type: ignore[arg-type]  # tables are its fields
 
 
 _TEXTS = ("caller", "call_stack")
