@@ -197,7 +197,7 @@ def test_runs_of_ours_leave_no_files_and_print_nothing(tmp_path: Path) -> None:
 
     assert (folder / "done.txt").read_text() == "once "
     assert found.out == "the end\n"
-    assert {one["run"] for one in found.facts["blocks"]} > {1}
+    assert max(one["run"] for one in found.facts["blocks"]) > 1
 
 
 def test_ctrl_c_leaves_a_folder_and_no_process(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_ctrl_c_leaves_a_folder_and_no_process(tmp_path: Path) -> None:
     )
     blocks = tmp_path / "interrupted-out" / "run" / "blocks" / "rank-0.json"
     until = time.monotonic() + 100
-    while time.monotonic() < until and '"median_ms"' not in _text(blocks):
+    while time.monotonic() < until and '"p10_ms"' not in _text(blocks):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     process.wait(60)

@@ -16,7 +16,7 @@ _PREFETCH = 4  # batches per worker
 
 
 class Remedy(Base):
-    """Every DataLoader of the program gets workers; random transforms draw anew."""
+    """Every DataLoader gets workers; random transforms draw other numbers."""
 
     name = "dataloader"
     rules = ("DAT001", "LOG005")
