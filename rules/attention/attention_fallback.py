@@ -92,9 +92,10 @@ class AttentionFallback(Rule):
           kernel   fmha_cutlassF_f32_aligned_64x64_rf_sm80 ×4
           kernel   reduce_kernel<sum_functor> ×4
           modules  LM_0/Block_0 and 3 more
-          fix      in causal: run it in bfloat16, with torch.autocast('cuda',
-                   dtype=torch.bfloat16) or model.to(torch.bfloat16): FlashAttention
-                   takes bfloat16 and float16 only
+          fix      in causal: cast query, key and value to bfloat16, or run the
+                   model in it with model.to(torch.bfloat16) or
+                   torch.autocast('cuda', dtype=torch.bfloat16), whose casts take
+                   host time: FlashAttention takes bfloat16 and float16 only
         """,
     )
 

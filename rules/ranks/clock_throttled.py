@@ -59,10 +59,10 @@ class ClockThrottled(Rule):
 
     seen = Seen(
         text="""
-        RNK002 clock-throttled  saves 2.95 µs/step (5%)
+        RNK002 clock-throttled  saves 3.00 µs/step (5%)
           rank 1 holds the others up: the same kernels take longer
-          late     2.95 µs a step, more than its peers
-          compute  2.95 µs of it
+          late     3.00 µs a step, more than its peers
+          compute  3.00 µs of it
           last     in 2 of 2 collectives
           slower   120% at the median of its kernels
           kernel   gemm

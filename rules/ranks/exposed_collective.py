@@ -86,9 +86,9 @@ class ExposedCollective(Rule):
 
     seen = Seen(
         text="""
-        RNK005 exposed-collective  saves 30.5 µs/step (51%)
+        RNK005 exposed-collective  saves 31.0 µs/step (51%)
           all_reduce once a step while no rank waits and no GPU computes
-          exposed  30.5 µs a step and rank
+          exposed  31.0 µs a step and rank
           waiting  0% of its time is waiting, and not counted here
           fix      start it as soon as its input is ready and wait() where its
                    result is used: DDP's buckets, FSDP's prefetch, or async_op=True;

@@ -61,10 +61,10 @@ class Imbalance(Rule):
 
     seen = Seen(
         text="""
-        RNK003 imbalance  saves 2.95 µs/step (5%)
+        RNK003 imbalance  saves 3.00 µs/step (5%)
           rank 1 holds the others up: more work than elsewhere
-          late     2.95 µs a step, more than its peers
-          compute  2.95 µs of it
+          late     3.00 µs a step, more than its peers
+          compute  3.00 µs of it
           last     in 2 of 2 collectives
           kernel   gemm_of_more_rows
           fix      give the ranks batches of equal cost: by tokens, not by samples;

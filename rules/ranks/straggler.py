@@ -91,10 +91,10 @@ class Straggler(Rule):
 
     seen = Seen(
         text="""
-        RNK001 straggler  saves 9.72 µs/step (16%)
+        RNK001 straggler  saves 9.88 µs/step (16%)
           rank 1 holds the others up: the GPU idles for the host
-          late  11.8 µs a step, more than its peers
-          host  11.8 µs of it
+          late  12.0 µs a step, more than its peers
+          host  12.0 µs of it
           last  in 2 of 2 collectives
           fix   look at what the host does there on this rank alone: logging,
                 checkpoints, evaluation and Python that only one rank runs belong on
