@@ -56,6 +56,7 @@ ELSEWHERE = {
 }
 # Blocks that are no commands, by their first line, and what holds them.
 HELD = {
+    "nsys profile --trace": "tests/test_nsys.py",
     "bytes → tables": "pyproject.toml",
     "traceq-runs/NAME/": "tests/test_collect_launcher.py",
     "collect/             program": "tests/test_readme.py",

@@ -294,6 +294,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "saves_high_ns": 0,
         "saves_alone_ns": 0,
         "saves_after_ns": None,
+        "after": [],
         "kernel_ns": 0,
         "gpu_idle_ns": 0,
         "host_ns": 20_000,

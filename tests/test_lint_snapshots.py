@@ -204,7 +204,7 @@ def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:
 @pytest.mark.parametrize(
     ("form", "line"),
     [
-        ("concise", r"train\.py:12: error MEM003 .*; 16\.0 MiB \(3%\)"),
+        ("concise", r"train\.py:12:1: MEM003 .*; 16\.0 MiB \(3%\)"),
         ("markdown", r"\| `train\.py:12 step` \| 16\.0 MiB \(3%\) \|"),
         ("github", "::error file=train.py,line=12,title=MEM003 growing-memory::"),
     ],

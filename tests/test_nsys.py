@@ -301,6 +301,7 @@ def _needed(needs: frozenset[Need]) -> str:
     return ", ".join(flags) or "`--trace=cuda,nvtx`"
 
 
+@pytest.mark.golden
 def test_the_page_lists_rules_by_flag() -> None:
     rows: dict[str, list[str]] = {}
     for code, rule in sorted(bundled_rules().items()):

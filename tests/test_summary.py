@@ -98,7 +98,7 @@ def test_every_trace_fits_every_terminal_and_every_format(whole_trace: Path) -> 
 
 
 def numbers_in(text: str) -> list[str]:
-    return re.findall(r"(?<![\w.:,\[])\d[\d,]*\.?\d*%?(?![\w.…])", text)
+    return re.findall(r"(?<![\w.:,\[…])\d[\d,]*\.?\d*%?(?![\w.…])", text)
 
 
 @pytest.mark.real

@@ -34,8 +34,9 @@ class Remedy(Base):
         kind = _distribution()
         if kind is None:
             return
+        before = kind._validate_args  # noqa: SLF001
         kind.set_default_validate_args(False)
-        self._patches.call(lambda: kind.set_default_validate_args(True))
+        self._patches.call(lambda: kind.set_default_validate_args(before))
         method = kind.__init__
 
         def init(this: Any, *args: Any, **kwargs: Any) -> None:

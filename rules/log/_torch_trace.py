@@ -6,10 +6,10 @@ lines after it, which begin with a tab.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-import orjson
 import polars as pl
 
 from traceq.linter import NOWHERE, Place
@@ -158,8 +158,8 @@ def _interned(log: pl.DataFrame) -> dict[Any, str]:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        record = orjson.loads(text[text.index("] {") + 2 :])
-    except (ValueError, orjson.JSONDecodeError):
+        record = json.loads(text[text.index("] {") + 2 :])
+    except (ValueError, RecursionError):
         # A line that was cut.
         return {}
     return record if isinstance(record, dict) else {}

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base import ownership
-from traceq.analysis.base.assumptions import MATMUL_EFFICIENCY, SHORTEST_KERNEL_NS
 from traceq.analysis.patterns import kv_cache
-from traceq.analysis.patterns.matmul import matmuls
 from traceq.linter import (
     Bad,
     Evidence,
@@ -24,7 +22,6 @@ from traceq.linter import (
     module_line,
     often,
 )
-from traceq.model.dtypes import SIZES
 
 from ._shared import generates_with_transformers, static_cache
 
@@ -38,8 +35,6 @@ _OWN = (
     " newest token only"
 )
 _USE_CACHE = "generate(…, use_cache=True)"
-_MATRIX = 2
-_SECOND_NS = 1e9
 _BF16 = "c10::BFloat16"
 _SDPA = "aten::_scaled_dot_product_"
 _FUSED = tuple(f"{_SDPA}{name}_attention" for name in ("flash", "efficient", "cudnn"))
@@ -172,7 +167,9 @@ class MissingKvCache(Rule):
         place = groups.sort("gpu_ns", descending=True, maintain_order=True).row(
             0, named=True
         )
-        kernels, share = _recomputed(view, longest / growth)
+        kernels, share = kv_cache.recomputed_kernels(
+            view.trace, view.kernels, view.gpu, longest / growth
+        )
         steps = f"{growth:,} more than in the step before"
         yield self.finding(
             f"every step computes the whole text again: {longest:,} tokens at last,"
@@ -206,42 +203,3 @@ def _loop(view: View, calls: pl.DataFrame) -> Place | None:
     for row in frames.sort("dur").head(1).iter_rows(named=True):
         return view.place(row)
     return None
-
-
-def _recomputed(view: View, times: float) -> tuple[pl.DataFrame, float]:
-    """Return the kernels of the steps, and the share of their time that a cache saves.
-
-    ``times`` is how many tokens a step computes for each new one.
-    """
-    kernels = view.kernels.filter(pl.col("op").is_not_null())
-    # What a loop does with the logits is outside of the model, and stays.
-    in_model = kernels.filter(pl.col("module").is_not_null())
-    kernels = in_model if in_model.height else kernels
-    shrunk = pl.max_horizontal(pl.col("dur") / times, float(SHORTEST_KERNEL_NS))
-    then = kernels.select("id", "dur", then=shrunk)
-    weights = _reading_weights(view)
-    if weights.height:
-        then = then.join(weights, on="id", how="left", maintain_order="left")
-        then = then.with_columns(then=pl.coalesce("reading", "then"))
-    left = then.select(pl.min_horizontal("dur", "then").sum() / pl.col("dur").sum())
-    return kernels, 1 - float(left.item() or 0.0)
-
-
-def _reading_weights(view: View) -> pl.DataFrame:
-    """Return ``reading``: the time of each matmul with a weight for a single token.
-
-    That is the time to read the weight; the time as recorded where the peaks of the GPU
-    or the shapes are not known.
-    """
-    products = matmuls(view.trace, view.kernels, "")
-    if not products.height:
-        return products
-    peak = view.gpu.peak
-    size = pl.col("type").replace_strict(SIZES, default=0, return_dtype=pl.Float64)
-    deep, wide = (pl.col("right").list.get(at, null_on_oob=True) for at in (-2, -1))
-    reading = pl.col("dur").cast(pl.Float64)
-    if peak:
-        bandwidth = MATMUL_EFFICIENCY.bandwidth * peak.bandwidth
-        reading = (deep * wide * size / bandwidth * _SECOND_NS).fill_null(reading)
-    by_weight = pl.col("left").is_null() | (pl.col("left").list.len() == _MATRIX)
-    return products.filter(by_weight).select("id", reading=reading)

@@ -19,7 +19,7 @@ from traceq.cli import output
 from traceq.common.atomic_files import write_folder
 from traceq.errors import UsageError
 from traceq.formats.fixture_origin import ORIGIN
-from traceq.formats.nsys.export import is_export
+from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
 from traceq.inputs.discovery import one_program

@@ -19,7 +19,7 @@ from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
-from traceq.formats.nsys.export import is_export
+from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run
 from traceq.formats.strangers import stranger
 from traceq.inputs import remote

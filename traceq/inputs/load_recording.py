@@ -11,7 +11,7 @@ from msgspec import structs
 from traceq.common.progress import reading, say
 from traceq.common.units import time
 from traceq.common.words import counted
-from traceq.formats.nsys.export import is_export
+from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_trace import load, with_kernels

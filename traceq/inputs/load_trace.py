@@ -16,7 +16,7 @@ from traceq.common.progress import tell
 from traceq.errors import InputError, UsageError
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
-from traceq.formats.nsys.export import is_export
+from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.graph.deep import cut
 from traceq.graph.link import link

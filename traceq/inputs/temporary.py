@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceq.errors import UsageError
-from traceq.formats.nsys.export import is_export
+from traceq.formats.nsys.recognition import is_export
 from traceq.inputs.display_path import DisplayPath
 
 if TYPE_CHECKING:

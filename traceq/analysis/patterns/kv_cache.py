@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 import polars as pl
 
+from traceq.analysis.base.assumptions import MATMUL_EFFICIENCY, SHORTEST_KERNEL_NS
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
     NOTHING,
@@ -17,10 +18,13 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, SDPA
 from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
+from traceq.analysis.patterns.matmul import matmuls
 from traceq.common.expressions import known, nth
+from traceq.model.dtypes import SIZES
 from traceq.model.tables import COPY
 
 if TYPE_CHECKING:
+    from traceq.analysis.base.device import Gpu
     from traceq.model.trace import Trace
 
 # A cache has at least three dimensions, and is longer than what a token adds to it.
@@ -29,6 +33,8 @@ _LONGEST_NEW = 4
 _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name))
 _HEADS_RANK = 4
 _PICK = "aten::index_select"
+_MATRIX = 2
+_SECOND_NS = 1e9
 _SCORES = "aten::bmm"
 _FEWEST_STEPS = 3
 _GROWN = {"length": pl.Int64(), "shape": pl.List(pl.Int64())}
@@ -176,3 +182,43 @@ def recomputed_attention(trace: Trace) -> pl.DataFrame:
     if not grows or lengths.height < _FEWEST_STEPS:
         return NOTHING
     return rows.join(lengths, on=["step", "length"], how="semi", maintain_order="left")
+
+
+def recomputed_kernels(
+    trace: Trace, kernels: pl.DataFrame, gpu: Gpu, times: float
+) -> tuple[pl.DataFrame, float]:
+    """Return the model's kernels, and the share of their time that a cache saves.
+
+    ``times`` is how many tokens a step computes for each new one.
+    """
+    called = kernels.filter(pl.col("op").is_not_null())
+    # What a loop does with the logits is outside of the model, and stays.
+    in_model = called.filter(pl.col("module").is_not_null())
+    called = in_model if in_model.height else called
+    shrunk = pl.max_horizontal(pl.col("dur") / times, float(SHORTEST_KERNEL_NS))
+    then = called.select("id", "dur", then=shrunk)
+    weights = _reading_weights(trace, kernels, gpu)
+    if weights.height:
+        then = then.join(weights, on="id", how="left", maintain_order="left")
+        then = then.with_columns(then=pl.coalesce("reading", "then"))
+    left = then.select(pl.min_horizontal("dur", "then").sum() / pl.col("dur").sum())
+    return called, 1 - float(left.item() or 0.0)
+
+
+def _reading_weights(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
+    """Return ``reading``: the time of each matmul with a weight for a single token.
+
+    That is the time to read the weight; the time as recorded where the peaks of the GPU
+    or the shapes are not known.
+    """
+    products = matmuls(trace, kernels, "")
+    if not products.height:
+        return products
+    size = pl.col("type").replace_strict(SIZES, default=0, return_dtype=pl.Float64)
+    deep, wide = (pl.col("right").list.get(at, null_on_oob=True) for at in (-2, -1))
+    reading = pl.col("dur").cast(pl.Float64)
+    if gpu.peak:
+        bandwidth = MATMUL_EFFICIENCY.bandwidth * gpu.peak.bandwidth
+        reading = (deep * wide * size / bandwidth * _SECOND_NS).fill_null(reading)
+    by_weight = pl.col("left").is_null() | (pl.col("left").list.len() == _MATRIX)
+    return products.filter(by_weight).select("id", reading=reading)

@@ -212,7 +212,8 @@ def _needed(trace: Trace, kernels: pl.DataFrame, ops: Roofline) -> pl.DataFrame:
         need=_reachable(ops, pl.col("dtype")),
         narrow=_reachable(ops, pl.lit("tf32")),
     )
-    share = kernels["dur"] / reachable["gpu"][row]
+    # An op of no length has no shares: 0 / 0.
+    share = (kernels["dur"] / reachable["gpu"][row]).fill_nan(0.0)
     return kernels.with_columns(
         root=reachable["op"][row],
         bound=reachable["bound"][row],

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from traceq.formats.nsys.export import Filter
 
-MAGIC = b"SQLite format 3\x00"
 # Rows that are packed together: their text stays in the processor's cache.
 _ROWS = 16_384
 _FIRST_ROW = -(1 << 63)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from traceq.formats.nsys.database import MAGIC, Database
-from traceq.formats.nsys.parquet import ParquetFolder, is_parquet_folder
+from traceq.formats.nsys.database import Database
+from traceq.formats.nsys.parquet import ParquetFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,17 +48,6 @@ class Export(Protocol):
 
     def close(self) -> None:
         """Close the file."""
-
-
-def is_export(path: Path) -> bool:
-    """Return whether a path is an SQLite database or a folder of an export's tables."""
-    try:
-        if path.is_dir():
-            return is_parquet_folder(path)
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def open_export(path: Path) -> Export:

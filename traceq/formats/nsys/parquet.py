@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.errors import InputError
+from traceq.formats.nsys.recognition import PARQUET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,18 +15,7 @@ if TYPE_CHECKING:
 
     from traceq.formats.nsys.export import Filter
 
-_ENDING = ".parquet"
-_NAMES = ("StringIds", "META_DATA_EXPORT", "NVTX_EVENTS")
-_ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 _TROUBLE = (pl.exceptions.PolarsError, OSError)
-
-
-def is_parquet_folder(path: Path) -> bool:
-    """Return whether a folder has the tables of an export, one Parquet file each."""
-    return any(
-        file.name.removesuffix(_ENDING) in _NAMES or file.name.startswith(_ACTIVITY)
-        for file in path.glob(f"*{_ENDING}")
-    )
 
 
 class ParquetFolder:
@@ -35,8 +25,8 @@ class ParquetFolder:
         self.path = path
         self.damage: list[str] = []
         self.tables = {
-            file.name.removesuffix(_ENDING): self._columns(file)
-            for file in sorted(path.glob(f"*{_ENDING}"))
+            file.name.removesuffix(PARQUET): self._columns(file)
+            for file in sorted(path.glob(f"*{PARQUET}"))
         }
         if not any(self.tables.values()):
             msg = f"{path} cannot be read: {'; '.join(self.damage)}"
@@ -80,7 +70,7 @@ class ParquetFolder:
         ).collect()
 
     def _scan(self, table: str) -> pl.LazyFrame:
-        return pl.scan_parquet(self.path / f"{table}{_ENDING}", glob=False)
+        return pl.scan_parquet(self.path / f"{table}{PARQUET}", glob=False)
 
     def _columns(self, file: Path) -> dict[str, None]:
         try:

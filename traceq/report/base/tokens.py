@@ -15,7 +15,7 @@ def most_tokens(text: str) -> int:
     """Return a number of tokens that a text does not exceed in cl100k_base.
 
     >>> most_tokens("RMSNorm runs as 8 kernels")
-    7
+    8
     """
     return sum(_piece(one) for one in _PIECE.findall(text))
 
