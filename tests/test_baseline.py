@@ -44,7 +44,7 @@ def test_what_is_listed_is_hidden_and_counted(baseline: Path) -> None:
     answer = traceq("lint", SICK, "--baseline", baseline, "--format", "concise")
 
     assert answer.status == 0
-    assert "7 findings hidden: they are in the baseline, not grown" in answer.out
+    assert "8 findings hidden: they are in the baseline, not grown" in answer.out
     assert "CPY003" not in answer.out
 
 
@@ -52,7 +52,7 @@ def test_writing_a_baseline_fails_on_nothing_and_says_where(tmp_path: Path) -> N
     answer = traceq("lint", SICK, "--write-baseline", tmp_path / "known.json")
 
     assert answer.status == 0
-    assert f"traceq: 7 findings written to {tmp_path}" in answer.err
+    assert f"traceq: 8 findings written to {tmp_path}" in answer.err
 
 
 def test_a_baseline_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_is_new_is_shown(baseline: Path) -> None:
     answer = traceq("lint", OTHER, "--baseline", baseline, "--format", "json")
 
     assert answer.status == 1
-    assert codes(answer.out) == {"ATT001", "LCH004"}
+    assert codes(answer.out) == {"ATT001", "FUS001", "LCH004"}
 
 
 def test_what_costs_a_tenth_more_is_shown_with_what_it_was(baseline: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_is_fixed_leaves_the_baseline_when_it_is_written_again(
     traceq("lint", OTHER, "--write-baseline", baseline, "--overwrite")
 
     known = json.loads(baseline.read_text())["findings"]
-    assert {entry["code"] for entry in known} == {"ATT001", "LCH004"}
+    assert {entry["code"] for entry in known} == {"ATT001", "FUS001", "LCH004"}
 
 
 def test_a_baseline_of_an_older_version_is_written_over(tmp_path: Path) -> None:
@@ -157,4 +157,4 @@ def test_a_baseline_is_the_same_whenever_it_is_written(baseline: Path) -> None:
 def test_json_counts_what_is_hidden(baseline: Path) -> None:
     out = traceq("lint", SICK, "--baseline", baseline, "--format", "json").out
 
-    assert json.loads(out)["recordings"][0]["in_baseline"] == 7
+    assert json.loads(out)["recordings"][0]["in_baseline"] == 8

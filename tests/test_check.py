@@ -128,7 +128,7 @@ def test_fixtures_are_looked_for_in_their_usual_folder(
 ) -> None:
     monkeypatch.chdir(fixture.parents[1])
 
-    assert traceq("check").out.startswith("fixtures/copies_fixed: 2 findings as")
+    assert traceq("check").out.startswith("fixtures/copies_fixed: 3 findings as")
 
 
 def test_hidden_folders_have_no_fixtures(fixture: Path) -> None:

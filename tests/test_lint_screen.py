@@ -167,7 +167,7 @@ def test_findings_are_in_the_order_of_their_savings(path: Path) -> None:
     plain = [
         one.saves_ns
         for one in linted(path).findings
-        if not (one.minor or one.residual or one.leads)
+        if not (one.minor or one.residual or one.leads or one.after)
         and one.severity is not Severity.error
     ]
 
@@ -288,7 +288,7 @@ def test_the_bar_has_the_words_of_what_takes_long() -> None:
 
 
 def test_a_line_of_the_table_has_code_saving_location_and_message() -> None:
-    (line,) = (line for line in screen(linted(COPIES)) if line.startswith("CPY003  6"))
+    (line,) = (line for line in screen(linted(COPIES)) if re.match("CPY003 +6", line))
 
     assert re.search(
         r"6\.43 ms 49% +6\.80 ms  dev_cases\.py:154 in step  a float32", line
@@ -331,15 +331,15 @@ def test_a_crashed_rule_is_on_the_screen() -> None:
 def test_the_plan_is_that_of_the_long_text() -> None:
     found = linted(COPIES)
 
-    assert "5.01 of 13.2 ms a step" in short.plan(found)
-    assert "about 5.01 ms instead of 13.2 ms a step" in words.together(found)
+    assert "4.39 of 13.2 ms a step" in short.plan(found)
+    assert "about 4.39 ms instead of 13.2 ms a step" in words.together(found)
 
 
 def test_a_narrow_screen_leaves_the_message_room() -> None:
     (line,) = (line for line in screen(linted(COPIES), 80) if "6.43 ms" in line)
 
     assert "6.80 ms" not in line
-    assert line.endswith("a float32 [16,512,2048] of 64.0 MiB is…")
+    assert line.endswith("a float32 [16,512,2048] of 64.0 MiB…")
 
 
 # Details.

@@ -116,7 +116,7 @@ class FusibleChain(Rule):
           gpu    55.0 µs a step
           fused  5.43 µs a step, estimated
           chain  mul, tanh, add
-          line   forward (model.py:9) 49.6 µs a step less
+          line   forward (model.py:9) 49.6 µs a step less, estimated
           fix    compile the model, or the function that runs these lines, with
                  torch.compile
         """,
@@ -170,7 +170,7 @@ class FusibleChain(Rule):
                         or "unknown",
                         value=row["saved"] / view.steps,
                         unit="ns",
-                        note="a step less",
+                        note="a step less, estimated",
                     )
                     for row in lines.head(_MOST_LINES).iter_rows(named=True)
                 ),

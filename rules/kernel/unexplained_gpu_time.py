@@ -22,7 +22,7 @@ from traceq.linter import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _MOST_ENTRIES = 5
 _DRAWN = """
@@ -56,7 +56,13 @@ class UnexplainedGpuTime(Rule):
     Look at the entries, the largest first. A slow algorithm has a shape, a stride or a
     dtype that its kernel was not made for: see ``traceq roofline``. Few blocks use a
     part of the GPU: give the op more rows, or split its long dimension. Launch-bound
-    kernels are too small: batch them, or compile the function.
+    kernels are too small: batch them, or compile the function, as here.
+
+    ```diff
+    - def loss_of(logits, target):
+    + @torch.compile
+    + def loss_of(logits, target):
+    ```
 
     ## When it is wrong
 
@@ -88,8 +94,9 @@ class UnexplainedGpuTime(Rule):
         KRN010 unexplained-gpu-time (preview)
           the GPU takes longer than its work needs, most in aten::_softmax
           in    forward (model.py:9)
-          lost  56.8 µs a step, unexplained
-          in    aten::_softmax: slow algorithm 56.8 µs forward (model.py:9) ×1
+          lost  56.8 µs a step unexplained, estimated
+          in    aten::_softmax: slow algorithm 56.8 µs estimated, forward
+                (model.py:9) ×1
           fix   look at these ops with traceq roofline: at their shapes, strides and
                 dtypes, and at a torch.compile of the function
         """,
@@ -127,14 +134,19 @@ class UnexplainedGpuTime(Rule):
             subject="losses",
             place=view.place(top[0]),
             evidence=[
-                Evidence("lost", value=left, unit="ns", note="a step, unexplained"),
+                Evidence(
+                    "lost",
+                    value=left,
+                    unit="ns",
+                    note="a step unexplained, estimated",
+                ),
                 *(
                     Evidence(
                         "in",
                         f"{row['name']}: {row['part']}",
                         value=row["time"],
                         unit="ns",
-                        note=at_function(row["file"], row["line"], row["function"]),
+                        note=_at(row),
                         count=row["kernels"],
                     )
                     for row in top
@@ -145,3 +157,8 @@ class UnexplainedGpuTime(Rule):
                 "above_floor_ns": round(account.above_ns),
             },
         )
+
+
+def _at(row: Row) -> str:
+    place = at_function(row["file"], row["line"], row["function"])
+    return f"estimated, {place}" if place else "estimated"

@@ -201,8 +201,8 @@ def recomputed_kernels(
     if weights.height:
         then = then.join(weights, on="id", how="left", maintain_order="left")
         then = then.with_columns(then=pl.coalesce("reading", "then"))
-    left = then.select(pl.min_horizontal("dur", "then").sum() / pl.col("dur").sum())
-    return called, 1 - float(left.item() or 0.0)
+    now, left = then.select("dur", left=pl.min_horizontal("dur", "then")).sum().row(0)
+    return called, 1 - left / now if now else 0.0
 
 
 def _reading_weights(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:

@@ -48,8 +48,6 @@ def _recording(
     outcome: Outcome, edits: Mapping[str, Proposal], top: int
 ) -> Iterator[str]:
     shown = [one for one in outcome.findings if not one.minor]
-    # A finding that doubts the recording comes before what it doubts.
-    shown.sort(key=lambda one: (not one.leads, -one.saves_ns, -one.cost_bytes))
     minor = len(outcome.findings) - len(shown)
     left = max(0, len(shown) - top)
     yield f"traceq {VERSION}: {words.title(outcome)}"
