@@ -99,14 +99,14 @@ def tried(
 def faster(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     folder = tmp_path_factory.mktemp("faster")
     options = ("--only", "fused_optimizer,no_op,tf32", "--minutes", "3")
-    return tried(folder, "wait = 0.005 if fused else 0.02", options)
+    return tried(folder, "wait = 0.005 if fused else 0.1", options)
 
 
 def test_a_remedy_that_helps_is_faster(faster: Tried) -> None:
     found = faster.remedy()
 
     assert found["outcome"] == "faster"
-    assert -20 < found["ms"] < -10
+    assert found["ms"] < -50
     assert faster.facts["kept"]["remedies"] == ["fused_optimizer"]
 
 
