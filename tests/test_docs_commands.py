@@ -47,6 +47,8 @@ ELSEWHERE = {
     r"traceq lint .* \| check-jsonschema": "tests/test_schemas.py",
     r"traceq agent (install|mcp)\b": "tests/test_agent.py",
     r"traceq fix\b": "tests/test_fix.py",
+    r"traceq try\b": "tests/test_try.py",
+    r"traceq lint report\.sqlite": "tests/test_nsys.py",
     r"traceq open\b": "tests/test_open.py",
     r"traceq (summary|ranks) s3://": "tests/test_inputs_remote.py",
     r"traceq ranks .*--on\b": "tests/test_fleet.py",
@@ -129,7 +131,8 @@ def staged(folder: Path, wanted: str) -> None:
     for name in ("job", "before", "after", "good", "new"):
         job(folder / "traceq-runs" / name)
     run = ROOT / "tests" / "data" / "compiled" / "transformer"
-    for name in {"RUN", *re.findall(_RUNS, wanted)}:
+    newest = {"traceq-runs/train"} if "traceq lint --format" in wanted else set()
+    for name in {"RUN", *newest, *re.findall(_RUNS, wanted)}:
         shutil.copytree(run, folder / name)
     shutil.copytree(sick, folder / "fixtures" / "copies")
     if "--replace" in wanted:
