@@ -36,19 +36,19 @@ class Base:
     first = 6
     """Steps after the first switch: kernels are loaded, memory is allocated."""
     slow = False
-    """Whether the first switch takes so long that a short trial leaves it out."""
+    """True if the first switch takes long: a short trial leaves it out."""
     recompiles = False
-    """Whether torch.compile compiles code again when it is switched."""
+    """True if torch.compile compiles code again when it is switched."""
     counts = False
-    """Whether ``used`` says after two steps that it does nothing."""
+    """True if ``used`` shows after two steps that it does nothing."""
     plain_mean = False
-    """Whether rare long steps are what it shortens: the mean counts, not the median."""
+    """True if it shortens rare long steps: the mean counts, not the median."""
 
     def __init__(self) -> None:
         self.used = 0
         """Calls that it has changed."""
         self.error = ""
-        """Why it cannot go on: it has undone itself."""
+        """Reason that it cannot go on: it has undone itself."""
 
     def why_not(self, program: Any) -> str:
         """Return why it cannot be applied to this program; empty if it can."""

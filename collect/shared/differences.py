@@ -120,7 +120,7 @@ def _nearest(
 
 
 class Noise:
-    """How much blocks differ that should not: the noise of one figure."""
+    """Noise of one figure: differences between blocks that should not differ."""
 
     def __init__(self, comparisons: Iterable[Comparison], figure: str) -> None:
         self.figure = figure

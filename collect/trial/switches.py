@@ -20,7 +20,7 @@ class Switches:
     def __init__(self, program: Program, wanted: list[str], *, allow: bool) -> None:
         self.program = program
         self.facts: dict[str, dict[str, Any]] = {}
-        """What is known of each remedy, for the trial's file."""
+        """State of each remedy, for the trial's file."""
         self.on: tuple[str, ...] = ()
         self._made: dict[str, Any] = {}
         for name in [remedies.CONTROL, *wanted]:

@@ -32,7 +32,7 @@ _FOUND = 1
 
 
 class Tools:
-    """What a client may ask, about recordings in some folders only."""
+    """Tools of the MCP server, for recordings in some folders only."""
 
     def __init__(self, folders: Sequence[Path], *, allow_run: bool = False) -> None:
         self.folders = [folder.resolve() for folder in folders]

@@ -34,7 +34,7 @@ _VERSION_PARTS = 3
 
 
 class Capture(Struct, frozen=True):
-    """How an export was recorded."""
+    """Settings that an export was recorded with."""
 
     version: str
     """Version of Nsight Systems that exported it."""
@@ -43,7 +43,7 @@ class Capture(Struct, frozen=True):
     gpus: tuple[Mapping[str, Any], ...]
     """The GPUs, as Kineto's deviceProperties."""
     graph_mode: str
-    """How CUDA graphs were traced: ``Graph`` or ``Node``; empty if unknown."""
+    """Tracing of CUDA graphs: ``Graph`` or ``Node``; empty if unknown."""
     missing: tuple[str, ...] = ()
     """Sentences on what was not recorded, each with the flag that records it."""
     backend: str = ""

@@ -41,7 +41,7 @@ class Recorded(Struct, frozen=True):
 
     raw: RawTrace
     capture: Capture
-    """How it was recorded, and what is missing."""
+    """Settings that it was recorded with, and its missing parts."""
     process: Process
 
 
