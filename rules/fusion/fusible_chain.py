@@ -148,7 +148,11 @@ class FusibleChain(Rule):
         gpu = int(kernels["dur"].sum()) / view.steps
         calls = fused_calls(view, kernels, top)
         breaks = graph_breaks(view)
-        advice = _COMPILE + (f"; or call {calls} here" if calls else "")
+        old = view.trace.facts.torch_to.startswith("1.")
+        upgrade = (
+            "upgrade torch to 2.0 or later, which has torch.compile: " if old else ""
+        )
+        advice = upgrade + _COMPILE + (f"; or call {calls} here" if calls else "")
         yield self.finding(
             f"{counted(count, 'memory-bound kernel')} a step run one by one that a"
             " compiler would fuse",

@@ -73,3 +73,9 @@ def test_a_fix_that_saves_time_after_another_says_so() -> None:
     assert found.together[-1].step_ns == found.step_ns - sum(
         one.saves_after_ns or 0 for one in found.findings
     )
+
+
+def test_a_torch_without_a_compiler_is_to_be_upgraded_first() -> None:
+    found = case_findings("public/v100_resnet50_workers0.json.gz", "FUS001")
+
+    assert [one.advice.startswith("upgrade torch") for one in found] == [True]
