@@ -65,7 +65,6 @@ _MAKES_TABLES = (
     "graph/inductor",
     "graph/source",
     "inputs",
-    "intervals",
     "model",
     "native",
 )
