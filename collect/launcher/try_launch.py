@@ -23,6 +23,7 @@ from . import (
     run_facts,
     run_folder,
     scratch,
+    slowest_rank,
     try_options,
 )
 from .scratch import Scratch
@@ -359,7 +360,8 @@ class TrialLaunch(launch.Launch):
         files = sorted((self.folder / self.blocks).glob("rank-*.json"))
         states = [manifest.read(file) for file in files]
         states = [state for state in states if state]
-        return sorted(states, key=lambda state: -len(state.get("blocks", [])))
+        order = sorted(states, key=lambda state: -len(state.get("blocks", [])))
+        return slowest_rank.merged(order)
 
     def _note_crash(self, state: dict[str, Any], status: int) -> None:
         """Note a remedy that was on when the program failed."""

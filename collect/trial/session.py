@@ -11,6 +11,8 @@ from ..agent import background, forking, process_facts
 from ..agent.schedule import DONE
 from ..agent.session import Session
 from ..shared import manifest, status_files
+from . import agreement
+from .follower import Follower
 from .trial import Trial
 
 RESTARTS = 3  # of a trial whose steps turned out to be others
@@ -30,6 +32,7 @@ class TrialSession(Session):
         self.asked: dict[str, Any] = settings["try"]
         self.blocks = Path(settings["folder"], self.asked["blocks"])
         self.trial: Trial | None = None
+        self.agreement: agreement.Agreement | None = None
         self.step_name = ""  # of traced steps, once that is known
         self._plan: Iterator[None] | None = None
         self._restarts = 0
@@ -65,7 +68,11 @@ class TrialSession(Session):
         self._last_at = time.monotonic()
         if self._plan is None:
             file = self.blocks / f"{self.rank.name}.json"
-            self.trial = Trial(self, self.asked, file)
+            if self.agreement is None:
+                self.agreement = agreement.of_job(self.job, self.options["ranks"])
+            follows = self.agreement is not None and not self.agreement.leads
+            kind = Follower if follows else Trial
+            self.trial = kind(self, self.asked, file)
             self._plan = self.trial.run()
         if self.trial is not None and self.others.active:
             self.trial.dirty = "a profiler of the program was running"

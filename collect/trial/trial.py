@@ -18,6 +18,7 @@ from ..agent import process_facts, torch_state
 from ..agent.step_timer import StepTimer
 from ..remedies.base import has
 from ..shared import differences, manifest, status_files
+from .agreement import MARGIN, Agreement
 from .machine import Machine, why_discarded
 from .numerics import Numerics, gradient_norm
 from .program import Program
@@ -72,6 +73,7 @@ class Trial:
         self._recording: Recording | None = None  # that is being made
         self._packages: Any = None
         self._primed: set[str] = set()  # remedies that were on before
+        self._switch_number = 0  # the last, as all ranks number it
         self.state: dict[str, Any] = {
             "format": 1,
             "state": "warm-up",
@@ -90,6 +92,7 @@ class Trial:
             "names": None,
             "run": int(settings["run"]),
         }
+        self.agreement: Agreement | None = session.agreement
         self._continue()
 
     def _continue(self) -> None:
@@ -117,7 +120,23 @@ class Trial:
             self.state["state"] = "done"
         except OutOfTime:
             self.state["state"] = "out of time"
+        yield from self._end_together()
         self.end()
+
+    def _end_together(self) -> Iterator[None]:
+        """Let the other ranks end at the same step, if this one leads them."""
+        if self.agreement is None or not self.agreement.leads:
+            return
+        at = self._publish({"end": True})
+        while self.session.schedule.seen < at:
+            yield
+
+    def _publish(self, switch: dict[str, Any]) -> int:
+        """Publish a switch for all ranks; return the step at which they make it."""
+        at = int(self.session.schedule.seen) + MARGIN
+        assert self.agreement is not None  # noqa: S101 - for the type checker
+        self._switch_number = self.agreement.publish({"at": at, **switch})
+        return at
 
     def end(self) -> None:
         """Switch everything off and write what is known."""
@@ -126,6 +145,8 @@ class Trial:
             recording.end()
         if self.switches is not None:
             self.switches.set(())
+        if self.agreement is not None and self.agreement.leads:
+            self._publish({"end": True})
         self.numerics.remove()
         self.state["seen"] = self.session.schedule.seen
         self.save()
@@ -366,11 +387,15 @@ class Trial:
         """Return the seconds that a block can take if all rounds are to fit."""
         seconds = max(0.0, self.left() - self._reserve(names))
         blocks = self._rounds_least * (2 * len(names) + 1)
-        return seconds / blocks - self._settle() * self.step_ms / 1000
+        return seconds / blocks - self._between() * self.step_ms / 1000
 
     def _settle(self) -> int:
         """Return the steps that pass after a switch."""
         return 2 if self.step_ms < LONG_MS else 1
+
+    def _between(self) -> int:
+        """Return the steps between two blocks."""
+        return self._settle() + (MARGIN if self.agreement is not None else 0)
 
     def _reserve(self, names: list[str]) -> float:
         """Return the seconds that recordings and the combination need."""
@@ -389,9 +414,14 @@ class Trial:
 
     def _block(self, base: tuple[str, ...], on: tuple[str, ...]) -> Iterator[None]:
         """Measure one block with ``on`` switched on; ``base`` is what it is for."""
-        switches, machine = self._switches(), self.machine
+        switches = self._switches()
         settle = max([self._settle(), *(switches[name].settle for name in on)])
-        yield from self._switch(on, settle)
+        yield from self._switch(on, settle, base, self.block_steps)
+        yield from self._measure(base)
+
+    def _measure(self, base: tuple[str, ...]) -> Iterator[None]:
+        """Measure a block of steps with what is on."""
+        switches, machine = self._switches(), self.machine
         self.dirty = ""
         torch_cuda = torch_state.uses_cuda()
         if torch_cuda:
@@ -411,6 +441,7 @@ class Trial:
         self.state["blocks"].append(
             {
                 "run": self.state["run"],
+                "switch": self._switch_number,
                 "base": list(base),
                 "on": list(switches.on),
                 "at": manifest.now(),
@@ -435,9 +466,24 @@ class Trial:
         assert self.program is not None  # noqa: S101 - for the type checker
         return gradient_norm(self.program.optimizers)
 
-    def _switch(self, on: tuple[str, ...], steps: int) -> Iterator[None]:
-        """Switch these remedies on, and let some steps pass."""
+    def _switch(
+        self,
+        on: tuple[str, ...],
+        steps: int,
+        base: tuple[str, ...] = (),
+        measured: int = 0,
+    ) -> Iterator[None]:
+        """Switch these remedies on, on all ranks, and let some steps pass.
+
+        ``measured`` steps follow, which the other ranks measure, too.
+        """
         switches, compiles = self._switches(), torch_state.compilations()
+        if self.agreement is not None:
+            switch = {"on": on, "steps": steps, "base": base, "measured": measured}
+            at = self._publish({**switch, "wanted": list(switches.facts)})
+            while self.session.schedule.seen < at:
+                yield
+                self._check_time()
         switches.set(on)
         for _ in range(steps):
             yield
@@ -499,7 +545,7 @@ class Trial:
         return "mean_ms" if plain else str(self.state["statistic"])
 
     def _round_s(self, blocks: int) -> float:
-        return blocks * (self.block_steps + 2) * self.step_ms / 1000
+        return blocks * (self.block_steps + self._between()) * self.step_ms / 1000
 
     # Recordings.
 
