@@ -290,6 +290,15 @@ def test_the_summary_shows_command_labels_and_true_step(run: Path) -> None:
     assert "13.20 ms a step without the profiler" in said
 
 
+@pytest.mark.parametrize("words", [["lint"], ["diff", str(TRACE)]])
+def test_a_recording_with_a_remedy_is_labelled(words: list[str], run: Path) -> None:
+    write(run, [rank(0)], labels={"remedy": "fused_optimizer"})
+
+    said = command(*words, str(run)).err
+
+    assert "was recorded with the remedy fused_optimizer" in said
+
+
 def test_the_summary_of_several_ranks_has_a_row_each(run: Path) -> None:
     write(run, [rank(0), rank(1)])
     shutil.copy(TRACE, run / "rank-1.trace.json.gz")

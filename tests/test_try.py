@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from collecting import COLLECT, WITH_TORCH, environment
+from test_schemas import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +135,10 @@ def test_the_effect_is_recorded_and_labelled(faster: Tried) -> None:
     assert run["labels"] == {"remedy": "fused_optimizer"}
     assert run["ranks"][0]["trace"]["bytes"]
     assert "_fused_sgd_" in faster.remedy()["proof"]["text"]
+
+
+def test_the_trial_fits_its_schema(faster: Tried) -> None:
+    assert errors("try", faster.facts) == []
 
 
 def test_where_it_ran_is_kept(faster: Tried) -> None:

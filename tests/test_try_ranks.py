@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from collecting import COLLECT, WITH_TORCH, environment
+from test_schemas import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,6 +81,10 @@ def test_the_saving_of_the_slowest_rank_is_measured(job: Path) -> None:
 
     assert remedy["outcome"] == "faster"
     assert remedy["ms"] == pytest.approx(-20, abs=8)
+
+
+def test_the_trial_of_a_job_fits_its_schema(job: Path) -> None:
+    assert errors("try", facts(job)) == []
 
 
 def test_each_block_has_the_times_of_all_ranks(job: Path) -> None:

@@ -11,6 +11,8 @@ import statistics
 from typing import Any, Iterable
 
 CONTROL = "no_op"
+RESTARTS = "restarts"
+"""The run of blocks that are processes of their own."""
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference"
 INCONCLUSIVE, NOT_APPLIED, FAILED = "inconclusive", "not applied", "failed"
 

@@ -11,8 +11,9 @@ from ..agent import background, forking, process_facts
 from ..agent.schedule import DONE
 from ..agent.session import Session
 from ..shared import manifest, status_files
-from . import agreement
+from . import agreement, restarted
 from .follower import Follower
+from .restarted import Restarted
 from .trial import Trial
 
 RESTARTS = 3  # of a trial whose steps turned out to be others
@@ -33,12 +34,14 @@ class TrialSession(Session):
         self.blocks = Path(settings["folder"], self.asked["blocks"])
         self.trial: Trial | None = None
         self.agreement: agreement.Agreement | None = None
+        self.started_with: dict[str, tuple[Any, str]] = {}
         self.step_name = ""  # of traced steps, once that is known
         self._plan: Iterator[None] | None = None
         self._restarts = 0
         self._reported = 0.0
 
     def arm(self) -> None:
+        self.started_with = restarted.start(self.asked["restart"] or [])
         super().arm()
         if self.window is not None:  # seconds without steps prove nothing
             self.window.remove()
@@ -70,9 +73,7 @@ class TrialSession(Session):
             file = self.blocks / f"{self.rank.name}.json"
             if self.agreement is None:
                 self.agreement = agreement.of_job(self.job, self.options["ranks"])
-            follows = self.agreement is not None and not self.agreement.leads
-            kind = Follower if follows else Trial
-            self.trial = kind(self, self.asked, file)
+            self.trial = self._kind()(self, self.asked, file)
             self._plan = self.trial.run()
         if self.trial is not None and self.others.active:
             self.trial.dirty = "a profiler of the program was running"
@@ -80,6 +81,12 @@ class TrialSession(Session):
             next(self._plan)
         except StopIteration:
             self._end_trial()
+
+    def _kind(self) -> type[Trial]:
+        """Return the trial of this process."""
+        if self.agreement is not None and not self.agreement.leads:
+            return Follower
+        return Trial if self.asked["restart"] is None else Restarted
 
     def _end_trial(self) -> None:
         self.schedule.phase = DONE

@@ -90,6 +90,7 @@ class Trial:
             "kept": [],
             "phases": {},
             "names": None,
+            "total": 0,
             "run": int(settings["run"]),
         }
         self.agreement: Agreement | None = session.agreement
@@ -109,6 +110,7 @@ class Trial:
             if earlier.get(key):
                 self.state[key] = earlier[key]
         self._total = int(earlier.get("seen", 0))  # steps of the whole program
+        self.state["total"] = self._total
         self.earlier: dict[str, Any] = earlier.get("remedies", {})
 
     # The plan.
