@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [*WITH_TORCH, pytest.mark.slow]
 
-# A batch takes 40 ms in the process itself, and is there in time with a worker.
+# A batch takes 60 ms in the process itself, and is there in time with a worker.
 PROGRAM = """
 import time
 import torch
@@ -26,7 +26,7 @@ class Slow(Dataset):
     def __len__(self):
         return 10**6
     def __getitem__(self, number):
-        time.sleep(0.02)
+        time.sleep(0.03)
         return torch.ones(4)
 
 model = torch.nn.Linear(4, 4)
@@ -35,7 +35,7 @@ for batch in DataLoader(Slow(), batch_size=2):
     optimizer.zero_grad()
     model(batch).sum().backward()
     optimizer.step()
-    time.sleep(0.03)
+    time.sleep(0.065)
 """
 
 
@@ -50,7 +50,7 @@ def tried(folder: Path, *options: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=400,
+        timeout=1000,
     )
     found: dict[str, Any] = json.loads((folder / "out/run/try.json").read_text())
     return found
@@ -58,7 +58,7 @@ def tried(folder: Path, *options: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return tried(tmp_path_factory.mktemp("loader"), "--minutes", "6")
+    return tried(tmp_path_factory.mktemp("loader"), "--minutes", "15")
 
 
 def test_workers_are_measured_by_restarts(trial: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ def test_workers_are_measured_by_restarts(trial: dict[str, Any]) -> None:
 
     assert remedy["outcome"] == "faster"
     assert remedy["n"] == 3
-    assert remedy["ms"] == pytest.approx(-40, abs=15)
+    assert remedy["ms"] == pytest.approx(-60, abs=25)
 
 
 def test_a_control_is_restarted_as_often(trial: dict[str, Any]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Iterator
 
+from .blocks import Blocks
 from .switches import Switches
-from .trial import Trial
 
 
-class Follower(Trial):
+class Follower(Blocks):
     """Times the same blocks as the leader, and decides nothing."""
 
     def _continue(self) -> None:

@@ -12,6 +12,7 @@ from ..agent.schedule import DONE
 from ..agent.session import Session
 from ..shared import manifest, status_files
 from . import agreement, restarted
+from .blocks import Blocks
 from .follower import Follower
 from .restarted import Restarted
 from .trial import Trial
@@ -32,7 +33,7 @@ class TrialSession(Session):
         super().__init__(settings)
         self.asked: dict[str, Any] = settings["try"]
         self.blocks = Path(settings["folder"], self.asked["blocks"])
-        self.trial: Trial | None = None
+        self.trial: Blocks | None = None
         self.agreement: agreement.Agreement | None = None
         self.started_with: dict[str, tuple[Any, str]] = {}
         self.step_name = ""  # of traced steps, once that is known
@@ -82,7 +83,7 @@ class TrialSession(Session):
         except StopIteration:
             self._end_trial()
 
-    def _kind(self) -> type[Trial]:
+    def _kind(self) -> type[Blocks]:
         """Return the trial of this process."""
         if self.agreement is not None and not self.agreement.leads:
             return Follower
