@@ -172,6 +172,8 @@ class Trial(Blocks):
                 if self._switches().is_usable(name):
                     yield from self._block((), (name,))
                     yield from self._block((), ())
+            if self.state["statistic"] != "mean_ms":
+                self.state["statistic"] = differences.statistic(self.state["blocks"])
             self.save()
             if number + 1 >= self._rounds_least and self._is_decided():
                 return
