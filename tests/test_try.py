@@ -171,7 +171,8 @@ def test_a_remedy_that_changes_the_loss_is_marked(tmp_path: Path) -> None:
 def test_noise_hides_an_effect(tmp_path: Path) -> None:
     folder = tmp_path / "noise"
     folder.mkdir()
-    switch = "wait = 0.001 + (number // 7 % 3) * 0.03 - 0.001 * fused"
+    # Plateaus as long as a block: neither its median nor its shortest steps are steady.
+    switch = "wait = 0.01 + 0.05 * random.Random(number // 40).random() - 0.001 * fused"
     found = tried(folder, switch).remedy()
 
     assert found["outcome"] in ("inconclusive", "no difference")
