@@ -299,6 +299,19 @@ def test_a_recording_with_a_remedy_is_labelled(words: list[str], run: Path) -> N
     assert "was recorded with the remedy fused_optimizer" in said
 
 
+@pytest.mark.parametrize("named", ["", "try.json"])
+def test_a_trial_is_read_without_its_remedies(named: str, run: Path) -> None:
+    trial = run.parent / "trial"
+    for name in ("plain", "fused_optimizer"):
+        shutil.copytree(run, trial / name)
+    (trial / "try.json").write_text("{}")
+
+    done = command("lint", str(trial / named))
+
+    assert "its recording without remedies is read" in done.err
+    assert done.out.splitlines()[0] == str(trial / "plain")
+
+
 def test_the_summary_of_several_ranks_has_a_row_each(run: Path) -> None:
     write(run, [rank(0), rank(1)])
     shutil.copy(TRACE, run / "rank-1.trace.json.gz")
