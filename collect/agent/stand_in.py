@@ -38,4 +38,4 @@ class StandIn:
 
 def install() -> None:
     """Offer the stand-in, after every other way to find a module."""
-    sys.meta_path.append(StandIn())  # type: ignore[arg-type]
+    sys.meta_path.append(StandIn())

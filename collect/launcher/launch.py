@@ -142,7 +142,8 @@ class Launch:
             self._child = subprocess.Popen(
                 self.options.command,
                 env=self._environment(),
-                **self._streams(tee),
+                stdout=self._stdout(tee),
+                stderr=tee.end,
                 preexec_fn=bound.to_parent(),  # noqa: PLW1509 - it calls one function
             )
         except OSError as error:
@@ -153,9 +154,10 @@ class Launch:
         self._handle_signals(tee)
         return self._attend(self._child, tee)
 
-    def _streams(self, tee: Tee) -> dict[str, int]:
-        """Return which streams of the program are read."""
-        return {"stderr": tee.end}
+    def _stdout(self, tee: Tee) -> int | None:
+        """Return where the program's standard output goes; None is where ours goes."""
+        del tee
+        return None
 
     def _attend(self, child: subprocess.Popen[bytes], tee: Tee) -> int:
         """Pass stderr on and show progress until the program has ended."""

@@ -6,9 +6,7 @@ import argparse
 import os
 import shutil
 import statistics
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 

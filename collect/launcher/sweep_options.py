@@ -126,15 +126,9 @@ def check(chosen: Any) -> None:
             raise ValueError(msg)
     for pattern in chosen.number:
         number_name(pattern)
-    for one in sweep_plan.runs(chosen.grid, 1, 0):
-        for name in ("tokens", "flops"):
-            text = getattr(chosen, name)
-            if text is not None:
-                try:
-                    sweep_plan.amount(text, one.labels)
-                except ValueError:
-                    msg = f"--{name} {text} is no number for {_written(one.labels)}"
-                    raise ValueError(msg) from None
+    for name in ("tokens", "flops"):
+        if getattr(chosen, name) is not None:
+            _check_amounts(name, getattr(chosen, name), chosen.grid)
     if chosen.peak_tflops is not None:
         _peaks(chosen.peak_tflops)
     if chosen.repeat is None:
@@ -146,6 +140,15 @@ def check(chosen: Any) -> None:
         chosen.no_memory = chosen.no_captures = chosen.no_compiled = True
     chosen.no_overhead = True  # it would be measured once for each run
     chosen.peak = True
+
+
+def _check_amounts(name: str, text: str, grid: dict[str, list[str]]) -> None:
+    for one in sweep_plan.runs(grid, 1, 0):
+        try:
+            sweep_plan.amount(text, one.labels)
+        except ValueError:
+            msg = f"--{name} {text} is no number for {_written(one.labels)}"
+            raise ValueError(msg) from None
 
 
 def _written(labels: dict[str, str]) -> str:
@@ -184,12 +187,12 @@ def _from_file(file: str, chosen: argparse.Namespace) -> list[str]:
     content = _read(file)
     unknown = set(content) - {*_IN_FILE, "command", "grid", "number"}
     if unknown:
-        msg = f"{file}: there is no option {sorted(unknown)[0]}"
+        msg = f"{file}: there is no option {min(unknown)}"
         raise ValueError(msg)
     grid, command = content.get("grid", {}), content.get("command", [])
     if not isinstance(grid, dict) or not isinstance(command, list):
         msg = f"{file}: command is a list of words, and [grid] has a list for each name"
-        raise ValueError(msg)
+        raise ValueError(msg)  # noqa: TRY004 - of the file
     for key, values in grid.items():
         listed = values if isinstance(values, list) else [values]
         chosen.grid.append(f"{key}={','.join(map(str, listed))}")

@@ -50,9 +50,7 @@ def runs(grid: Mapping[str, Sequence[str]], repeat: int, seed: int) -> list[Run]
 
 def filled(text: str, labels: Mapping[str, str]) -> str:
     """Return a text with the values of labels: ``{seq_len}`` becomes ``512``."""
-    return re.sub(
-        r"\{(\w+)\}", lambda found: labels.get(found[1], found[0]), text
-    )
+    return re.sub(r"\{(\w+)\}", lambda found: labels.get(found[1], found[0]), text)
 
 
 def used(words: Sequence[str], key: str) -> bool:
@@ -83,7 +81,7 @@ def _value(node: ast.AST) -> float:
             raise ValueError(node)
         found = _OPERATORS[type(node.op)](left, right)
         if isinstance(found, complex):
-            raise ValueError(node)  # noqa: TRY004 - of the expression
+            raise ValueError(node)
         return float(found)
     raise ValueError(node)
 

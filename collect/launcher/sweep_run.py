@@ -84,8 +84,8 @@ class SweepRun(launch.Launch):
         tee.show = self.printed.read
         return tee
 
-    def _streams(self, tee: Tee) -> dict[str, int]:
-        return {"stdout": tee.end, "stderr": tee.end}
+    def _stdout(self, tee: Tee) -> int | None:
+        return tee.end
 
     def _handle_signals(self, tee: Tee) -> None:
         super()._handle_signals(tee)

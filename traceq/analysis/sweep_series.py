@@ -205,9 +205,7 @@ def _growth(  # noqa: PLR0913, PLR0917 - the parts of one row
     members: Sequence[Configuration],
     lists: Sequence[Sequence[Cost]],
 ) -> Growth:
-    saves = [
-        sum(cost.saves_ns for cost in each if cost.code == code) for each in lists
-    ]
+    saves = [sum(cost.saves_ns for cost in each if cost.code == code) for each in lists]
     values = [one.labels.get(over, "") for one in members]
     places = [label_number(value) for value in values]
     known = [place for place in places if place is not None]
@@ -278,14 +276,18 @@ def _chart(  # noqa: PLR0913 - the parts of a chart
     curves: Mapping[str, list[Point]],
     baseline: str,
 ) -> SweepChart:
+    # Ratios follow no such law, and meet where the numbers themselves do.
+    fitted = numeric and not baseline
     series = [
-        _series(name, sorted(points, key=lambda point: point.at), numeric=numeric)
-        for name, points in sorted(curves.items(), key=lambda pair: label_order(pair[0]))
+        _series(name, sorted(points, key=lambda point: point.at), fitted=fitted)
+        for name, points in sorted(
+            curves.items(), key=lambda pair: label_order(pair[0])
+        )
     ]
     meetings = [
         meeting
         for first, second in combinations(series, 2)
-        if numeric and (meeting := _meeting(first, second))
+        if fitted and (meeting := _meeting(first, second))
     ]
     return SweepChart(
         number=number,
@@ -299,9 +301,9 @@ def _chart(  # noqa: PLR0913 - the parts of a chart
     )
 
 
-def _series(name: str, points: list[Point], *, numeric: bool) -> Series:
+def _series(name: str, points: list[Point], *, fitted: bool) -> Series:
     fit = None
-    if numeric:
+    if fitted:
         fit = best_fit(
             [point.at for point in points], [point.value.mean for point in points]
         )
@@ -310,13 +312,17 @@ def _series(name: str, points: list[Point], *, numeric: bool) -> Series:
 
 def _meeting(first: Series, second: Series) -> Meeting | None:
     """Return where one series overtakes the other: as measured, else by their laws."""
-    measured = _measured_meeting(first, second)
-    if measured is not None:
-        return measured
-    if not first.fit or not second.fit:
-        return None
     values = [point.at for one in (first, second) for point in one.points]
-    met = crossing(first.fit, second.fit, values)
+    fits = first.fit, second.fit
+    met = crossing(fits[0], fits[1], values) if fits[0] and fits[1] else None
+    bracket = _bracket(first, second)
+    if bracket is not None:
+        low, high, at, above = bracket
+        # Of curves that bend, the laws say it better than a line between two points.
+        fitted = met is not None and low <= met[1].at <= high
+        where = met[1].at if met and fitted else at
+        names = (first.name, second.name) if above else (second.name, first.name)
+        return Meeting(*names, at=Crossing(where, extrapolated=False), fitted=fitted)
     # Within the sweep, the points themselves say that neither overtakes the other.
     if met is None or not met[1].extrapolated:
         return None
@@ -324,8 +330,12 @@ def _meeting(first: Series, second: Series) -> Meeting | None:
     return Meeting(*names, at=met[1], fitted=True)
 
 
-def _measured_meeting(first: Series, second: Series) -> Meeting | None:
-    """Return the last place where the difference changes its sign beyond its noise."""
+def _bracket(first: Series, second: Series) -> tuple[float, float, float, bool] | None:
+    """Return the last two values between which the difference changes its sign.
+
+    With them come the place on a line between the two, and whether the first series is
+    above the second from there on. Differences within the noise do not count.
+    """
     others = {point.at: point.value for point in second.points}
     differences = [
         (point.at, point.value.mean - others[point.at].mean)
@@ -334,11 +344,7 @@ def _measured_meeting(first: Series, second: Series) -> Meeting | None:
     ]
     for (low, below), (high, above) in reversed(list(pairwise(differences))):
         if (below > 0) != (above > 0):
-            at = low + (high - low) * below / (below - above)
-            names = (first.name, second.name)
-            if above < 0:
-                names = (second.name, first.name)
-            return Meeting(*names, at=Crossing(at, extrapolated=False), fitted=False)
+            return low, high, low + (high - low) * below / (below - above), above > 0
     return None
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from traceq.analysis.base.steady import steady_steps
-from traceq.analysis.configurations import STEP, sweep_table
+from traceq.analysis.configurations import MEMORY, MFU, RATE, STEP, sweep_table
 from traceq.analysis.sweep_series import (
     Cost,
     charts,
@@ -105,7 +105,9 @@ def _linted(
         if not run.ok or run.folder is None or labels in costs:
             continue
         load = settings.load_options(config, cache=cache)
-        result = lint_files([run.folder], settings.LintOptions(config=config, load=load))
+        result = lint_files(
+            [run.folder], settings.LintOptions(config=config, load=load)
+        )
         if not result.report.outcomes:
             continue
         outcome = result.report.outcomes[0]
@@ -134,9 +136,11 @@ def _label(table: SweepTable, name: str | None, option: str) -> str | None:
 
 
 def _numbers(table: SweepTable, names: Sequence[str]) -> list[Number]:
-    """Return the numbers to draw: all that differ, and the step, unless named."""
+    """Return the numbers to draw: what was measured and differs, unless named."""
     if not names:
-        return [one for one in table.numbers if one.name == STEP or _differs(table, one)]
+        drawn = (STEP, MEMORY, RATE, MFU)
+        numbers = [one for one in table.numbers if one.own or one.name in drawn]
+        return [one for one in numbers if one.name == STEP or _differs(table, one)]
     found = []
     for name in names:
         number = table.number(name)
@@ -163,7 +167,9 @@ def _baseline(table: SweepTable, text: str | None) -> tuple[str, str] | None:
     key, sign, value = text.partition("=")
     if not sign or key not in table.keys or value not in table.values_of(key):
         there = ", ".join(
-            f"{one}={each}" for one in table.different() for each in table.values_of(one)
+            f"{one}={each}"
+            for one in table.different()
+            for each in table.values_of(one)
         )
         msg = f"--baseline {text}: name a label and its value: {there}"
         raise UsageError(msg)

@@ -68,19 +68,21 @@ def _colored(series: Sequence[Series]) -> list[tuple[int, Series]]:
 
 def _x_scale(chart: SweepChart, *, log: bool) -> tuple[Scale, float]:
     values = [point.at for series in chart.series for point in series.points]
-    far = max([*values, *(one.at.at for one in chart.meetings)])
+    # Laws are drawn beyond what was measured only as far as curves meet there.
+    beyond = [one.at.at for one in chart.meetings if one.at.extrapolated]
+    far, reach = max([*values, *beyond]), max(beyond, default=0.0)
     if not chart.numeric:
-        return charts.Scale(-0.5, far + 0.5, _LEFT, _RIGHT), far
+        return charts.Scale(-0.5, far + 0.5, _LEFT, _RIGHT), reach
     if log:
         low, high = min(values), max(far, min(values) * _ROOM)
         room = (high / low) ** 0.05
-        return charts.Scale(low / room, high * room, _LEFT, _RIGHT, log=True), far
-    return charts.Scale(min(0.0, *values), far * _ROOM or 1.0, _LEFT, _RIGHT), far
+        return charts.Scale(low / room, high * room, _LEFT, _RIGHT, log=True), reach
+    return charts.Scale(min(0.0, *values), far * _ROOM or 1.0, _LEFT, _RIGHT), reach
 
 
 def _y_scale(chart: SweepChart, far: float, *, log: bool) -> Scale:
     values = [point.value for series in chart.series for point in series.points]
-    fits = [series.fit.at(far) for series in chart.series if series.fit]
+    fits = [_end(series, far) for series in chart.series]
     high = max([*(one.mean + (one.std or 0.0) for one in values), *fits])
     low = min(one.mean - (one.std or 0.0) for one in values)
     if log:
@@ -102,14 +104,20 @@ def _axes(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
     else:
         values = charts.round_values(y.high)
     texts = {"ns": charts.axis_time, "bytes": charts.axis_size, "share": _percent}
-    marks = charts.y_axis(y, y.ticks(values, texts.get(unit, charts.short)), _LEFT, _RIGHT)
-    places = {point.at: point.text for series in chart.series for point in series.points}
-    ticks = [charts.Tick(x(at), charts.brief(places[at], 16)) for at in sorted(places)]
-    return marks + charts.x_axis(x, ticks, _BOTTOM, chart.over)
+    ticks = y.ticks(values, texts.get(unit, _plain))
+    marks = charts.y_axis(y, ticks, _LEFT, _RIGHT)
+    points = [point for series in chart.series for point in series.points]
+    places = {point.at: charts.brief(point.text, 16) for point in points}
+    below = [charts.Tick(x(at), places[at]) for at in sorted(places)]
+    return marks + charts.x_axis(x, below, _BOTTOM, chart.over)
 
 
 def _series(
-    chart: SweepChart, series: Series, color: int, scales: tuple[Scale, Scale], far: float
+    chart: SweepChart,
+    series: Series,
+    color: int,
+    scales: tuple[Scale, Scale],
+    far: float,
 ) -> list[Mark]:
     """Return points with error bars, and the law through them or a line."""
     x, y = scales
@@ -130,7 +138,9 @@ def _series(
             marks += [
                 charts.line(place, top, place, bottom, f"fit l{color}"),
                 charts.line(place - _CAP, top, place + _CAP, top, f"fit l{color}"),
-                charts.line(place - _CAP, bottom, place + _CAP, bottom, f"fit l{color}"),
+                charts.line(
+                    place - _CAP, bottom, place + _CAP, bottom, f"fit l{color}"
+                ),
             ]
         shown = (
             words.ratio_text(value)
@@ -174,7 +184,8 @@ def _at(series: Series, value: float) -> float:
 
 
 def _end(series: Series, far: float) -> float:
-    return series.fit.at(far) if series.fit else series.points[-1].value.mean
+    last = series.points[-1]
+    return series.fit.at(max(far, last.at)) if series.fit else last.value.mean
 
 
 def _curve(
@@ -185,6 +196,10 @@ def _curve(
         return []
     places = [low + (high - low) * at / _CURVE for at in range(_CURVE + 1)]
     return [(x(place), y(fit.at(place))) for place in places]
+
+
+def _plain(value: float) -> str:
+    return words.amount(value, "") if value else "0"
 
 
 def _percent(value: float) -> str:

@@ -119,7 +119,9 @@ def _row(shown: ShownSweep, one: Configuration) -> tuple[str, ...]:
 
 
 def _csv_row(shown: ShownSweep, one: Configuration) -> dict[str, str]:
-    row = {plain_csv(key): plain_csv(one.labels.get(key, "")) for key in shown.table.keys}
+    row = {
+        plain_csv(key): plain_csv(one.labels.get(key, "")) for key in shown.table.keys
+    }
     row |= {
         "status": plain_csv(one.status),
         "reason": plain_csv(one.reason),

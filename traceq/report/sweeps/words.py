@@ -13,7 +13,12 @@ from traceq.report.sweep import about
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from traceq.analysis.configurations import Number, NumberUnit, Value
+    from traceq.analysis.configurations import (
+        Configuration,
+        Number,
+        NumberUnit,
+        Value,
+    )
     from traceq.analysis.sweep_series import Growth, Meeting, SweepChart
     from traceq.report.sweeps.shown import ShownSweep
 
@@ -54,7 +59,7 @@ def value_text(value: Value | None, unit: NumberUnit) -> str:
     if value is None:
         return "-"
     text = amount(value.mean, unit)
-    if value.std is None:
+    if not value.std:  # of what is the same in all runs, as the memory often is
         return text
     number, _, name = text.partition(" ")
     if unit == "share":
@@ -118,7 +123,8 @@ def meeting_text(meeting: Meeting, chart: SweepChart) -> str:
     by = f"{chart.by}=" if chart.by else ""
     where = "between measured points"
     if meeting.fitted:
-        where = "extrapolated by their laws" if meeting.at.extrapolated else "by laws"
+        beyond = meeting.at.extrapolated
+        where = "extrapolated by their laws" if beyond else "by their laws"
     more = "takes more than" if chart.number.name == "step" else "is above"
     what = "" if chart.number.name == "step" else f"{title(chart.number)} of "
     return printable(
@@ -142,7 +148,11 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
     left = shown.sweep.planned - len(shown.sweep.runs)
     yield (
         f"{measured} of {counted(len(table.configurations), 'configuration')} measured"
-        + (f"; {counted(left, 'run')} of the sweep are still to come" if left > 0 else "")
+        + (
+            f"; {counted(left, 'run')} of the sweep are still to come"
+            if left > 0
+            else ""
+        )
     )
     for chart in shown.charts:
         if chart.number.name == "step":
@@ -161,11 +171,22 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
                 f"{labels_text(one.labels)}: {count} of {one.runs} runs were not"
                 f" measured: {printable(one.reason)}"
             )
+    above = [one for one in table.configurations if _above_peak(one)]
+    if above:
+        yield (
+            f"the MFU of {labels_text(above[0].labels)} is above 100%: check the FLOPs"
+            " and --peak-tflops"
+        )
     grown = [one for one in shown.growths if one.grows]
     yield from map(growth_text, grown[:_MOST_FINDINGS])
     reasons = {run.no_peak for run in shown.sweep.runs if run.ok and run.no_peak}
     if reasons and table.number("peak_memory") is None:
         yield f"no peak memory: {printable(sorted(reasons)[0])}"
+
+
+def _above_peak(one: Configuration) -> bool:
+    utilisation = one.values.get("mfu")
+    return utilisation is not None and utilisation.mean > 1
 
 
 _HAPPENED = {
@@ -195,7 +216,11 @@ def _ratios(chart: SweepChart) -> Iterator[str]:
         yield printable(
             f"{name} takes {last.value.mean:.3g} times the step of {chart.baseline} at"
             f" {chart.over} {last.text}"
-            + (f", {first.value.mean:.3g} times at {first.text}" if first != last else "")
+            + (
+                f", {first.value.mean:.3g} times at {first.text}"
+                if first != last
+                else ""
+            )
         )
 
 

@@ -67,9 +67,7 @@ def sections(shown: ShownSweep, log: Log = "auto") -> list[Section]:
     return found
 
 
-def _pictures(
-    charts: Sequence[SweepChart], log: Log
-) -> list[tuple[str, Picture]]:
+def _pictures(charts: Sequence[SweepChart], log: Log) -> list[tuple[str, Picture]]:
     return [(_title(chart), plot(chart, log)) for chart in charts]
 
 
