@@ -131,10 +131,8 @@ def check(chosen: Any) -> None:
             _check_amounts(name, getattr(chosen, name), chosen.grid)
     if chosen.peak_tflops is not None:
         _peaks(chosen.peak_tflops)
-    if chosen.repeat is None:
-        chosen.repeat = 1
-    if chosen.seed is None:
-        chosen.seed = secrets.randbelow(10**6)
+    chosen.repeat = chosen.repeat or 1
+    chosen.seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
     if chosen.times_only:
         chosen.active = 0
         chosen.no_memory = chosen.no_captures = chosen.no_compiled = True
@@ -146,7 +144,7 @@ def _check_amounts(name: str, text: str, grid: dict[str, list[str]]) -> None:
     for one in sweep_plan.runs(grid, 1, 0):
         try:
             sweep_plan.amount(text, one.labels)
-        except ValueError:
+        except ValueError:  # noqa: PERF203 - it says for which
             msg = f"--{name} {text} is no number for {_written(one.labels)}"
             raise ValueError(msg) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import itertools
 import operator
@@ -20,6 +21,10 @@ _OPERATORS: dict[type[ast.AST], Any] = {
     ast.Pow: operator.pow,
 }
 _MOST = 1e30
+_ERRORS = (
+    *(SyntaxError, ValueError, ZeroDivisionError),
+    *(OverflowError, RecursionError, MemoryError),
+)
 _LARGEST_POWER = 8
 
 
@@ -63,12 +68,12 @@ def amount(text: str, labels: Mapping[str, str]) -> float:
 
     Raises ``ValueError`` if it is no number.
     """
-    try:
+    value = -1.0
+    with contextlib.suppress(*_ERRORS):
         value = _value(ast.parse(filled(text, labels).strip(), mode="eval").body)
-    except (SyntaxError, ZeroDivisionError, OverflowError, RecursionError):
-        raise ValueError(text) from None
     if not 0 <= value <= _MOST:
-        raise ValueError(text)
+        msg = f"{text!r} is no number"
+        raise ValueError(msg)
     return value
 
 

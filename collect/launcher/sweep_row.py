@@ -27,12 +27,13 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
-def row(
+def row(  # noqa: PLR0913 - what is known of a run
     run: Run,
     chosen: Any,
     facts: dict[str, Any],
     folder: Path,
     printed: Mapping[str, list[float]],
+    *,
     timed_out: bool,
 ) -> dict[str, Any]:
     """Return the row of a run that has ended."""
@@ -105,13 +106,14 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _order(labels: Mapping[str, str]) -> list[tuple[int, float, str]]:
-    keys = []
-    for value in labels.values():
-        try:
-            keys.append((0, float(value), ""))
-        except ValueError:
-            keys.append((1, 0.0, value))
-    return keys
+    return [_place(value) for value in labels.values()]
+
+
+def _place(value: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(value), "")
+    except ValueError:
+        return (1, 0.0, value)
 
 
 def _step_time(timed: dict[str, Any] | None) -> dict[str, Any] | None:

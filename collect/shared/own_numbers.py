@@ -7,6 +7,7 @@ program that is killed are kept. Without a recording, nothing is written.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import math
 import os
@@ -77,11 +78,10 @@ def start(folder: str) -> None:
 
 def stop() -> None:
     """Write what waits, and record no more."""
-    while _recorder:
-        try:
-            _recorder.pop().flush()
-        except Exception:  # noqa: BLE001, S112 - the program must continue
-            continue
+    recorders, _recorder[:] = list(_recorder), []
+    with contextlib.suppress(Exception):  # the program must continue
+        for one in recorders:
+            one.flush()
 
 
 def record(numbers: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from traceq.report.page import charts
@@ -176,7 +177,7 @@ def _meetings(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
 def _at(series: Series, value: float) -> float:
     """Return a series at any value of the label: between its points, or by its law."""
     points = series.points
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         if before.at <= value <= after.at:
             share = (value - before.at) / (after.at - before.at)
             return before.value.mean + share * (after.value.mean - before.value.mean)

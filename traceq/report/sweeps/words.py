@@ -164,7 +164,8 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
     for one in table.configurations:
         if not one.measured:
             reason = f": {printable(one.reason)}" if one.reason else ""
-            yield f"{labels_text(one.labels)} {_HAPPENED.get(one.status, one.status)}{reason}"
+            happened = _HAPPENED.get(one.status, printable(one.status))
+            yield f"{labels_text(one.labels)} {happened}{reason}"
         elif one.measured < one.runs:
             count = one.runs - one.measured
             yield (
@@ -181,7 +182,7 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
     yield from map(growth_text, grown[:_MOST_FINDINGS])
     reasons = {run.no_peak for run in shown.sweep.runs if run.ok and run.no_peak}
     if reasons and table.number("peak_memory") is None:
-        yield f"no peak memory: {printable(sorted(reasons)[0])}"
+        yield f"no peak memory: {printable(min(reasons))}"
 
 
 def _above_peak(one: Configuration) -> bool:

@@ -1,4 +1,4 @@
-"""Sections of the page of a sweep: what it says, its charts, its table, its findings."""
+"""Sections of the page of a sweep: sentences, charts, table, findings that grow."""
 
 from __future__ import annotations
 
