@@ -72,7 +72,7 @@ def test_a_configuration_has_the_mean_and_deviation_of_its_runs(sweep: Path) -> 
 
 
 def test_a_single_run_has_the_deviation_of_its_steps(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "one", {"n": [1, 2]}, lambda n, number: run(n, 0.25))
+    write_sweep(tmp_path / "one", {"n": [1, 2]}, lambda n, **_: run(n, 0.25))
 
     step = configuration(read(tmp_path / "one"), n=2)["values"]["step"]
     assert step == {"mean": 2e6, "std": 0.25e6, "n": 20, "of": "steps"}
@@ -203,9 +203,7 @@ def test_every_table_has_a_row_for_each_configuration(sweep: Path, form: str) ->
     (lost,) = [
         line
         for line in answer.out.splitlines()
-        if "8192" in line
-        and "dense" in line
-        and ("|" in line or "  -  " in line)
+        if ("8192" in line and "dense" in line and ("|" in line or "  -  " in line))
         or ("8192 & dense" in line)
     ]
     assert "out of memory" in lost
@@ -244,7 +242,7 @@ def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["", "[]", '{"format": 9}', '{"labels": 1}'])
 def test_a_row_that_cannot_be_read_is_no_traceback(tmp_path: Path, row: str) -> None:
-    write_sweep(tmp_path / "bad", {"n": [1]}, lambda n, number: run(n))
+    write_sweep(tmp_path / "bad", {"n": [1]}, lambda n, **_: run(n))
     (tmp_path / "bad" / "n=1-1" / "row.json").write_text(row)
     answer = traceq("sweep", "report", tmp_path / "bad")
 
