@@ -52,7 +52,7 @@ def value_text(value: Value | None, unit: NumberUnit) -> str:
 
     >>> from traceq.analysis.configurations import Value
     >>> value_text(Value(1_234_567, 51_000, 3, "runs"), "ns")
-    '1.23 ±0.05 ms'
+    '1.23 ±0.051 ms'
     >>> value_text(Value(0.4123, None, 1, "runs"), "share"), value_text(None, "")
     ('41.2%', '-')
     """
