@@ -400,3 +400,21 @@ def test_record_works_where_traceq_is_not_installed(tmp_path: Path) -> None:
         1,
         None,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.collect
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_a_program_that_records_itself_records_its_numbers(tmp_path: Path) -> None:
+    code = (
+        "import torch, traceq\n"
+        "with traceq.profile(out='out', name='run', overhead=False) as run:\n"
+        "    for step in range(3):\n"
+        "        traceq.record(level=torch.tensor(step))\n"
+        "traceq.record(level=100)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=300)
+
+    facts = json.loads((tmp_path / "out" / "run" / "run.json").read_text())
+    level = facts["numbers"]["level"]
+    assert (level["last"], level["mean"], level["n"]) == (2, 1, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -289,3 +290,19 @@ def test_log_axes_are_drawn_where_they_are_asked_for(
 
     assert "step over seq_len, log axes" in pages["xy"]
     assert 'aria-label="step over seq_len"' in pages["none"]
+
+
+def test_numbers_below_zero_are_drawn(tmp_path: Path) -> None:
+    def likelihood(n: int, **_: object) -> dict[str, Any]:
+        return run(n, numbers={"score": {"last": -n, "mean": -n, "n": 1}})
+
+    write_sweep(tmp_path / "negative", {"n": [1, 2, 3]}, likelihood)
+    file = tmp_path / "page.html"
+    words = ("--format", "html", "-o", file, "--number", "score")
+    answer = traceq("sweep", "report", tmp_path / "negative", *words)
+
+    assert answer.status == 0, answer.err
+    heights = re.findall(
+        r'<circle class="dot f1" cx="[\d.]+" cy="([\d.]+)"', file.read_text()
+    )
+    assert len(set(heights)) == 3

@@ -91,7 +91,9 @@ def _y_scale(chart: SweepChart, far: float, *, log: bool) -> Scale:
         return charts.Scale(
             (low if low > 0 else floor) / 1.2, high * 1.2, _BOTTOM, _TOP, log=True
         )
-    return charts.Scale(min(0.0, low), high * _ROOM or 1.0, _BOTTOM, _TOP)
+    top = high * _ROOM if high > 0 else 0.0
+    empty = top <= 0 <= low
+    return charts.Scale(min(0.0, low * _ROOM), 1.0 if empty else top, _BOTTOM, _TOP)
 
 
 def _axes(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
@@ -103,7 +105,8 @@ def _axes(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
     elif unit == "bytes":
         values = charts.byte_values(y.high)
     else:
-        values = charts.round_values(y.high)
+        below = charts.round_values(-y.low) if y.low < 0 else []
+        values = [*(-one for one in below if one), *charts.round_values(y.high)]
     texts = {"ns": charts.axis_time, "bytes": charts.axis_size, "share": _percent}
     ticks = y.ticks(values, texts.get(unit, _plain))
     marks = charts.y_axis(y, ticks, _LEFT, _RIGHT)

@@ -80,7 +80,8 @@ def amount(value: float, unit: NumberUnit) -> str:
     if unit == "bytes":
         return units.size(value)
     if unit == "share":
-        return f"{100 * value:.1f}%"
+        percent = 100 * value
+        return f"{percent:.1f}%" if percent >= 1 or not value else f"{percent:.2g}%"
     if unit == "per second":
         return f"{units.three_digits(value):,.0f}" if value >= 1 else f"{value:.3g}"
     for size, name in _SCALES:
@@ -148,11 +149,7 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
     left = shown.sweep.planned - len(shown.sweep.runs)
     yield (
         f"{measured} of {counted(len(table.configurations), 'configuration')} measured"
-        + (
-            f"; {counted(left, 'run')} of the sweep are still to come"
-            if left > 0
-            else ""
-        )
+        + (f"; {counted(left, 'run')} not ended yet" if left > 0 else "")
     )
     for chart in shown.charts:
         if chart.number.name == "step":
