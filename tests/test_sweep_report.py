@@ -46,7 +46,7 @@ def attention(
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweeps") / "attention"
-    grid = {"seq_len": LENGTHS, "attention": ["dense", "sparse"]}
+    grid: dict[str, list[Any]] = {"seq_len": LENGTHS, "attention": ["dense", "sparse"]}
     return write_sweep(folder, grid, attention, repeat=3)
 
 

@@ -112,8 +112,8 @@ def _axes(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
     marks = charts.y_axis(y, ticks, _LEFT, _RIGHT)
     points = [point for series in chart.series for point in series.points]
     places = {point.at: charts.brief(point.text, 16) for point in points}
-    below = [charts.Tick(x(at), places[at]) for at in sorted(places)]
-    return marks + charts.x_axis(x, below, _BOTTOM, chart.over)
+    labels = [charts.Tick(x(at), places[at]) for at in sorted(places)]
+    return marks + charts.x_axis(x, labels, _BOTTOM, chart.over)
 
 
 def _series(
