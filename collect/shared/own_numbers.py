@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import statistics
 from pathlib import Path
 from typing import Any, Iterable
 
@@ -114,6 +113,8 @@ def read(folder: Path) -> dict[str, list[float]]:
 
 def summary(values: Iterable[float]) -> dict[str, Any]:
     """Return last, mean, standard deviation and number of what was recorded."""
+    import statistics  # noqa: PLC0415 - slow, and programs need it not
+
     every = list(values)
     finite = [value for value in every if math.isfinite(value)]
     last = every[-1] if every else None
