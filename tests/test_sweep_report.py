@@ -14,6 +14,10 @@ from browser import browser
 from command import traceq
 from sweeping import failed, run, write_sweep
 
+from traceq.analysis.configurations import sweep_table
+from traceq.analysis.sweep_series import Cost, growths
+from traceq.model.sweep_run import SweepRun
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -306,3 +310,31 @@ def test_numbers_below_zero_are_drawn(tmp_path: Path) -> None:
         r'<circle class="dot f1" cx="[\d.]+" cy="([\d.]+)"', file.read_text()
     )
     assert len(set(heights)) == 3
+
+
+def test_findings_that_grow_with_size_are_named() -> None:
+    runs = [
+        SweepRun(
+            name=f"n={n}",
+            labels={"n": str(n)},
+            repeat=1,
+            status="ok",
+            reason="",
+            step_ns=1e6 * n,
+        )
+        for n in (1, 2, 4)
+    ]
+    costs = {
+        (str(n),): [
+            Cost("SYN001", "syncs", 100_000),
+            Cost("ATT001", "scores", 10_000 * n * n),
+        ]
+        for n in (1, 2, 4)
+    }
+    found = {one.code: one for one in growths(sweep_table(runs), "n", costs)}
+
+    assert found["ATT001"].grows
+    assert found["ATT001"].shares == pytest.approx((0.01, 0.02, 0.04))
+    assert found["ATT001"].fit is not None
+    assert found["ATT001"].fit.law == "quadratic"
+    assert not found["SYN001"].grows
