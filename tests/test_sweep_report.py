@@ -324,7 +324,7 @@ def test_findings_that_grow_with_size_are_named() -> None:
         )
         for n in (1, 2, 4)
     ]
-    costs = {
+    costs: dict[tuple[str, ...], list[Cost]] = {
         (str(n),): [
             Cost("SYN001", "syncs", 100_000),
             Cost("ATT001", "scores", 10_000 * n * n),
