@@ -280,6 +280,10 @@ def is_note(name: str) -> bool:
 
 
 def _nothing_in(folder: Path, inside: Sequence[Path]) -> str:
+    if other := next(
+        (path for path in inside if path.is_file() and stranger(path)), None
+    ):
+        return f"{other} {stranger(other)}"
     deeper = next(
         (path for path in _some_below(inside) if kind_of(path) == "trace"), None
     )
