@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -160,7 +162,9 @@ def test_the_report_names_pinned_host_memory(tmp_path: Path) -> None:
     host = {"host_segments": [{"total_size": 16 * MIB}], "host_traces": []}
     read(tmp_path, content(event("alloc", 0), **host))
 
-    assert "16.0 MiB of host memory" in traceq("memory", tmp_path / "snapshot.pickle").out
+    assert (
+        "16.0 MiB of host memory" in traceq("memory", tmp_path / "snapshot.pickle").out
+    )
 
 
 def test_a_snapshot_without_stacks_is_read_and_called_so(tmp_path: Path) -> None:
@@ -184,3 +188,68 @@ def test_a_snapshot_without_its_history_is_read(tmp_path: Path) -> None:
     del only_state["device_traces"]
 
     assert not read(tmp_path, only_state).facts.history
+
+
+def database(folder: Path, frames: str | None) -> Path:
+    """Write a snapshot of three allocations, of which one was freed, as SQLite."""
+    path = folder / "snapshot.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        CREATE TABLE device_traces (id INTEGER PRIMARY KEY, device INTEGER,
+            time_us INTEGER, size INTEGER, action TEXT, addr INTEGER, frames TEXT);
+        CREATE TABLE segments (segment_id INTEGER PRIMARY KEY, device INTEGER,
+            address INTEGER, total_size INTEGER);
+        CREATE TABLE blocks (segment_id INTEGER, addr INTEGER, size INTEGER,
+            state TEXT);
+        """
+    )
+    actions = ("alloc", "alloc", "free_requested", "free_completed", "alloc")
+    addresses = (0, 1, 1, 1, 2)
+    connection.executemany(
+        "INSERT INTO device_traces VALUES (?, 0, ?, ?, ?, ?, ?)",
+        [
+            (at, at, MIB, action, address * MIB, frames)
+            for at, (action, address) in enumerate(zip(actions, addresses, strict=True))
+        ],
+    )
+    connection.execute("INSERT INTO segments VALUES (7, 0, 0, ?)", (3 * MIB,))
+    states = ("active_allocated", "inactive", "active_allocated")
+    connection.executemany(
+        "INSERT INTO blocks VALUES (7, ?, ?, ?)",
+        [(at * MIB, MIB, state) for at, state in enumerate(states)],
+    )
+    connection.commit()
+    connection.close()
+    return path
+
+
+def test_a_snapshot_in_sqlite_has_its_peak_and_lines(tmp_path: Path) -> None:
+    snapshot = read_snapshot(database(tmp_path, json.dumps(_FRAMES)))
+
+    assert History(snapshot).peaks["allocated"].to_list() == [2 * MIB]
+    assert snapshot.frames["file"].to_list() == ["train.py"]
+    assert snapshot.devices["reserved"].to_list() == [3 * MIB]
+
+
+def test_a_snapshot_in_sqlite_is_one_for_the_commands(tmp_path: Path) -> None:
+    path = database(tmp_path, json.dumps(_FRAMES))
+
+    assert "2.00 MiB allocated" in traceq("memory", path).out
+    assert traceq("lint", path).status in (0, 1)
+
+
+def test_stacks_of_another_format_are_no_stacks(tmp_path: Path) -> None:
+    assert not read_snapshot(database(tmp_path, "train.py:3 main")).facts.stacks
+
+
+def test_a_damaged_database_ends_in_a_sentence(tmp_path: Path) -> None:
+    path = database(tmp_path, None)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    answer = traceq("memory", path)
+
+    assert "internal error" not in answer.err
+    assert answer.status == 2
+    assert answer.err.count("\n") == 1
+    assert "nsys" not in answer.err

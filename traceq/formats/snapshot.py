@@ -12,8 +12,10 @@ import polars as pl
 
 from traceq.errors import InputError
 from traceq.formats.gc_pause import collecting_paused
+from traceq.formats.nsys.recognition import is_snapshot_database
 from traceq.formats.pickled_columns import Column
 from traceq.formats.pickles import read_pickle
+from traceq.formats.snapshot_sqlite import database_content
 from traceq.model.schema import ID, NUMBER, TEXT
 from traceq.model.snapshot import (
     ACTIONS,
@@ -69,13 +71,18 @@ _SINCE = (
 def read_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a ``.pickle`` or ``.pickle.gz``, of any torch since 1.13.
 
+    An SQLite database with the tables of one is read as well.
+
     Nothing in the file is run. What is no snapshot raises an ``InputError``.
     """
     with collecting_paused():
         stacks = _Stacks()
         events = _Events(stacks)
         try:
-            content, size = read_pickle(path, events)
+            if is_snapshot_database(path):
+                content, size = database_content(path), path.stat().st_size
+            else:
+                content, size = read_pickle(path, events)
             return _snapshot(content, path, size, events)
         except _MISFITS:
             msg = (
