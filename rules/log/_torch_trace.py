@@ -30,9 +30,8 @@ _MICROSECONDS = 1e-6
 
 
 def is_structured(log: pl.DataFrame) -> bool:
-    """Return whether a log has records of ``TORCH_TRACE``."""
-    kinds = _RECORD + r"(chromium_event|str|dynamo_start|compilation_metrics|artifact)"
-    return bool(log["text"].str.contains(kinds).any())
+    """Return whether a log has records of ``TORCH_TRACE``, of whatever kind."""
+    return bool(log["text"].str.contains(_RECORD).any())
 
 
 def compilations(log: pl.DataFrame) -> pl.DataFrame:
