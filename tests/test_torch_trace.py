@@ -127,3 +127,16 @@ def test_a_log_that_was_cut_before_its_compilations_says_so() -> None:
     (overview,) = log_findings(log, "LOG010")
 
     assert mentions(overview, "without a compilation")
+
+
+@there
+def test_kernels_are_named_with_the_nodes_that_they_compute() -> None:
+    path = SHARED / "torch_trace" / "inductor_provenance_jit_cuda_log.txt.gz"
+    overview = log_findings(text_of(path), "LOG010")[-1]
+
+    assert overview.data["kernels"] == {
+        "triton_poi_fused_addmm_relu_sigmoid_0": "sigmoid, relu, add_tensor_1",
+        "triton_poi_fused_mul_1": "mul",
+        "triton_poi_fused_addmm_gelu_2": "mul_3, mul_1, add_tensor, add, erf, mul_2",
+        "extern_kernels.mm": "mm_default_1, mm_default, mul",
+    }
