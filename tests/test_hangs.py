@@ -6,6 +6,7 @@ import gzip
 import json
 import pickle
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,6 +127,22 @@ def test_files_by_name_are_as_their_folder() -> None:
     files = sorted((DUMPS / "size").iterdir())
 
     assert report(*files) == report(DUMPS / "size")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_dumps_and_other_files_together_are_refused(order: int) -> None:
+    trace = ROOT / "fixtures" / "copies" / "trace.json.gz"
+    answer = traceq("ranks", *[trace, DUMPS / "size"][::order])
+
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+
+
+def test_a_folder_of_traces_and_dumps_is_one_of_traces(tmp_path: Path) -> None:
+    for file in (DUMPS / "size").iterdir():
+        shutil.copy(file, tmp_path)
+    shutil.copy(ROOT / "fixtures" / "copies" / "trace.json.gz", tmp_path)
+
+    assert "the traces are read" in traceq("ranks", tmp_path).err
 
 
 def test_lint_of_a_dump_points_at_ranks() -> None:

@@ -40,20 +40,29 @@ class DumpJob(Struct, frozen=True):
 
 def dumps_in(paths: Sequence[Path]) -> list[Path]:
     """Return the dumps at paths; none if there are traces."""
-    dumps: list[Path] = []
-    for path in paths:
+    by_path = {path: _dumps_at(path) for path in paths}
+    dumps = [dump for here in by_path.values() for dump in here]
+    other = next((path for path, here in by_path.items() if not here), None)
+    if dumps and other:
+        msg = f"{other} has no dump of the flight recorder: give dumps alone"
+        raise InputError(msg)
+    return dumps
+
+
+def _dumps_at(path: Path) -> list[Path]:
+    """Return the dump that a path is, or those in a folder without traces."""
+    try:
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        here = [one for one in inside if one.is_file() and _is_dump(one)]
-        if here and any(one.is_file() and kind_of(one) == "trace" for one in inside):
-            say(
-                f"{path} has traces and {counted(len(here), 'dump')} of the flight"
-                " recorder: the traces are read; name the dumps for these"
-            )
-            here = []
-        if dumps and not here:
-            msg = f"{path} has no dump of the flight recorder: give dumps alone"
-            raise InputError(msg)
-        dumps += here
+    except OSError:
+        return []
+    files = [one for one in inside if one.is_file()]
+    dumps = [one for one in files if _is_dump(one)]
+    if dumps and any(kind_of(one) == "trace" for one in files):
+        say(
+            f"{path} has traces and {counted(len(dumps), 'dump')} of the flight"
+            " recorder: the traces are read; name the dumps for these"
+        )
+        return []
     return dumps
 
 
