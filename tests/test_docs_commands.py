@@ -54,6 +54,7 @@ ELSEWHERE = {
     r"traceq open\b": "tests/test_open.py",
     r"traceq (summary|ranks) s3://": "tests/test_inputs_remote.py",
     r"traceq ranks .*--on\b": "tests/test_fleet.py",
+    r"traceq ranks nccl_trace/": "tests/test_hangs.py",
     r"ssh ": "tests/test_inputs.py",
     # Of other programs' clusters.
     r"(srun )?dask |salloc |helm ": "tests/test_fleet.py",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import random
 from typing import TYPE_CHECKING
 
 import pytest
+from command import traceq
 from linting import log_findings, mentions
 from recordings import SHARED
 
@@ -50,6 +52,56 @@ def test_a_structured_log_is_never_clean(path: Path) -> None:
         assert log_findings(part, "LOG010")
 
 
+@there
+@pytest.mark.parametrize(
+    ("name", "compiled", "seconds", "recompiled", "missed"),
+    [
+        # Of tlparse 0.4.3; where it shows no time, the log has none under its names.
+        ("chromium_events.log", 1, None, 0, 0),
+        ("dedicated_log_torch_trace_rank_0.log", 4, 6.661, 3, 4),
+        ("inductor_provenance_jit_cuda_log.txt", 1, 8.540, 0, 1),
+        ("simple.log", 1, None, 0, 1),
+    ],
+)
+def test_figures_are_those_of_tlparse(
+    name: str, compiled: int, seconds: float | None, recompiled: int, missed: int
+) -> None:
+    findings = log_findings(text_of(SHARED / "torch_trace" / f"{name}.gz"), "LOG010")
+    again = [one.count for one in findings if one.subject.startswith("recompilation")]
+    overview = findings[-1]
+
+    assert (overview.count, sum(again)) == (compiled, recompiled)
+    assert overview.data["caches"] == ({"miss": missed} if missed else {})
+    if seconds is not None:
+        assert overview.data["seconds"] == pytest.approx(seconds, abs=0.001)
+
+
+def test_a_record_of_an_unknown_kind_is_not_clean() -> None:
+    log = 'V0804 12:34:14.100000 7 torch/_x.py:28] {"kind_to_come": {}}\n'
+
+    assert log_findings(log, "LOG010")
+
+
+def test_a_log_that_ends_amid_its_first_record_is_not_clean() -> None:
+    assert log_findings('V0804 12:34:14.100000 7 torch/_x.py:28] {"chro', "LOG010")
+
+
+def test_bytes_at_random_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(random.Random(7).randbytes(20_000))  # noqa: S311 - no secret
+    answer = traceq("lint", log)
+
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+
+
+def test_a_packed_log_that_is_cut_off_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "train.log.gz"
+    log.write_bytes(gzip.compress(b"step 1\n" * 1000)[:-20])
+    answer = traceq("lint", log)
+
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+
+
 def test_a_graph_break_in_a_structured_log_has_its_line() -> None:
     log = (
         "V1118 10:49:22.037000 7 torch/_dynamo/symbolic_convert.py:5098] "
@@ -75,3 +127,16 @@ def test_a_log_that_was_cut_before_its_compilations_says_so() -> None:
     (overview,) = log_findings(log, "LOG010")
 
     assert mentions(overview, "without a compilation")
+
+
+@there
+def test_kernels_are_named_with_the_nodes_that_they_compute() -> None:
+    path = SHARED / "torch_trace" / "inductor_provenance_jit_cuda_log.txt.gz"
+    overview = log_findings(text_of(path), "LOG010")[-1]
+
+    assert overview.data["kernels"] == {
+        "triton_poi_fused_addmm_relu_sigmoid_0": "sigmoid, relu, add_tensor_1",
+        "triton_poi_fused_mul_1": "mul",
+        "triton_poi_fused_addmm_gelu_2": "mul_3, mul_1, add_tensor, add, erf, mul_2",
+        "extern_kernels.mm": "mm_default_1, mm_default, mul",
+    }

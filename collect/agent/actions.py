@@ -13,6 +13,7 @@ from ..shared import additions
 from . import (
     main_thread,
     memory_history,
+    memory_labels,
     other_profilers,
     peak_memory,
     sources,
@@ -486,9 +487,11 @@ class Actions:
             self.refused = True
             return
         self._history = MemoryHistory()
+        memory_labels.annotate()
 
     def _memory_step(self) -> None:
         self._memory_steps += 1
+        memory_labels.annotate()
 
     def _end_memory(self) -> None:
         history, self._history = self._history, None

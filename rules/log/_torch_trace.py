@@ -27,12 +27,14 @@ _NUMBER = r"([0-9.eE+-]+)"
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _METRICS = r'\] \{"(?:bwd_)?compilation_metrics": '
 _MICROSECONDS = 1e-6
+_PROVENANCE = r'"cppCodeToPost": \{|^\t\{"(?:triton_|extern_kernels)'
+_KERNEL = re.compile(r'"(triton_\w+|extern_kernels\.\w+)(?::\d+)?": \[([^\]]*)\]')
+_NODE = re.compile(r'"(\w+)"')
 
 
 def is_structured(log: pl.DataFrame) -> bool:
-    """Return whether a log has records of ``TORCH_TRACE``."""
-    kinds = _RECORD + r"(chromium_event|str|dynamo_start|compilation_metrics|artifact)"
-    return bool(log["text"].str.contains(kinds).any())
+    """Return whether a log has records of ``TORCH_TRACE``, of whatever kind."""
+    return bool(log["text"].str.contains(_RECORD).any())
 
 
 def compilations(log: pl.DataFrame) -> pl.DataFrame:
@@ -76,6 +78,23 @@ def cache_results(log: pl.DataFrame) -> dict[str, int]:
     result = r'"artifact": \{"name": "fx_graph_cache_(hit|miss|bypass)"'
     found = log["text"].str.extract(result).drop_nulls()
     return {name: int((found == name).sum()) for name in found.unique().sort()}
+
+
+def kernel_origins(log: pl.DataFrame) -> dict[str, list[str]]:
+    """Return the nodes of the graph that each kernel of inductor computes, by name.
+
+    A mapping that does not fit into a line that is read is there as far as it does.
+    """
+    mapped = log["text"].str.contains(_PROVENANCE) & log["text"].str.starts_with("\t")
+    origins: dict[str, list[str]] = {}
+    for text in log["text"].filter(mapped).head(_MOST):
+        # The other mappings of the payload are of nodes to nodes.
+        for name, nodes in _KERNEL.findall(
+            text.partition('"cppCodeToPost"')[2] or text
+        ):
+            named = origins.setdefault(name, [])
+            named += [one for one in _NODE.findall(nodes) if one not in named]
+    return origins
 
 
 def recompilations(log: pl.DataFrame) -> list[dict[str, Any]]:

@@ -22,7 +22,13 @@ from traceq.linter import (
 )
 
 from ._messages import library_file, resumed
-from ._torch_trace import cache_results, compilations, is_structured, recompilations
+from ._torch_trace import (
+    cache_results,
+    compilations,
+    is_structured,
+    kernel_origins,
+    recompilations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +57,8 @@ class CompileLog(Rule):
 
     Reads the structured log that torch writes with ``TORCH_TRACE=folder``: each
     recompilation with the guard that failed and its seconds, each compilation that
-    failed, and what was compiled in all, by function and phase. Graph breaks in it are
+    failed, and what was compiled in all, by function and phase, with the nodes of the
+    graph that each kernel computes where the log has them. Graph breaks in it are
     LOG001's. Every such log gets an overview: a log without compilations too.
 
     ## Why is this bad?
@@ -170,7 +177,7 @@ class CompileLog(Rule):
         )
 
     def _overview(self, log: pl.DataFrame, compiled: pl.DataFrame) -> Finding:
-        caches = cache_results(log)
+        caches, kernels = cache_results(log), kernel_origins(log)
         functions = (
             compiled.filter(~pl.col("backward"))
             .group_by("function", maintain_order=True)
@@ -207,8 +214,16 @@ class CompileLog(Rule):
                     Evidence("cache", f"{name} of an FX graph", count=times)
                     for name, times in caches.items()
                 ),
+                *(
+                    Evidence("kernel", name, note=f"({', '.join(made)})")
+                    for name, made in [*kernels.items()][:_MOST_FUNCTIONS]
+                ),
             ],
-            data={"seconds": round(seconds, 3), "caches": {**caches}},
+            data={
+                "seconds": round(seconds, 3),
+                "caches": {**caches},
+                "kernels": {name: ", ".join(made) for name, made in kernels.items()},
+            },
             advice="nothing to fix by itself: keep the caches between runs"
             " (TORCHINDUCTOR_CACHE_DIR), and compile fewer or smaller functions",
             severity=Severity.info,

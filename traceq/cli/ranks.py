@@ -26,6 +26,7 @@ from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.api.job import JobResult
+    from traceq.model.finding import Severity
     from traceq.model.lint_report import Report
 
 _FOUND = 1
@@ -52,7 +53,8 @@ def command(
         list[Path],
         paths_argument(
             "The traces of a job's ranks: files, folders or archives of them, a run"
-            " folder, or URLs; or one Parquet table of ops, as StragglerAnalysis has."
+            " folder, or URLs; the flight recorder's dumps of a job that hangs; or one"
+            " Parquet table of ops, as StragglerAnalysis has."
         ),
     ],
     *,
@@ -90,11 +92,48 @@ def command(
         deliver(_of_op_table(paths, form, to_file=file is not None), file)
         return
     wanted = settings.overridden(settings.configuration(config), fail_on=fail_on)
+    if dumps := _dumps(paths):
+        _report_dumps(dumps, form, wanted.fail_on, file)
+        return
     load = settings.load_options(wanted, own=own, steps_by=steps_by, cache=not no_cache)
     options = settings.LintOptions(config=wanted, load=load)
     result = analysed_files(paths, options, findings=findings, on=on)
     deliver(_rendered(result, form, to_file=file is not None), file)
     _exit(result.report)
+
+
+def _dumps(paths: list[Path]) -> list[Path]:
+    """Return the flight recorder's dumps among the paths; none if these are traces."""
+    from traceq.inputs.display_path import Url
+    from traceq.ranks.dumps import dumps_in
+
+    return dumps_in([path for path in paths if not isinstance(path, Url)])
+
+
+def _report_dumps(
+    dumps: list[Path], form: Format, fail_on: Severity, file: Path | None
+) -> None:
+    """Report on dumps of the flight recorder, and exit as for traces."""
+    from traceq.ranks.dumps import read_job
+    from traceq.ranks.late_calls import problems_of
+    from traceq.report.ranks import hangs
+
+    if form not in (Format.text, Format.json):
+        msg = f"dumps are reported as text or json, not as {form.value}"
+        raise UsageError(msg)
+    job, problems = problems_of(read_job(dumps))
+    failing = sum(one.severity.rank >= fail_on.rank for one in problems)
+    if form is Format.json:
+        text = hangs.render_json(job, problems, failing)
+    else:
+        width, color = output.screen(to_file=file is not None)
+        text = hangs.render(job, problems, width=width, color=color)
+    deliver(text, file)
+    if failing:
+        sys.exit(_FOUND)
+    if job.unread:
+        msg = "some dumps cannot be read; this job cannot be called free of hangs"
+        raise UsageError(msg)
 
 
 def _of_op_table(paths: list[Path], form: Format, *, to_file: bool) -> str:

@@ -59,9 +59,17 @@ def kind(name: str, head: bytes) -> Kind:
     if is_log(name):
         return "log"
     if head.startswith(_PICKLES):
-        return "snapshot"
+        return "" if is_dump(head) else "snapshot"
     begins = head.removeprefix(b"\xef\xbb\xbf")
     return "trace" if _TRACE.match(begins) else ""
+
+
+def is_dump(head: bytes) -> bool:
+    """Return whether a file begins as a dump of NCCL's flight recorder."""
+    if not head.startswith((*_PICKLES, b"{")) or b"traceEvents" in head:
+        return False
+    # JSON has its entries first, a pickle the groups.
+    return b"entries" in head and (b"pg_config" in head or b"profiling_name" in head)
 
 
 def head_of(file: Peekable, most: int = HEAD) -> bytes:

@@ -22,6 +22,11 @@ LARGEST = 16 << 20
 _MOST_LINES = 500_000
 _LONGEST_LINE = 4_000
 _BLOCK = 1 << 20
+_HEAD = 1 << 16
+# What Python puts in the place of bytes that are no text. Logs of other encodings have
+# a few, bytes at random more than a third. Heuristic threshold.
+_WRONG = "\ufffd"
+_MOST_WRONG = 0.25
 _LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
 
 
@@ -46,8 +51,21 @@ def read_log(path: Path) -> Log:
     except (OSError, DamagedError) as error:
         msg = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(msg) from None
+    if _is_binary(content[:_HEAD]):
+        msg = f"{path} is not a log: it is not text; give what the program printed"
+        raise InputError(msg)
     lines = log_lines(content.decode(errors="replace"))
     return Log(lines.head(_MOST_LINES), cut=more or lines.height > _MOST_LINES)
+
+
+def _is_binary(head: bytes) -> bool:
+    """Return whether bytes are no text: hardly any of them would be UTF-8.
+
+    >>> _is_binary(b"step 1 loss 2.3"), _is_binary(bytes(range(128, 256)))
+    (False, True)
+    """
+    text = head.decode(errors="replace")
+    return text.count(_WRONG) > _MOST_WRONG * len(text)
 
 
 def log_lines(text: str) -> pl.DataFrame:

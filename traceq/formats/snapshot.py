@@ -12,8 +12,10 @@ import polars as pl
 
 from traceq.errors import InputError
 from traceq.formats.gc_pause import collecting_paused
+from traceq.formats.nsys.recognition import is_snapshot_database
 from traceq.formats.pickled_columns import Column
 from traceq.formats.pickles import read_pickle
+from traceq.formats.snapshot_sqlite import database_content
 from traceq.model.schema import ID, NUMBER, TEXT
 from traceq.model.snapshot import (
     ACTIONS,
@@ -37,6 +39,8 @@ _GAP = 1 << 32
 _MOST_ALIKE = 16
 _MOST_SHAPES = 64
 _LINES = 1 << 31
+# An annotation says something of an allocation, which has its size.
+_SIZELESS = ("annotate", "other")
 _ACTIVE = ("active_allocated", "active_pending_free")
 
 # Errors that values of the wrong kind raise on their way into a table.
@@ -52,6 +56,7 @@ _MISFITS = (
 
 _SINCE = (
     # the oldest torch whose snapshots have this key, the newest first
+    ("top", "host_segments", "2.14"),
     ("events", "pool_id", "2.12"),
     ("events", "user_metadata", "2.10"),
     ("events", "compile_context", "2.8"),
@@ -66,13 +71,18 @@ _SINCE = (
 def read_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a ``.pickle`` or ``.pickle.gz``, of any torch since 1.13.
 
+    An SQLite database with the tables of one is read as well.
+
     Nothing in the file is run. What is no snapshot raises an ``InputError``.
     """
     with collecting_paused():
         stacks = _Stacks()
         events = _Events(stacks)
         try:
-            content, size = read_pickle(path, events)
+            if is_snapshot_database(path):
+                content, size = database_content(path), path.stat().st_size
+            else:
+                content, size = read_pickle(path, events)
             return _snapshot(content, path, size, events)
         except _MISFITS:
             msg = (
@@ -87,8 +97,9 @@ def _snapshot(content: Any, path: Path, size: int, taken: _Events) -> Snapshot: 
     top: dict[str, Any]
     top = {"segments": content} if isinstance(content, list) else content
     segments, traces = top["segments"], top.get("device_traces", [])
+    host = _host_traces(top)
     blocks = sum(len(segment["blocks"]) for segment in segments)
-    rows = sum(map(len, traces)) + blocks
+    rows = sum(map(len, (*traces, *host))) + blocks
     stacks = taken.stacks
     if rows > size:
         # One list, named again and again, can be many rows in few bytes.
@@ -99,7 +110,7 @@ def _snapshot(content: Any, path: Path, size: int, taken: _Events) -> Snapshot: 
         "blocks": _blocks(segments, stacks),
         "annotations": _annotations(top.get("external_annotations", [])),
         "settings": _settings(top.get("allocator_settings", {})),
-        "events": taken.table(traces),
+        "events": _device_events(top, taken, traces, host),
     }
     _number_stacks(tables, stacks)
     tables["devices"] = _devices(tables)
@@ -113,12 +124,43 @@ def _snapshot(content: Any, path: Path, size: int, taken: _Events) -> Snapshot: 
         torch_from=since,
         history=not tables["events"].is_empty(),
         stacks=not tables["stacks"].is_empty(),
+        pinned_bytes=_pinned(top),
         damage=(
             *_damage(tables["devices"]),
             *_repeated(blocks - tables["blocks"].height),
         ),
     )
     return Snapshot(facts, **tables)  # type: ignore[arg-type]  # all tables, no owners
+
+
+def _host_traces(top: dict[str, Any]) -> list[list[Any]]:
+    """Return the lists of events on pinned host memory, of one allocator or several."""
+    traces = top.get("host_traces") or []
+    return traces if all(isinstance(one, list) for one in traces) else [traces]
+
+
+def _device_events(
+    top: dict[str, Any],
+    taken: _Events,
+    traces: list[list[Any]],
+    host: list[list[Any]],
+) -> pl.DataFrame:
+    """Return the events of devices; those of the host are read in the file's order."""
+    keys = list(top)
+    first = bool(host) and keys.index("host_traces") < keys.index("device_traces")
+    events = taken.table([*host, *traces] if first else [*traces, *host])
+    before = len(host) if first else 0
+    of_devices = events.with_columns(pl.col("device") - before).filter(
+        pl.col("device").is_between(0, len(traces) - 1)
+    )
+    return events if not host else _numbered("events", of_devices.drop("id"))
+
+
+def _pinned(top: dict[str, Any]) -> int | None:
+    """Return the bytes of pinned host memory that are reserved at the end."""
+    if "host_segments" not in top:
+        return None
+    return sum(int(segment.get("total_size", 0)) for segment in top["host_segments"])
 
 
 def _number_stacks(tables: dict[str, pl.DataFrame], stacks: _Stacks) -> None:
@@ -185,7 +227,7 @@ class _Events:
         begin = self._taken
         self._taken += events.height
         columns = events.by_key(values)
-        if any(columns[key].numbers.has_nulls() for key in ("action", "size")):
+        if columns["action"].numbers.has_nulls():
             raise LookupError
         place = pl.int_range(begin + 1, self._taken + 1, dtype=pl.Int64, eager=True)
         self._add(_Compiled(columns, events.height), place * _GAP - 1)
@@ -275,10 +317,14 @@ def _event_columns(events: _Rows | _Compiled, stacks: _Stacks) -> dict[str, pl.S
     def stack_numbers(values: Sequence[Any]) -> pl.Series:
         return _numbers(stacks.numbers(values))
 
+    action = _made(_actions, events["action"])
+    size = _made(_numbers, events.get("size"))
+    if (size.is_null() & ~action.is_in(_SIZELESS)).any():
+        raise LookupError
     return {
-        "action": _made(_actions, events["action"]),
+        "action": action,
         "address": _made(_numbers, events.get("addr")),
-        "size": _made(_numbers, events["size"]),
+        "size": size.fill_null(0),
         "stream": _made(_numbers, events.get("stream")),
         "ts": _made(_numbers, events.get("time_us")) * _MICROSECOND,
         "stack": _made(stack_numbers, events.get("frames")),

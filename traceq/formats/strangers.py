@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceq.formats.kinds import head_of, is_dump
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -52,14 +54,12 @@ _STRANGERS = (
         b"",
         (b'"rocprofiler-sdk-tool"',),
     ),
-    _Stranger(
-        "a dump of NCCL's flight recorder, which has collectives and no kernels",
-        "record the ranks with PyTorch's profiler (traceq collect) and run traceq"
-        " ranks, or read the dump with torchfrtrace",
-        (),
-        b"",
-        (b"pg_config", b"nccl_version", b"entries"),
-    ),
+)
+
+
+_DUMP = (
+    "is a dump of the flight recorder, which has the collectives of one rank: give"
+    " those of all ranks to traceq ranks"
 )
 
 
@@ -67,9 +67,11 @@ def stranger(path: Path) -> str:
     """Return what another profiler's file is and what to do; empty for all others."""
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            head = head_of(file, _HEAD)
     except OSError:
         return ""
+    if is_dump(head):
+        return _DUMP
     name = path.name.lower()
     for one in _STRANGERS:
         named = name.endswith(one.endings) if one.endings else False

@@ -19,7 +19,7 @@ from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
-from traceq.formats.nsys.recognition import is_export
+from traceq.formats.nsys.recognition import is_export, is_snapshot_database
 from traceq.formats.run import is_run
 from traceq.formats.strangers import stranger
 from traceq.inputs import remote
@@ -243,7 +243,11 @@ def _program(path: Path, progress: Progress = None) -> Program:
         kind = kind_of(path)
         if is_log(path.name) and kind != "snapshot":
             return Program(str(path), logs=(path,))
-        if kind == "snapshot" or is_snapshot_name(path.name):
+        if (
+            kind == "snapshot"
+            or is_snapshot_name(path.name)
+            or is_snapshot_database(path)
+        ):
             return Program(str(path), snapshot=path)
     # Left to the trace reader, which reports what the file is.
     return Program(str(path), trace=path)
@@ -291,6 +295,10 @@ def is_note(name: str) -> bool:
 
 
 def _nothing_in(folder: Path, inside: Sequence[Path]) -> str:
+    if other := next(
+        (path for path in inside if path.is_file() and stranger(path)), None
+    ):
+        return f"{other} {stranger(other)}"
     deeper = next(
         (path for path in _some_below(inside) if kind_of(path) == "trace"), None
     )

@@ -29,6 +29,7 @@ ACTIONS = (
     "segment_unmap",
     "snapshot",
     "oom",
+    "annotate",
     "other",
 )
 DEFAULT_POOL = "0.0"
@@ -60,7 +61,10 @@ EVENTS = {
     "device_free": Column(NUMBER, "Free on the device; for oom only.", "bytes"),
     "pool": _POOL,
     "compile_context": Column(TEXT, "Compiled region around it; torch 2.8 on."),
-    "user_metadata": Column(TEXT, "What the user attached; torch 2.10 on."),
+    "user_metadata": Column(
+        TEXT,
+        "What the user attached; torch 2.10 on, of a live allocation as annotate.",
+    ),
 }
 
 SEGMENTS = {
@@ -157,6 +161,9 @@ class SnapshotFacts:
     torch_from: str = field(metadata=_fact("Oldest torch that writes such a file."))
     history: bool = field(metadata=_fact("There are events, not only the end state."))
     stacks: bool = field(metadata=_fact("Call stacks were recorded."))
+    pinned_bytes: int | None = field(
+        metadata=_fact("Pinned host memory that is reserved at the end, if recorded.")
+    )
     damage: tuple[str, ...] = field(
         metadata=_fact("What the file has lost; empty if nothing is known to be.")
     )

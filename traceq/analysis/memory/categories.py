@@ -1,8 +1,9 @@
 """Categories of the allocations of a memory snapshot, each with its confidence.
 
-Three signals decide: the stack of the allocation, the phases of the step in which it
-was allocated and freed, and its size, because a weight, its gradient and each optimizer
-state have the same size. ``_cases`` lists all cases, with an example of each.
+What the program says itself decides (``labels``). Otherwise three signals do: the stack
+of the allocation, the phases of the step in which it was allocated and freed, and its
+size, because a weight, its gradient and each optimizer state have the same size.
+``_cases`` lists all cases, with an example of each.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from traceq.analysis.memory.labels import LABELLED
 from traceq.analysis.memory.lifetimes import LIFETIMES
 from traceq.analysis.memory.stacks import SOURCE
 from traceq.common.expressions import known, text
@@ -88,12 +90,17 @@ class Case(NamedTuple):
     when: pl.Expr
 
 
-def categorise(lifetimes: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
+def categorise(
+    lifetimes: pl.DataFrame, sources: pl.DataFrame, labelled: pl.Series
+) -> pl.DataFrame:
     """Return every allocation with its category; ``CATEGORISED`` has the columns.
 
-    ``lifetimes`` are those of ``memory_lifetimes``, ``sources`` of ``stack_sources``.
+    ``lifetimes`` are those of ``memory_lifetimes``, ``sources`` of ``stack_sources``,
+    and ``labelled`` the categories of ``labels``.
     """
-    rows = lifetimes.join(sources, on="stack", how="left", maintain_order="left")
+    rows = lifetimes.with_columns(labelled).join(
+        sources, on="stack", how="left", maintain_order="left"
+    )
     rows = rows.with_columns(
         known(pl.col(FLAGS)),
         in_history=pl.col("alloc").is_not_null(),
@@ -104,7 +111,9 @@ def categorise(lifetimes: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
     )
     rows = _with_scores(_with_logits(_with_graph_pools(rows)))
     rows = _with_sizes(rows.with_columns(_gradient()))
-    return CATEGORISED.shaped(rows.with_columns(_decided(_cases())).unnest("decided"))
+    return CATEGORISED.shaped(
+        rows.with_columns(_decided([*_labelled(), *_cases()])).unnest("decided")
+    )
 
 
 def _during() -> pl.Expr:
@@ -274,6 +283,11 @@ def _decided(cases: list[Case]) -> pl.Expr:
         )
         decided = pl.when(known(case.when)).then(outcome).otherwise(decided)
     return decided.alias("decided")
+
+
+def _labelled() -> list[Case]:
+    """Return the cases of what the program has labelled, which come first."""
+    return [Case(name, "certain", pl.col("label") == name) for name in LABELLED]
 
 
 def _cases() -> list[Case]:

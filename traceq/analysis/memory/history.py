@@ -106,8 +106,10 @@ class History(Struct, frozen=True, dict=True):
     def allocations(self) -> pl.DataFrame:
         """Every allocation with all its facts; ``ALLOCATIONS``."""
         from traceq.analysis.memory.categories import ALLOCATIONS, categorise
+        from traceq.analysis.memory.labels import labels
 
-        categorised = categorise(self.lifetimes, self.sources)
+        labelled = labels(self.snapshot, self.lifetimes)
+        categorised = categorise(self.lifetimes, self.sources, labelled)
         return ALLOCATIONS.shaped(
             categorised.join(self._modules, on=_KEY, how="left", maintain_order="left")
         )

@@ -60,7 +60,7 @@ _WORDS = {
     ),
     "action": re.compile(
         "alloc|free|free_requested|free_completed|segment_alloc|segment_free"
-        "|segment_map|segment_unmap|snapshot|oom|user_defined"
+        "|segment_map|segment_unmap|snapshot|oom|user_defined|annotate"
     ),
     "stage": re.compile("START|END"),
     "compile_context": re.compile(r"N/A|None|\d+/\d+(?:_\d+)?|"),

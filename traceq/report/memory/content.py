@@ -129,6 +129,9 @@ def _facts(summary: MemorySummary) -> Iterator[tuple[str, str]]:
     yield "Reserved", _reserved(summary)
     if free := _free_blocks(summary):
         yield "Free blocks", free
+    if summary.facts.pinned_bytes is not None:
+        pinned = units.size(summary.facts.pinned_bytes)
+        yield "Pinned", f"{pinned} of host memory reserved at the end"
     yield "Settings", _settings(summary)
     if summary.modules is None:
         yield (

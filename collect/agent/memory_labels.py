@@ -1,0 +1,68 @@
+"""Labels on the tensors of models and optimizers, for the allocator's history.
+
+Since torch 2.14 a text can be attached to an allocation that lives. With it a snapshot
+says for certain what is a parameter, a gradient, optimizer state or a buffer.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST = 5_000
+"""Most labels at once: each is an event, and the history has room for few."""
+
+
+def annotate() -> int:
+    """Label what lives on the GPU, where torch can; return how many labels were set."""
+    memory: Any = torch.cuda.memory
+    attach = getattr(memory, "_annotate_tensor", None)
+    if attach is None:
+        return 0
+    count = 0
+    for tensor, label in labelled():
+        if count == MOST:
+            break
+        if tensor.is_cuda:
+            # A tensor without storage, or another allocator's, has no label.
+            with suppress(RuntimeError, TypeError, ValueError):
+                attach(tensor, label)
+                count += 1
+    return count
+
+
+def labelled() -> Iterator[tuple[torch.Tensor, str]]:
+    """Yield the tensors of all modules and optimizers that live, with their labels."""
+    seen: set[int] = set()
+    for tensor, what in _owned():
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield tensor, f"traceq: {what}"
+
+
+def _owned() -> Iterator[tuple[Any, str]]:
+    # Asks for the type alone: objects may answer anything to isinstance.
+    things = gc.get_objects()
+    modules = [one for one in things if issubclass(type(one), torch.nn.Module)]
+    optimizers = [one for one in things if issubclass(type(one), torch.optim.Optimizer)]
+    del things
+    parameters = [one for module in modules for one in _values(module, "_parameters")]
+    yield from ((one, "parameters") for one in parameters)
+    yield from ((getattr(one, "grad", None), "gradients") for one in parameters)
+    for module in modules:
+        yield from ((one, "buffers") for one in _values(module, "_buffers"))
+    for optimizer in optimizers:
+        for state in _values(optimizer, "state"):
+            held = list(state.values()) if isinstance(state, dict) else []
+            yield from ((one, "optimizer state") for one in held)
+
+
+def _values(of: Any, name: str) -> list[Any]:
+    """Return the values of an object's dict, which its constructor may not have set."""
+    return list(getattr(of, name, {}).values())
