@@ -20,6 +20,7 @@ from traceq.ranks.peers import IDEAL, stretches
 from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
 from traceq.ranks.significance import surely_late
 from traceq.ranks.straggler_cause import LINK, Cause, cause_of, slow_links
+from traceq.ranks.timeline import PARTS
 from traceq.ranks.waiting import rates
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _TRIED, _TRIED_OF_MANY = 64, 16
 _PAIR = 2
 # From this many ranks on, how much they differ tells what is noise.
 _MANY = 16
+# A rank that is always late costs at least this part of what else makes a straggler.
+_COSTS = 10
 # Of a normal distribution: its deviation from the median deviation.
 _MAD = 1.4826
 # Sizes of the groups of ranks to try together, where none is late alone.
@@ -161,16 +164,11 @@ def _stragglers(
 ) -> list[Straggler]:
     """Return the ranks that are late by enough to matter."""
     least = _least(whatifs)
-    # In a large job a rank that is always late by some costs little, as others are
-    # late by chance, each at another time; it is one all the same.
-    always = (
-        (pl.col("stands_out") >= STANDS_OUT / 2)
-        & (pl.col("net") >= ALWAYS_LATE * whatifs.took)
-        & (pl.lit(job.ranks.height) >= _MANY)
-    )
     by_rank = by_rank.filter("sure")
     surely = compared.filter("sure")
+    by_rank = by_rank.join(_excess(surely), on="rank", how="left")
     tried = by_rank.drop_nulls("saved")
+    always = _always_late(job, whatifs)
     alone = tried.filter((pl.col("saved") >= least) | always).with_columns(
         always=always
     )
@@ -193,6 +191,43 @@ def _stragglers(
     return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
 
 
+def _excess(surely: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank`` and ``excess``: by how much it is surely late.
+
+    Noise of all its time may hide what one part of it is late by.
+    """
+    parts = [
+        (pl.col(part) - pl.col(ideal)).sum()
+        for part, ideal in (
+            ("own", IDEAL),
+            *((part, f"{IDEAL}_{part}") for part in PARTS),
+        )
+    ]
+    return surely.group_by("rank").agg(excess=pl.max_horizontal(parts))
+
+
+def _always_late(job: Job, whatifs: WhatIfs) -> pl.Expr:
+    """Return which ranks are always late, and cost less than that.
+
+    Others are late by chance, each at another time, so that a rank that is always late
+    by some costs little; it is a straggler all the same.
+    """
+    if job.ranks.height >= _MANY:
+        enough = ALWAYS_LATE * whatifs.took
+        return (pl.col("stands_out") >= STANDS_OUT / 2) & (pl.col("net") >= enough)
+    costs = pl.col("saved") >= _least(whatifs) / _COSTS
+    return pl.col("excess").is_between(*_surely_costly(whatifs)) & costs
+
+
+def _surely_costly(whatifs: WhatIfs) -> tuple[float, float]:
+    """Return the least and the most that a rank is late by which is always late.
+
+    One that is late by much more than all at the median save has the time for it: what
+    it comes late to is not needed yet.
+    """
+    return ALWAYS_LATE * whatifs.took, 2 * whatifs.all.saved_ns
+
+
 def _hidden(
     job: Job,
     surely: pl.DataFrame,
@@ -205,10 +240,14 @@ def _hidden(
     if not rows or job.ranks.height >= _MANY:
         return []
     hidden, saved = [], whatifs.surely(rows).saved_ns
-    order = by_rank.sort("net", "rank", descending=[True, False])["rank"]
-    for row in order.filter(~order.is_in(rows)):
+    order = by_rank.sort("net", "rank", descending=[True, False])
+    low, high = _surely_costly(whatifs)
+    for row, excess in order.select("rank", "excess").iter_rows():
+        if row in rows:
+            continue
         more = whatifs.surely([*rows, row]).saved_ns - saved
-        if more >= _least(whatifs):
+        least = _least(whatifs) / (_COSTS if low <= excess <= high else 1)
+        if more >= least:
             hidden.append(Straggler((row,), more, cause_of(job, surely, row)))
             rows, saved = [*rows, row], saved + more
     return hidden
@@ -234,10 +273,15 @@ def _late_together(
     sizes = [size for size in _SIZES if size <= min(most, len(order))]
     # In a large job chance makes many ranks late, and some of them cost a little.
     enough = TOGETHER * whatifs.all.saved_ns if job.ranks.height >= _MANY else 0.0
+    excess = dict(by_rank.select("rank", "excess").iter_rows())
+    low, high = _surely_costly(whatifs)
     for size in sizes:
         rows = tuple(sorted(order[:size]))
         saved = whatifs.surely(rows).saved_ns
-        if saved >= max(least, enough):
+        always = job.ranks.height < _MANY and all(
+            low <= excess[row] <= high for row in rows
+        )
+        if saved >= max(least / (_COSTS if always else 1), enough):
             surely = compared.filter("sure")
             return [Straggler(rows, saved, cause_of(job, surely, order[0]))]
     return []
