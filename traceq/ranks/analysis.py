@@ -163,22 +163,21 @@ def _stragglers(
     job: Job, compared: pl.DataFrame, whatifs: WhatIfs, by_rank: pl.DataFrame
 ) -> list[Straggler]:
     """Return the ranks that are late by enough to matter."""
-    least = _least(whatifs)
-    by_rank = by_rank.filter("sure")
+    least, many = _least(whatifs), job.ranks.height >= _MANY
     surely = compared.filter("sure")
-    by_rank = by_rank.join(_excess(surely), on="rank", how="left")
+    by_rank = by_rank.filter("sure").join(_excess(surely), on="rank", how="left")
+    by_rank = by_rank.with_columns(always=_always_late(whatifs, many=many))
     tried = by_rank.drop_nulls("saved")
-    always = _always_late(job, whatifs)
-    alone = tried.filter((pl.col("saved") >= least) | always).with_columns(
-        always=always
-    )
+    alone = tried.filter((pl.col("saved") >= least) | (pl.col("always") & many))
     stragglers = [
         Straggler((row,), saved, cause_of(job, surely, row))
-        for row, costs in alone.select("rank", "always").iter_rows()
-        if (saved := whatifs.surely([row]).saved_ns) >= least or costs
+        for row, always in alone.select("rank", "always").iter_rows()
+        if (saved := whatifs.surely([row]).saved_ns) >= least or (always and many)
     ]
     if not stragglers:
-        stragglers = _late_together(job, compared, whatifs, by_rank, least)
+        stragglers = _late_together(job, surely, whatifs, by_rank, least)
+    if not (stragglers or many):
+        stragglers = _late_by_some(job, surely, whatifs, by_rank.filter("always"))
     stragglers += _hidden(job, surely, whatifs, by_rank, stragglers)
     # Sets of ranks that could not be aligned may be in different parts of the program.
     if job.apart:
@@ -206,26 +205,31 @@ def _excess(surely: pl.DataFrame) -> pl.DataFrame:
     return surely.group_by("rank").agg(excess=pl.max_horizontal(parts))
 
 
-def _always_late(job: Job, whatifs: WhatIfs) -> pl.Expr:
-    """Return which ranks are always late, and cost less than that.
+def _always_late(whatifs: WhatIfs, *, many: bool) -> pl.Expr:
+    """Return which ranks are always late.
 
     Others are late by chance, each at another time, so that a rank that is always late
-    by some costs little; it is a straggler all the same.
+    by some costs less than that; it is a straggler all the same. One that is late by
+    much more than all at the median save has the time for it: what it comes late to is
+    not needed yet.
     """
-    if job.ranks.height >= _MANY:
-        enough = ALWAYS_LATE * whatifs.took
+    enough = ALWAYS_LATE * whatifs.took
+    if many:
         return (pl.col("stands_out") >= STANDS_OUT / 2) & (pl.col("net") >= enough)
-    costs = pl.col("saved") >= _least(whatifs) / _COSTS
-    return pl.col("excess").is_between(*_surely_costly(whatifs)) & costs
+    return pl.col("excess").is_between(enough, 2 * whatifs.all.saved_ns)
 
 
-def _surely_costly(whatifs: WhatIfs) -> tuple[float, float]:
-    """Return the least and the most that a rank is late by which is always late.
-
-    One that is late by much more than all at the median save has the time for it: what
-    it comes late to is not needed yet.
-    """
-    return ALWAYS_LATE * whatifs.took, 2 * whatifs.all.saved_ns
+def _late_by_some(
+    job: Job, surely: pl.DataFrame, whatifs: WhatIfs, always: pl.DataFrame
+) -> list[Straggler]:
+    """Return the ranks that are always late and cost a little, alone or together."""
+    least = _least(whatifs) / _COSTS
+    alone = [
+        Straggler((row,), saved, cause_of(job, surely, row))
+        for row in always["rank"]
+        if (saved := whatifs.surely([row]).saved_ns) >= least
+    ]
+    return alone or _late_together(job, surely, whatifs, always, least)
 
 
 def _hidden(
@@ -241,13 +245,11 @@ def _hidden(
         return []
     hidden, saved = [], whatifs.surely(rows).saved_ns
     order = by_rank.sort("net", "rank", descending=[True, False])
-    low, high = _surely_costly(whatifs)
-    for row, excess in order.select("rank", "excess").iter_rows():
+    for row, always in order.select("rank", "always").iter_rows():
         if row in rows:
             continue
         more = whatifs.surely([*rows, row]).saved_ns - saved
-        least = _least(whatifs) / (_COSTS if low <= excess <= high else 1)
-        if more >= least:
+        if more >= _least(whatifs) / (_COSTS if always else 1):
             hidden.append(Straggler((row,), more, cause_of(job, surely, row)))
             rows, saved = [*rows, row], saved + more
     return hidden
@@ -260,7 +262,7 @@ def _least(whatifs: WhatIfs) -> float:
 
 def _late_together(
     job: Job,
-    compared: pl.DataFrame,
+    surely: pl.DataFrame,
     whatifs: WhatIfs,
     by_rank: pl.DataFrame,
     least: float,
@@ -273,16 +275,10 @@ def _late_together(
     sizes = [size for size in _SIZES if size <= min(most, len(order))]
     # In a large job chance makes many ranks late, and some of them cost a little.
     enough = TOGETHER * whatifs.all.saved_ns if job.ranks.height >= _MANY else 0.0
-    excess = dict(by_rank.select("rank", "excess").iter_rows())
-    low, high = _surely_costly(whatifs)
     for size in sizes:
         rows = tuple(sorted(order[:size]))
         saved = whatifs.surely(rows).saved_ns
-        always = job.ranks.height < _MANY and all(
-            low <= excess[row] <= high for row in rows
-        )
-        if saved >= max(least / (_COSTS if always else 1), enough):
-            surely = compared.filter("sure")
+        if saved >= max(least, enough):
             return [Straggler(rows, saved, cause_of(job, surely, order[0]))]
     return []
 
