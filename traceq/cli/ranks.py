@@ -107,7 +107,7 @@ def _refuse_for_ops(options: Mapping[str, object]) -> None:
     """Refuse what a table of ops has not: traces that rules could look at."""
     for name, value in options.items():
         if value:
-            msg = f"{name} is for traces: a table of ops has no findings and is read whole"
+            msg = f"{name} is for traces: a table of ops has no findings"
             raise UsageError(msg)
 
 

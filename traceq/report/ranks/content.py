@@ -10,6 +10,7 @@ from traceq.common import units
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
 from traceq.ranks.analysis import by_kind, heat
+from traceq.ranks.clock_steps import STEP
 from traceq.ranks.columns import highest, median, total
 from traceq.ranks.straggler_cause import LINK, MORE, SLOWER, UNATTRIBUTED
 from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
@@ -254,7 +255,8 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
         offset = highest(job.ranks["offset"].abs())
         yield (
             "clocks",
-            f"up to {units.time(offset)} apart, known within {units.time(max(errors))}",
+            f"up to {units.time(offset)} apart, known within {units.time(max(errors))}"
+            f"{_clock_set(analysis)}",
         )
     waited, sending = (total(analysis.by_rank[name]) for name in ("wait", "sending"))
     yield (
@@ -278,6 +280,18 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
             f" {counted(layers.height, 'all-to-all')}, {min(layers['worst']):.2f} at"
             " worst (mean ÷ max)",
         )
+
+
+def _clock_set(analysis: Analysis) -> str:
+    """Return whose clock was set in the recording most, if any was."""
+    was_set = analysis.job.ranks.filter(analysis.job.ranks[STEP] != 0)
+    if not was_set.height:
+        return ""
+    by = highest(was_set[STEP].abs())
+    who = named(analysis, was_set["rank"].to_list()).lower()
+    which = f"that of {who} was" if was_set.height == 1 else f"those of {who} were"
+    most = "" if was_set.height == 1 else "up to "
+    return f"; {which} set by {most}{units.time(by)} in the recording"
 
 
 def _on_average(analysis: Analysis, step_ns: int) -> str:
