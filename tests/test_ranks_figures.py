@@ -108,7 +108,7 @@ def test_a_clock_set_at_the_very_end_widens_the_error(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_drifts_was_not_set(tmp_path: Path) -> None:
-    ranking.write_job(tmp_path, [ranking.Works(compute=30_000)] * 3, steps=24)
+    ranking.write_job(tmp_path, [ranking.Works(compute=45_000)] * 3, steps=24)
     digests = [
         Digest(make_digest(load(path, cache=False), findings=False))
         for path in sorted(tmp_path.glob("*.json"))
