@@ -228,7 +228,7 @@ def covered(
         raw = moved[rank].table("collectives")["end"].gather(mine["collective"])
         moments = [row["since"]]
         if step:
-            moments = [int(raw.min()) + begin, int(raw.max()) + begin]  # type: ignore[arg-type] # of integers
+            moments = [at + begin for at in raw.sort().gather([0, -1])]
         for at in moments:
             there = at + starts[0] - starts[1] - offsets[rank]
             after, by = steps[rank]

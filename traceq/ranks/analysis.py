@@ -191,7 +191,7 @@ def _stragglers(
 
 
 def _excess(surely: pl.DataFrame) -> pl.DataFrame:
-    """Return ``rank`` and ``excess``: by how much it is surely late.
+    """Return ``rank``, ``firm`` and ``excess``: by how much it is surely late.
 
     Noise of all its time may hide what one part of it is late by.
     """
@@ -202,7 +202,9 @@ def _excess(surely: pl.DataFrame) -> pl.DataFrame:
             *((part, f"{IDEAL}_{part}") for part in PARTS),
         )
     ]
-    return surely.group_by("rank").agg(excess=pl.max_horizontal(parts))
+    return surely.group_by("rank").agg(
+        pl.col("firm").any(), excess=pl.max_horizontal(parts)
+    )
 
 
 def _always_late(whatifs: WhatIfs, *, many: bool) -> pl.Expr:
@@ -216,7 +218,9 @@ def _always_late(whatifs: WhatIfs, *, many: bool) -> pl.Expr:
     enough = ALWAYS_LATE * whatifs.took
     if many:
         return (pl.col("stands_out") >= STANDS_OUT / 2) & (pl.col("net") >= enough)
-    return pl.col("excess").is_between(enough, 2 * whatifs.all.saved_ns)
+    return pl.col("firm") & pl.col("excess").is_between(
+        enough, 2 * whatifs.all.saved_ns
+    )
 
 
 def _late_by_some(

@@ -51,6 +51,7 @@ _MOST_PLACES = 20
 def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches with ``sure`` and ``seen``, in how many steps it was tried.
 
+    Those that are ``firm`` are so by one part of the time, with a tenth of the chance.
     All of a rank are sure if what they add up to in a step is more than chance; else
     those before the same collective of each step, for which that can be said.
     """
@@ -77,6 +78,7 @@ def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame
             "rank",
             "stretch",
             sure=sure,
+            firm=pl.col("sure_part").fill_null(value=False),
             seen=pl.lit(by_step["step"].n_unique(), pl.Int64),
         )
     )
@@ -168,13 +170,21 @@ def _in_one_step(samples: pl.DataFrame) -> pl.DataFrame:
     whole = rows.filter(
         pl.col(COMPUTE).sum().over("rank") >= pl.col("late").sum().over("rank") / 2
     )
-    slower = _slower_everywhere(rows)
-    sure.append(slower.join(whole, on=["rank", "stretch"], how="semi"))
-    either = pl.concat(sure).unique().with_columns(sure=pl.lit(value=True))
+    slower = _slower_everywhere(rows).join(whole, on=["rank", "stretch"], how="semi")
+    either = pl.concat([*sure, slower]).unique().with_columns(sure=pl.lit(value=True))
+    keys = ["rank", "stretch"]
     return (
-        samples.select("rank", "stretch")
-        .join(either, on=["rank", "stretch"], how="left", maintain_order="left")
-        .with_columns(pl.col("sure").fill_null(value=False), seen=pl.lit(1, pl.Int64))
+        samples.select(keys)
+        .join(either, on=keys, how="left", maintain_order="left")
+        .join(
+            slower.with_columns(firm=pl.lit(value=True)),
+            on=keys,
+            how="left",
+            maintain_order="left",
+        )
+        .with_columns(
+            pl.col("sure", "firm").fill_null(value=False), seen=pl.lit(1, pl.Int64)
+        )
     )
 
 
@@ -214,7 +224,7 @@ def _slower_everywhere(rows: pl.DataFrame) -> pl.DataFrame:
     ratio = _errors((usual / variance * beyond).sum(), error).over("rank")
     weight = _weight(places.select(usual**2 / variance).to_series())
     others = ranks - tested["rank"].n_unique()
-    needed = _needed(int((others - 1) * weight), ranks, _rarity(weight))
+    needed = _needed(int((others - 1) * weight), ranks, _RARER)
     slower = tested.filter(ratio >= needed)
     return slower.filter(beyond > 0).select("rank", "stretch")
 
