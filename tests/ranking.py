@@ -154,42 +154,92 @@ def shifted(digest: Digest, offset: int, drift: float) -> Digest:
         digest,
         collectives=moved,
         meetings=moved,
-        start_ns=digest.rank["start_ns"] + offset,
+        start_ns=(digest.rank["start_ns"] or 0) + offset,
     )
 
 
-def covered(job: Job, chance: random.Random, farthest: int) -> tuple[int, int]:
+def stepped(digest: Digest, at: int, by: int) -> Digest:
+    """Return a digest whose clock was set forward by ``by`` at a moment on it."""
+
+    def moved(table: pl.DataFrame) -> pl.DataFrame:
+        times = [name for name in (*TIMES, "at") if name in table.columns]
+        return table.with_columns(
+            pl.col(time) + pl.when(pl.col(time) >= at).then(by).otherwise(0)
+            for time in times
+        )
+
+    return changed(digest, collectives=moved, meetings=moved)
+
+
+def with_a_step(
+    digests: Sequence[Digest], chance: random.Random, farthest: int
+) -> tuple[list[Digest], list[tuple[int, int]]]:
+    """Return digests of which one clock was set, and when and by how much each was.
+
+    That is somewhere from the first fifth of the window to the last.
+    """
+    steps = [(0, 0)] * len(digests)
+    chosen = chance.randrange(1, len(digests))
+    ends = digests[chosen].table("collectives")["end"].sort()
+    if len(ends):
+        after = ends[round((0.2 + 0.6 * chance.random()) * (len(ends) - 1))]
+        by = chance.choice((-1, 1)) * chance.randint(farthest // 10, farthest)
+        steps[chosen] = (after + 1, by)
+    return [
+        stepped(one, *step) for one, step in zip(digests, steps, strict=True)
+    ], steps
+
+
+def covered(
+    job: Job, chance: random.Random, farthest: int, *, step: int = 0
+) -> tuple[int, int]:
     """Return how many planted offsets are within the error, of how many.
 
     The windows are cut at random; what the clocks differ by is that of the whole ones.
-    Ranks whose windows have nothing in common then are not counted.
+    Ranks whose windows have nothing in common then are not counted. If one clock was
+    set, by up to ``step``, they are compared where the window begins and ends.
     """
-    digests = job.digests
     truth = dict(enumerate(job.ranks.iter_rows(named=True)))
-    offsets = [chance.randint(-farthest, farthest) for _ in digests]
-    moved = [
-        shifted(cut(one, chance), by, 0.0)
-        for one, by in zip(digests, offsets, strict=True)
-    ]
+    offsets = [chance.randint(-farthest, farthest) for _ in job.digests]
+    pieces = [cut(one, chance) for one in job.digests]
+    steps = [(0, 0)] * len(pieces)
+    if step:
+        pieces, steps = with_a_step(pieces, chance, step)
+    moved = [shifted(one, by, 0.0) for one, by in zip(pieces, offsets, strict=True)]
     again = assemble(moved)
     known = [row for row in again.ranks.iter_rows(named=True) if row["ends"]]
     if again.apart or not known:
         return 0, 0
-    begin, whole = (
-        min(one.rank["start_ns"] for one in some) for some in (moved, digests)
-    )
+    starts = [
+        min(one.rank["start_ns"] for one in some) for some in (moved, job.digests)
+    ]
 
     def true(rank: int, at: int) -> float:
+        """Return what a clock was off by at a moment of the whole job."""
         line = truth[rank]
         return line["offset"] + line["drift"] * (at - line["since"]) + offsets[rank]
 
     first = known[0]["rank"]
-    right = 0
+    right = tried = 0
     for row in known[1:]:
-        at = row["since"] + begin - whole - offsets[row["rank"]]
-        expected = true(row["rank"], at) - true(first, at)
-        right += abs(row["offset"] - expected) <= row["error"]
-    return right, len(known) - 1
+        rank, mine = row["rank"], again.cells.filter(pl.col("rank") == row["rank"])
+        begin = moved[rank].rank["start_ns"] - starts[0]
+        # Cells are on the clock of the first rank: the rank's own are in its digest.
+        raw = moved[rank].table("collectives")["end"].gather(mine["collective"])
+        moments = [row["since"]]
+        if step:
+            moments = [at + begin for at in raw.sort().gather([0, -1])]
+        for at in moments:
+            there = at + starts[0] - starts[1] - offsets[rank]
+            after, by = steps[rank]
+            planted = by if at - begin >= after else 0
+            expected = true(rank, there) - true(first, there) + planted
+            stated = row["offset"] + row["drift"] * (at - row["since"])
+            if row["clock_step_at"] is not None and at >= row["clock_step_at"]:
+                stated += row["clock_step"]
+            right += abs(stated - expected) <= row["error"]
+            tried += 1
+    return right, tried
 
 
 @dataclass(frozen=True)

@@ -134,12 +134,13 @@ def test_clocks_of_even_and_odd_collectives_agree_within_their_errors(
 
 
 @pytest.mark.slow
-def test_a_planted_offset_is_within_the_error_of_the_clock() -> None:
+@pytest.mark.parametrize("step", [0, 100_000])
+def test_a_planted_offset_is_within_the_error_of_the_clock(step: int) -> None:
     chance = random.Random("offsets")  # noqa: S311 - a test
     trials = [
-        ranking.covered(real_job(name), chance, 2_000_000_000)
+        ranking.covered(real_job(name), chance, 2_000_000_000, step=step)
         for name in JOBS
-        for _ in range(5)
+        for _ in range(10 if step else 5)
     ]
 
     right, known = (sum(one) for one in zip(*trials, strict=True))

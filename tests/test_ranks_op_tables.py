@@ -98,6 +98,30 @@ def test_the_command_names_the_last_stage_and_the_published_slowdown() -> None:
     )
 
 
+def test_a_table_of_ops_as_markdown_begins_with_the_verdict() -> None:
+    answer = traceq("ranks", _FILE, "--format", "markdown")
+
+    assert answer.out.startswith("**Stage 3 holds the others up")
+    assert "| stage 3 |" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--format", "html"), "not as html"),
+        (("--fail-on", "warning"), "--fail-on is for traces"),
+        (("--findings",), "--findings is for traces"),
+    ],
+)
+def test_what_a_table_of_ops_has_not_is_refused_in_a_sentence(
+    options: tuple[str, ...], sentence: str
+) -> None:
+    answer = traceq("ranks", _FILE, *options)
+
+    assert answer.status == 2
+    assert sentence in answer.err
+
+
 def test_another_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "other.parquet"
     pl.DataFrame({"rank": [0], "step": [1]}).write_parquet(file)

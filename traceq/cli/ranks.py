@@ -25,6 +25,8 @@ from traceq.cli.options import (
 from traceq.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceq.api.job import JobResult
     from traceq.model.finding import Severity
     from traceq.model.lint_report import Report
@@ -89,6 +91,10 @@ def command(
 
     refuse_to_lose(file, paths, overwrite=overwrite)
     if any(path.suffix == _OP_TABLE for path in paths):
+        _refuse_for_ops(
+            {"--fail-on": fail_on, "--config": config, "--own": own}
+            | {"--steps-by": steps_by, "--findings": findings, "--on": on}
+        )
         deliver(_of_op_table(paths, form, to_file=file is not None), file)
         return
     wanted = settings.overridden(settings.configuration(config), fail_on=fail_on)
@@ -136,6 +142,14 @@ def _report_dumps(
         raise UsageError(msg)
 
 
+def _refuse_for_ops(options: Mapping[str, object]) -> None:
+    """Refuse what a table of ops has not: traces that rules could look at."""
+    for name, value in options.items():
+        if value:
+            msg = f"{name} is for traces: a table of ops has no findings"
+            raise UsageError(msg)
+
+
 def _of_op_table(paths: list[Path], form: Format, *, to_file: bool) -> str:
     """Return the report on a table of all ranks' ops, which is not one of traces."""
     from traceq.ranks.op_table import read_op_table
@@ -145,12 +159,14 @@ def _of_op_table(paths: list[Path], form: Format, *, to_file: bool) -> str:
     if len(paths) > 1:
         msg = f"a table of ops is a whole job: give {paths[0]} alone"
         raise UsageError(msg)
-    if form not in (Format.text, Format.json):
-        msg = f"a table of ops is reported as text or json, not as {form.value}"
+    if form is Format.html:
+        msg = "a table of ops is reported as text, markdown or json, not as html"
         raise UsageError(msg)
     analysis = analyse_op_table(read_op_table(paths[0]))
     if form is Format.json:
         return op_table.render_json(analysis)
+    if form is Format.markdown:
+        return op_table.render_markdown(analysis)
     width, color = output.screen(to_file=to_file)
     return op_table.render(analysis, width=width, color=color)
 

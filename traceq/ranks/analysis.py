@@ -20,6 +20,7 @@ from traceq.ranks.peers import IDEAL, stretches
 from traceq.ranks.pipeline import Pipeline, pipeline, with_stages
 from traceq.ranks.significance import surely_late
 from traceq.ranks.straggler_cause import LINK, Cause, cause_of, slow_links
+from traceq.ranks.timeline import PARTS
 from traceq.ranks.waiting import rates
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _TRIED, _TRIED_OF_MANY = 64, 16
 _PAIR = 2
 # From this many ranks on, how much they differ tells what is noise.
 _MANY = 16
+# A rank that is always late costs at least this part of what else makes a straggler.
+_COSTS = 10
 # Of a normal distribution: its deviation from the median deviation.
 _MAD = 1.4826
 # Sizes of the groups of ranks to try together, where none is late alone.
@@ -160,27 +163,21 @@ def _stragglers(
     job: Job, compared: pl.DataFrame, whatifs: WhatIfs, by_rank: pl.DataFrame
 ) -> list[Straggler]:
     """Return the ranks that are late by enough to matter."""
-    least = _least(whatifs)
-    # In a large job a rank that is always late by some costs little, as others are
-    # late by chance, each at another time; it is one all the same.
-    always = (
-        (pl.col("stands_out") >= STANDS_OUT / 2)
-        & (pl.col("net") >= ALWAYS_LATE * whatifs.took)
-        & (pl.lit(job.ranks.height) >= _MANY)
-    )
-    by_rank = by_rank.filter("sure")
+    least, many = _least(whatifs), job.ranks.height >= _MANY
     surely = compared.filter("sure")
+    by_rank = by_rank.filter("sure").join(_excess(surely), on="rank", how="left")
+    by_rank = by_rank.with_columns(always=_always_late(whatifs, many=many))
     tried = by_rank.drop_nulls("saved")
-    alone = tried.filter((pl.col("saved") >= least) | always).with_columns(
-        always=always
-    )
+    alone = tried.filter((pl.col("saved") >= least) | (pl.col("always") & many))
     stragglers = [
         Straggler((row,), saved, cause_of(job, surely, row))
-        for row, costs in alone.select("rank", "always").iter_rows()
-        if (saved := whatifs.surely([row]).saved_ns) >= least or costs
+        for row, always in alone.select("rank", "always").iter_rows()
+        if (saved := whatifs.surely([row]).saved_ns) >= least or (always and many)
     ]
     if not stragglers:
-        stragglers = _late_together(job, compared, whatifs, by_rank, least)
+        stragglers = _late_together(job, surely, whatifs, by_rank, least)
+    if not (stragglers or many):
+        stragglers = _late_by_some(job, surely, whatifs, by_rank.filter("always"))
     stragglers += _hidden(job, surely, whatifs, by_rank, stragglers)
     # Sets of ranks that could not be aligned may be in different parts of the program.
     if job.apart:
@@ -191,6 +188,52 @@ def _stragglers(
         cause = Cause(LINK, lost, {}, 1.0)
         stragglers.append(Straggler(rows, link.saved_ns, cause))
     return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
+
+
+def _excess(surely: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank``, ``firm`` and ``excess``: by how much it is surely late.
+
+    Noise of all its time may hide what one part of it is late by.
+    """
+    parts = [
+        (pl.col(part) - pl.col(ideal)).sum()
+        for part, ideal in (
+            ("own", IDEAL),
+            *((part, f"{IDEAL}_{part}") for part in PARTS),
+        )
+    ]
+    return surely.group_by("rank").agg(
+        pl.col("firm").any(), excess=pl.max_horizontal(parts)
+    )
+
+
+def _always_late(whatifs: WhatIfs, *, many: bool) -> pl.Expr:
+    """Return which ranks are always late.
+
+    Others are late by chance, each at another time, so that a rank that is always late
+    by some costs less than that; it is a straggler all the same. One that is late by
+    much more than all at the median save has the time for it: what it comes late to is
+    not needed yet.
+    """
+    enough = ALWAYS_LATE * whatifs.took
+    if many:
+        return (pl.col("stands_out") >= STANDS_OUT / 2) & (pl.col("net") >= enough)
+    return pl.col("firm") & pl.col("excess").is_between(
+        enough, 2 * whatifs.all.saved_ns
+    )
+
+
+def _late_by_some(
+    job: Job, surely: pl.DataFrame, whatifs: WhatIfs, always: pl.DataFrame
+) -> list[Straggler]:
+    """Return the ranks that are always late and cost a little, alone or together."""
+    least = _least(whatifs) / _COSTS
+    alone = [
+        Straggler((row,), saved, cause_of(job, surely, row))
+        for row in always["rank"]
+        if (saved := whatifs.surely([row]).saved_ns) >= least
+    ]
+    return alone or _late_together(job, surely, whatifs, always, least)
 
 
 def _hidden(
@@ -205,10 +248,12 @@ def _hidden(
     if not rows or job.ranks.height >= _MANY:
         return []
     hidden, saved = [], whatifs.surely(rows).saved_ns
-    order = by_rank.sort("net", "rank", descending=[True, False])["rank"]
-    for row in order.filter(~order.is_in(rows)):
+    order = by_rank.sort("net", "rank", descending=[True, False])
+    for row, always in order.select("rank", "always").iter_rows():
+        if row in rows:
+            continue
         more = whatifs.surely([*rows, row]).saved_ns - saved
-        if more >= _least(whatifs):
+        if more >= _least(whatifs) / (_COSTS if always else 1):
             hidden.append(Straggler((row,), more, cause_of(job, surely, row)))
             rows, saved = [*rows, row], saved + more
     return hidden
@@ -221,7 +266,7 @@ def _least(whatifs: WhatIfs) -> float:
 
 def _late_together(
     job: Job,
-    compared: pl.DataFrame,
+    surely: pl.DataFrame,
     whatifs: WhatIfs,
     by_rank: pl.DataFrame,
     least: float,
@@ -238,7 +283,6 @@ def _late_together(
         rows = tuple(sorted(order[:size]))
         saved = whatifs.surely(rows).saved_ns
         if saved >= max(least, enough):
-            surely = compared.filter("sure")
             return [Straggler(rows, saved, cause_of(job, surely, order[0]))]
     return []
 

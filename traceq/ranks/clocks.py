@@ -4,10 +4,10 @@ The offset of a rank is the median difference of its ends from those of the othe
 where the window is long enough to show it, a drift. Ranks that share no collective are
 compared over the ranks between them.
 
-The ends of one collective differ with who came last, and a profiler may set its clocks
-again in the middle, so that neighbouring differences are alike: the error of an offset
-is that of a bootstrap of whole blocks of the window. And no kernel starts before its
-launch: where one does, the clocks are off by at least that.
+A profiler may set its clocks again in the middle: then the offset has a step. The ends
+of one collective differ with who came last, so that neighbouring differences are alike:
+the error of an offset is that of a bootstrap of whole blocks of the window. And no
+kernel starts before its launch: where one does, the clocks are off by at least that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from traceq.analysis.base.assumptions import (
     LEAST_ENDS_FOR_DRIFT,
     SHORTEST_FOR_DRIFT_NS,
 )
+from traceq.ranks.clock_steps import STEP, STEP_AT, clock_steps
 
 _REFINED = 4
 _TIMES = ("launched", "ready", "start", "end", "held")
@@ -30,6 +31,8 @@ _VISIBLE = 3.0
 # Number of blocks that the window is cut into, and of draws of them.
 _BLOCKS = 8
 _DRAWN = 200
+# Number of ends at the beginning and at the end of a window to look at, at least.
+_EDGE = 3
 # Of the draws 95% are between these; few blocks vary less than many windows do, by the
 # ratio of Student's quantile for 7 degrees of freedom to the normal one.
 _INTERVAL = (0.025, 0.975)
@@ -40,8 +43,9 @@ def clocks(cells: pl.DataFrame) -> pl.DataFrame:
     """Return for each rank ``offset``, ``drift``, ``since``, ``error`` and ``ends``.
 
     A rank's clock shows ``offset + drift * (clock - since)`` nanoseconds more than that
-    of the first rank. The ``error`` is that of the offset, half of an interval of 95%;
-    null where the rank shares no collective with others.
+    of the first rank, and ``clock_step`` more from ``clock_step_at`` on. The ``error``
+    is that of the offset, half of an interval of 95%; null where the rank shares no
+    collective with others.
     """
     shared = _shared_ends(cells)
     ends = shared.select("rank", "instance", "end")
@@ -53,19 +57,19 @@ def clocks(cells: pl.DataFrame) -> pl.DataFrame:
             since=pl.lit(0, pl.Int64),
             error=pl.lit(None, pl.Float64),
             ends=pl.lit(0, pl.UInt32),
+            **{STEP: pl.lit(0, pl.Int64), STEP_AT: pl.lit(None, pl.Int64)},
         )
-    lines = _lines(ends, _offsets(ends))
     counts = ends.group_by("rank").agg(ends=pl.len())
-    fitted = (
-        ranks.join(lines, on="rank", how="left")
+    lines = (
+        ranks.join(_lines(ends, _offsets(ends)), on="rank", how="left")
         .join(counts, on="rank", how="left")
-        .join(_errors(shared, lines), on="rank", how="left")
         .with_columns(
             pl.col("offset", "since", "ends").fill_null(0),
             pl.col("drift").fill_null(0.0),
         )
     )
-    return _from_first(fitted).sort("rank")
+    fitted = _from_first(_with_steps(shared, _from_first(lines)))
+    return fitted.join(_errors(shared, fitted), on="rank", how="left").sort("rank")
 
 
 def _shared_ends(cells: pl.DataFrame) -> pl.DataFrame:
@@ -97,19 +101,60 @@ def _from_first(fitted: pl.DataFrame) -> pl.DataFrame:
 def on_one_clock(cells: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """Return cells, or other rows with ``rank``, with times as the first rank's."""
     times = [name for name in (*_TIMES, "at") if name in cells.columns]
+    line = ["offset", "drift", "since"]
+    line += [name for name in (STEP, STEP_AT) if name in ranks.columns]
     shifts = cells.join(
-        ranks.select("rank", "offset", "drift", "since"),
-        on="rank",
-        how="left",
-        maintain_order="left",
+        ranks.select("rank", *line), on="rank", how="left", maintain_order="left"
     )
     moved = [
         pl.col(time)
         - pl.col("offset")
         - (pl.col("drift") * (pl.col(time) - pl.col("since"))).round().cast(pl.Int64)
+        - (_stepped(time) if STEP in line else 0)
         for time in times
     ]
-    return shifts.with_columns(moved).drop("offset", "drift", "since")
+    return shifts.with_columns(moved).drop(line)
+
+
+def _stepped(time: str) -> pl.Expr:
+    """Return by how much the clock was set before that time."""
+    return pl.when(pl.col(time) >= pl.col(STEP_AT)).then(STEP).otherwise(0)
+
+
+def _with_steps(cells: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    """Add the step of each clock, from which on it is off by another amount."""
+    off = _from_base(cells.with_columns(at="end"), lines.with_columns(drift=0.0))
+    left = _from_base(cells.with_columns(at="end"), lines)
+    steps = clock_steps(off.with_columns(left=left["off"]))
+    joined = lines.join(steps, on="rank", how="left", maintain_order="left")
+    has = pl.col("before").is_not_null()
+    stepped = joined.with_columns(
+        pl.col(STEP).fill_null(0),
+        offset=pl.col("offset") + pl.col("before").fill_null(0),
+        drift=pl.when(has).then(0.0).otherwise("drift"),
+    ).drop("before")
+    if not steps.height:
+        return stepped
+    # What a line made of the step may be a drift on both sides of it, or none.
+    ends = cells.select("rank", "instance", "end")
+    for _ in range(_REFINED):
+        line = _refitted(ends, stepped)
+        stepped = stepped.drop("offset", "drift", "since").join(
+            line, on="rank", maintain_order="left"
+        )
+    return stepped
+
+
+def _from_base(cells: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank``, ``at`` and ``off``, against the first rank or who was there."""
+    moved = on_one_clock(cells.rename({"at": "seen"}), lines)
+    theirs = moved.filter(pl.col("rank") == lines["rank"].min()).select(
+        "instance", base="end"
+    )
+    base = pl.coalesce("base", pl.col("end").median().over("instance"))
+    return moved.join(theirs, on="instance", how="left", maintain_order="left").select(
+        "rank", at="seen", off=pl.col("end") - base
+    )
 
 
 def _offsets(ends: pl.DataFrame) -> pl.DataFrame:
@@ -166,15 +211,7 @@ def _errors(cells: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
     """Return ``rank`` and ``error``, against the first rank or who else was there."""
     moved = on_one_clock(cells, lines)
     first = lines["rank"].min()
-    theirs = moved.filter(pl.col("rank") == first).select("instance", base="end")
-    off = (
-        moved.join(theirs, on="instance", how="left")
-        .with_columns(
-            off=pl.col("end")
-            - pl.coalesce("base", pl.col("end").median().over("instance"))
-        )
-        .select("rank", "end", "off")
-    )
+    off = _from_base(cells.with_columns(at="end"), lines)
     unlikely = moved.with_columns(
         early=pl.max_horizontal(
             pl.col("launched") - pl.col("start"),
@@ -185,10 +222,27 @@ def _errors(cells: pl.DataFrame, lines: pl.DataFrame) -> pl.DataFrame:
         early=pl.col("early").max().clip(lower_bound=0).fill_null(0)
     )
     error = pl.when(pl.col("rank") != first).then(
-        pl.max_horizontal("error", pl.col("early").cast(pl.Float64))
+        pl.max_horizontal("error", "edge", pl.col("early").cast(pl.Float64))
     )
     return (
-        _drawn(off).join(limits, on="rank").select("rank", error=error.otherwise(0.0))
+        _drawn(off)
+        .join(limits, on="rank")
+        .join(_at_edges(off), on="rank")
+        .select("rank", error=error.otherwise(0.0))
+    )
+
+
+def _at_edges(off: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank`` and ``edge``: how far off its first and its last ends are.
+
+    A clock that was set near the beginning or the end leaves too few ends to fit.
+    """
+    few = pl.max_horizontal(_EDGE, pl.len() // _BLOCKS)
+    sides = (pl.col("off").head(few).median(), pl.col("off").tail(few).median())
+    return (
+        off.sort("rank", "at")
+        .group_by("rank")
+        .agg(edge=pl.max_horizontal(side.abs() for side in sides))
     )
 
 
@@ -196,7 +250,7 @@ def _drawn(off: pl.DataFrame) -> pl.DataFrame:
     """Return ``rank`` and ``error`` by a bootstrap of blocks of each rank's ends."""
     count = pl.min_horizontal(pl.len(), _BLOCKS)
     blocks = (
-        off.sort("rank", "end")
+        off.sort("rank", "at")
         .with_columns(
             blocks=count.over("rank"),
             block=pl.int_range(pl.len()).over("rank")

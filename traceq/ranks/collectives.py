@@ -19,6 +19,7 @@ from traceq.analysis.patterns.host_collectives import host_collectives
 from traceq.common.expressions import END, asof, known, text
 from traceq.common.intervals import disjoint, overlap, spans
 from traceq.graph.devices import busiest_device
+from traceq.model.names import SHARED_MEMORY_COLLECTIVE
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace
@@ -74,6 +75,7 @@ _FUNCTION = r"(?:nccl|rccl)\w*Kernel_([A-Za-z]+)"
 # Ops of sends and receives, whose third input is the rank at the other end.
 _PEER_OPS = {"c10d::send": "send", "c10d::recv_": "recv"}
 _PEER = 2
+_OF_DISTRIBUTED = "^c10d::|record_param_comms"
 _COMM = pl.col("kind") == "communication"
 
 
@@ -208,9 +210,35 @@ def _with_held(
 
 
 def host_compute(trace: Trace) -> pl.DataFrame:
-    """Return the spans of the host's compute, where that is all that a rank has."""
-    own = trace.host_ops.filter(pl.col("parent").is_null())
-    return spans(own.filter(~text("name").str.contains("^c10d::|record_param_comms")))
+    """Return the spans of the host's compute, where that is all that a rank has.
+
+    Communication through shared memory is an op like any other, perhaps in another one:
+    its time is none of compute.
+    """
+    tops = trace.host_ops.filter(
+        pl.col("parent").is_null(), ~text("name").str.contains(_OF_DISTRIBUTED)
+    ).select("thread", start="ts", end=END)
+    shared = trace.host_ops.filter(text("name").str.contains(SHARED_MEMORY_COLLECTIVE))
+    cuts = asof(
+        shared.select("thread", cut="ts", resumed=END),
+        tops.with_row_index("row").select("thread", "row", begun="start"),
+        "cut",
+        "begun",
+        by="thread",
+    )
+    pieces = cuts.sort("cut").group_by("row").agg("cut", "resumed")
+    rows = tops.with_row_index("row").join(
+        pieces, on="row", how="left", maintain_order="left"
+    )
+    none = pl.lit([], pl.List(pl.Int64))
+    return (
+        rows.select(
+            start=pl.concat_list("start", pl.col("resumed").fill_null(none)),
+            end=pl.concat_list(pl.col("cut").fill_null(none), "end"),
+        )
+        .explode("start", "end")
+        .filter(pl.col("end") > pl.col("start"))
+    )
 
 
 def _through_host(trace: Trace) -> pl.DataFrame:

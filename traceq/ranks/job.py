@@ -13,6 +13,7 @@ from traceq.analysis.base.assumptions import ALIGNED_END_NS
 from traceq.common.expressions import known
 from traceq.errors import InputError, UsageError
 from traceq.ranks import notices
+from traceq.ranks.clock_steps import STEP
 from traceq.ranks.clocks import clocks, on_one_clock
 from traceq.ranks.columns import highest, lowest
 from traceq.ranks.matching import matched
@@ -155,7 +156,10 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
     clock = clocks(matches.cells)
     if _shares_clock(ranks) or _of_one_export(mine):
         clock = clock.with_columns(
-            offset=pl.lit(0, pl.Int64), drift=pl.lit(0.0), error=pl.lit(0.0)
+            offset=pl.lit(0, pl.Int64),
+            drift=pl.lit(0.0),
+            error=pl.lit(0.0),
+            **{STEP: pl.lit(0, pl.Int64)},
         )
     aligned = on_one_clock(matches.cells, clock)
     together = instances(aligned)

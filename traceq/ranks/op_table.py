@@ -283,6 +283,7 @@ def _meetings(cells: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             own=pl.col("free").diff().over("step", "rank").fill_null(0),
             launched="at",
+            issue=pl.lit(0, pl.Int64),
         )
         .with_row_index("row")
     )

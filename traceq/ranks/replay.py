@@ -91,7 +91,7 @@ class _Order:
                 pl.col("meeting") == READY,
                 "before",
                 "at",
-                pl.coalesce("launched", "at"),
+                _host_at(),
             ).iter_rows()
         )
         ranks = (
@@ -226,6 +226,17 @@ class _Order:
                 )
             freed += self._arrived(instance)
         return freed
+
+
+def _host_at() -> pl.Expr:
+    """Return when the host was at each meeting.
+
+    What was launched before the recording has no launch: the host was as far ahead of
+    the GPU then as it is at the next one.
+    """
+    done = pl.col("issue").cum_sum()
+    next_launch = (pl.col("launched") - done).backward_fill() + done
+    return pl.coalesce("launched", next_launch.over("rank"), "at")
 
 
 def _arrivals(meetings: pl.DataFrame, count: int) -> list[int]:

@@ -15,7 +15,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import SURE_OF_MANY
 from traceq.ranks.peers import IDEAL
-from traceq.ranks.timeline import PARTS
+from traceq.ranks.timeline import COMPUTE, PARTS
 
 # Student's distribution: by degrees of freedom, the standard errors that chance exceeds
 # once in 1,000 times, and once in 10,000 times.
@@ -51,6 +51,7 @@ _MOST_PLACES = 20
 def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches with ``sure`` and ``seen``, in how many steps it was tried.
 
+    Those that are ``firm`` are so by one part of the time, with a tenth of the chance.
     All of a rank are sure if what they add up to in a step is more than chance; else
     those before the same collective of each step, for which that can be said.
     """
@@ -77,6 +78,7 @@ def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame
             "rank",
             "stretch",
             sure=sure,
+            firm=pl.col("sure_part").fill_null(value=False),
             seen=pl.lit(by_step["step"].n_unique(), pl.Int64),
         )
     )
@@ -165,11 +167,24 @@ def _in_one_step(samples: pl.DataFrame) -> pl.DataFrame:
         explained = rows.filter(pl.col(part) >= pl.col("late") / 2)
         beyond = _beyond_others(rows, part, f"{IDEAL}_{part}")
         sure.append(beyond.join(explained, on=["rank", "stretch"], how="semi"))
-    either = pl.concat(sure).unique().with_columns(sure=pl.lit(value=True))
+    whole = rows.filter(
+        pl.col(COMPUTE).sum().over("rank") >= pl.col("late").sum().over("rank") / 2
+    )
+    slower = _slower_everywhere(rows).join(whole, on=["rank", "stretch"], how="semi")
+    either = pl.concat([*sure, slower]).unique().with_columns(sure=pl.lit(value=True))
+    keys = ["rank", "stretch"]
     return (
-        samples.select("rank", "stretch")
-        .join(either, on=["rank", "stretch"], how="left", maintain_order="left")
-        .with_columns(pl.col("sure").fill_null(value=False), seen=pl.lit(1, pl.Int64))
+        samples.select(keys)
+        .join(either, on=keys, how="left", maintain_order="left")
+        .join(
+            slower.with_columns(firm=pl.lit(value=True)),
+            on=keys,
+            how="left",
+            maintain_order="left",
+        )
+        .with_columns(
+            pl.col("sure", "firm").fill_null(value=False), seen=pl.lit(1, pl.Int64)
+        )
     )
 
 
@@ -177,28 +192,58 @@ def _beyond_others(rows: pl.DataFrame, late: str, usual: str) -> pl.DataFrame:
     """Return ``rank`` and ``stretch`` of those that are later than chance."""
     rows = rows.select("rank", "stretch", "place", late=late, usual=usual)
     ranks = rows["rank"].n_unique()
-    of_rank = rows.group_by("rank").agg(pl.col("late").sum())
-    suspects = of_rank.sort("late", "rank", descending=[True, False])["rank"].head(
-        max(1, ranks // _SUSPECTED)
-    )
-    suspect = pl.col("rank").is_in(suspects.implode())
-    places = _varied(rows.filter(~suspect))
-    tested = rows.filter(suspect).join(places, on="place")
+    tested, places = _suspects(rows)
     beyond = pl.col("late") - pl.col("mean")
     error = (pl.col("variance") * (1 + 1 / pl.col("others"))).sqrt()
     whole = _errors(beyond.sum(), (error**2).sum().sqrt()).over("rank")
-    weight = _weight(places["variance"].to_list())
-    others = ranks - len(suspects)
+    weight = _weight(places["variance"])
+    others = ranks - tested["rank"].n_unique()
     needed = _needed(int((others - 1) * weight), ranks, _rarity(weight))
     here = _needed(others - 1 + _PRIOR, ranks, _RARER)
     sure = (beyond > 0) & ((whole >= needed) | (_errors(beyond, error) >= here))
     return tested.filter(sure).select("rank", "stretch")
 
 
-def _weight(variances: list[float]) -> float:
+def _slower_everywhere(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rank`` and ``stretch`` of those whose kernels are slower than chance.
+
+    A slower GPU is slower by the same ratio in every stretch: short ones tell as much
+    of that as long ones, whose noise is as large as all others' time together.
+    """
+    rows = rows.select(
+        "rank", "stretch", "place", late=COMPUTE, usual=f"{IDEAL}_{COMPUTE}"
+    ).filter(pl.col("usual") > 0)
+    if not rows.height:
+        return rows.select("rank", "stretch")
+    ranks = rows["rank"].n_unique()
+    tested, places = _suspects(rows)
+    places = places.filter(pl.col("usual") > 0)
+    usual, variance = pl.col("usual"), pl.col("variance").clip(lower_bound=1.0)
+    beyond = pl.col("late") - pl.col("mean")
+    error = (usual**2 / variance * (1 + 1 / pl.col("others"))).sum().sqrt()
+    ratio = _errors((usual / variance * beyond).sum(), error).over("rank")
+    weight = _weight(places.select(usual**2 / variance).to_series())
+    others = ranks - tested["rank"].n_unique()
+    needed = _needed(int((others - 1) * weight), ranks, _RARER)
+    slower = tested.filter(ratio >= needed)
+    return slower.filter(beyond > 0).select("rank", "stretch")
+
+
+def _suspects(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the stretches of the latest ranks, and the places as others vary there."""
+    of_rank = rows.group_by("rank").agg(pl.col("late").sum())
+    suspects = of_rank.sort("late", "rank", descending=[True, False])["rank"].head(
+        max(1, of_rank.height // _SUSPECTED)
+    )
+    suspect = pl.col("rank").is_in(suspects.implode())
+    places = _varied(rows.filter(~suspect))
+    return rows.filter(suspect).drop("usual").join(places, on="place"), places
+
+
+def _weight(variances: pl.Series) -> float:
     """Return how many places are of weight for the sum of all."""
-    squares = sum(variance**2 for variance in variances)
-    return sum(variances) ** 2 / squares if squares else 1.0
+    squares = float((variances**2).sum())
+    return float(variances.sum()) ** 2 / squares if squares else 1.0
 
 
 def _rarity(places: float) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceq.analysis.base.assumptions import STRAGGLER
 from traceq.common import units
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
 from traceq.ranks.analysis import by_kind, heat
+from traceq.ranks.clock_steps import STEP
 from traceq.ranks.columns import highest, median, total
 from traceq.ranks.straggler_cause import LINK, MORE, SLOWER, UNATTRIBUTED
 from traceq.ranks.timeline import ALLOCATION, COMPUTE, DATA, HOST, STALLED, SYNC
@@ -27,6 +29,8 @@ _LISTED = 8
 _SHADES = " ░▒▓█"
 _HEAT = 64
 _WORTH = 0.001
+# The mean of the steps is shown beside their median where it differs by this share.
+_DIFFERS = 0.05
 # Below this many steps it is not known whether they are typical.
 _FEW_STEPS = 3
 # A slowdown without a straggler beyond this one is taken apart, into at most n parts.
@@ -87,28 +91,44 @@ def content(analysis: Analysis) -> RanksContent:
 
 def verdict(analysis: Analysis) -> str:
     """Return the one sentence that says whether ranks hold each other up, and why."""
-    step = analysis.job.step_ns
-    took = step or analysis.whatifs.took
     if not analysis.stragglers:
-        return printable(_nobody(analysis, took))
-    worst = analysis.stragglers[0]
-    left = took * (1 - worst.saved_ns / analysis.whatifs.took)
-    one, few = len(worst.ranks) == 1, 0 < analysis.job.steps < _FEW_STEPS
+        return printable(_nobody(analysis))
+    worst, *others = analysis.stragglers
+    few = 0 < analysis.job.steps < _FEW_STEPS
     those = "this step" if analysis.job.steps == 1 else "these steps"
     who = named(analysis, worst.ranks)
+    rows = sorted({row for one in others for row in one.ranks} - {*worst.ranks})
+    so = "; so " + ("does " if len(rows) == 1 else "do ") if rows else ""
     return printable(
         f"{f'In {those} {who.lower()}' if few else who} of {analysis.job.ranks.height}"
-        f" {'holds' if one else 'hold'} the others up:"
-        f" {'a step' if step else 'the window'} takes {units.time(took)} and would take"
-        f" {units.time(left)} with {'it' if one else 'them'} as the median of"
-        f" {'its' if one else 'their'} peers; {why(analysis, worst)}"
+        f" {_holds(analysis, worst)}; {why(analysis, worst)}"
+        f"{so + named(analysis, rows).lower() if rows else ''}"
         f"{'; whether that is typical is unknown' if few else ''}."
     )
 
 
-def _nobody(analysis: Analysis, took: float) -> str:
+def _holds(analysis: Analysis, worst: Straggler) -> str:
+    """Return by how much ranks hold the others up, of a step or the window."""
+    one, took = len(worst.ranks) == 1, analysis.whatifs.took
+    hold = "holds the others up" if one else "hold the others up"
+    unit = "a step" if analysis.job.step_ns else "the window"
+    peers = f"{'it as the median of its' if one else 'them as the median of their'}"
+    saved, late = (
+        f"{units.time(ns / analysis.steps)} ({units.share(ns, took)})"
+        for ns in (worst.saved_ns, worst.cause.late_ns)
+    )
+    if worst.cause.cause != LINK and worst.saved_ns < STRAGGLER * took:
+        return (
+            f"{hold}: late by {late} of {unit}, of which {saved} would be saved with"
+            f" {peers} peers, as others are late by chance"
+        )
+    return f"{hold}: {unit} would be {saved} shorter with {peers} peers"
+
+
+def _nobody(analysis: Analysis) -> str:
     """Return the verdict on a job in which nobody is named."""
     job = analysis.job
+    took = job.step_ns or analysis.whatifs.took
     unit = "a step" if job.step_ns else "the window"
     if job.apart:
         sets = " and ".join(named(analysis, rows).lower() for rows in job.apart[:_SETS])
@@ -209,7 +229,11 @@ def _title(analysis: Analysis) -> str:
 def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     job, whatifs = analysis.job, analysis.whatifs
     if job.step_ns:
-        yield "step", f"{units.time(job.step_ns)} as recorded, median of the ranks"
+        yield (
+            "step",
+            f"{units.time(job.step_ns)} as recorded, median of the ranks"
+            f"{_on_average(analysis, job.step_ns)}",
+        )
     off = round(100 * (whatifs.took / job.window_ns - 1), 1) if job.window_ns else 0.0
     replay = f"{off:+.1f}% off" if off else "as long as the job"
     yield (
@@ -231,7 +255,8 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
         offset = highest(job.ranks["offset"].abs())
         yield (
             "clocks",
-            f"up to {units.time(offset)} apart, known within {units.time(max(errors))}",
+            f"up to {units.time(offset)} apart, known within {units.time(max(errors))}"
+            f"{_clock_set(analysis)}",
         )
     waited, sending = (total(analysis.by_rank[name]) for name in ("wait", "sending"))
     yield (
@@ -257,24 +282,52 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
         )
 
 
+def _clock_set(analysis: Analysis) -> str:
+    """Return whose clock was set in the recording most, if any was."""
+    was_set = analysis.job.ranks.filter(analysis.job.ranks[STEP] != 0)
+    if not was_set.height:
+        return ""
+    by = highest(was_set[STEP].abs())
+    who = named(analysis, was_set["rank"].to_list()).lower()
+    which = f"that of {who} was" if was_set.height == 1 else f"those of {who} were"
+    most = "" if was_set.height == 1 else "up to "
+    return f"; {which} set by {most}{units.time(by)} in the recording"
+
+
+def _on_average(analysis: Analysis, step_ns: int) -> str:
+    """Return what the steps take that are compared, where that differs much."""
+    mean = analysis.whatifs.took / analysis.steps
+    if abs(mean / step_ns - 1) <= _DIFFERS:
+        return ""
+    mean_of = ", the mean" if analysis.steps > 1 else ""
+    return (
+        f"; shares are of {units.time(mean)}{mean_of} from the first collective to the"
+        " last"
+    )
+
+
 def _ranks(analysis: Analysis) -> TextTable:
+    alone = {one.ranks[0]: one for one in analysis.stragglers if len(one.ranks) == 1}
     causes = {row: one.cause.cause for one in analysis.stragglers for row in one.ranks}
     longest = analysis.by_rank.sort(
         "saved", "late", "rank", descending=[True, True, False], nulls_last=True
     ).head(_MOST_RANKS)
-    rows = [
-        (
-            str(row["number"]),
-            units.milliseconds(row["wait"] / analysis.steps),
-            str(row["last"]),
-            units.milliseconds(row["late"] / analysis.steps),
-            "-"
-            if row["saved"] is None
-            else units.milliseconds(row["saved"] / analysis.steps),
-            printable(causes.get(row["rank"], "")),
+    rows = []
+    for row in longest.iter_rows(named=True):
+        # Figures of a straggler are the same here as in its finding.
+        one = alone.get(row["rank"])
+        late = one.cause.late_ns if one else row["late"]
+        saved = one.saved_ns if one else row["saved"]
+        rows.append(
+            (
+                str(row["number"]),
+                units.milliseconds(row["wait"] / analysis.steps),
+                str(row["last"]),
+                units.milliseconds(late / analysis.steps),
+                "-" if saved is None else units.milliseconds(saved / analysis.steps),
+                printable(causes.get(row["rank"], "")),
+            )
         )
-        for row in longest.iter_rows(named=True)
-    ]
     unit = "ms/step" if analysis.job.step_ns else "ms"
     return TextTable(
         (

@@ -1,4 +1,4 @@
-"""An op table's slowdown and what it is made of, as text and as JSON."""
+"""An op table's slowdown and what it is made of: text, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from traceq.common.safe_text import plain_json, printable
 from traceq.common.words import counted
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
+from traceq.report.base.markdown import escaped, section
 from traceq.report.base.screen import line_width, screen
 from traceq.report.base.text import rendered, wrapped
 
@@ -51,6 +52,12 @@ def render(analysis: OpTableAnalysis, *, width: int | None, color: bool) -> str:
     lines = wrapped(verdict(analysis), wide)
     parts = [*lines, "", *screen(_content(analysis), wide)]
     return rendered(parts, width=wide, color=color).rstrip("\n") + "\n"
+
+
+def render_markdown(analysis: OpTableAnalysis) -> str:
+    """Return the verdict, the facts and the table, for a pull request or a note."""
+    parts = [f"**{escaped(verdict(analysis))}**\n", section(_content(analysis))]
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def render_json(analysis: OpTableAnalysis) -> str:
