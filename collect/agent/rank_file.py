@@ -61,6 +61,7 @@ class RankFile:
             "step_time": None,
             "trace": None,
             "memory": None,
+            "oom": None,
             "sources": [],
             "compiled": None,
             "compiled_code": None,

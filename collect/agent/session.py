@@ -32,6 +32,7 @@ from .captures import Captures
 from .compile_log import CompileLog
 from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
+from .out_of_memory import OutOfMemory
 from .rank_file import RankFile
 from .schedule import (
     ALIGNING,
@@ -54,6 +55,8 @@ EXIT_S = 60.0  # how long --then-exit waits for the slowest rank, ...
 LEAVE_S = 5.0  # ... and for those that do not record
 POLL_S = 0.1
 _WARMUP_IF_SLOW = 3  # steps
+# The allocator's history would change the times of the steps of the other phases.
+_HISTORY_ON = (WAITING, MEETING, ALIGNING, DONE)
 
 
 def begin() -> None:
@@ -79,6 +82,8 @@ class Session:
         self.compile_log = CompileLog(quotes=not self.options["no_source"])
         self.captures = Captures(self.rank, self.others, self._profiles_captures)
         self.captures.stacks = not self.options["no_stack"]
+        self.oom = OutOfMemory(self.rank, self._claim_now, lambda: self.schedule.seen)
+        self.actions.oom = self.oom
         self.source: steps.Source = steps.Source(self.boundary)
         self.off = False
         self._busy = False
@@ -101,6 +106,8 @@ class Session:
             self.compile_log.install()
         if not self.options["no_captures"]:
             self.captures.install()
+        if not self.options["no_oom"]:
+            self.oom.install()
         self.source.install()
         if self.window is not None:
             self.window.install()
@@ -140,6 +147,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the program must continue
             self._fail(error)
         self._disarm()
+        self.oom.remove()
         self.rank.warnings.remove()
 
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
@@ -211,6 +219,7 @@ class Session:
         if self.window is not None:
             forking.renew_locks(self.window)
         self._disarm()
+        self.oom.remove()
         self.rank.warnings.remove()
         settings = forking.settings_of_child(
             self.settings,
@@ -271,6 +280,8 @@ class Session:
             self._first_at = now
         hold = self.others.active or self._in_window
         due = self.schedule.boundary(now, changes, hold=hold)
+        if self.schedule.phase not in _HISTORY_ON:
+            self.oom.keep(on=False)
         while due:
             action = due.pop(0)
             self._do(action)
@@ -281,6 +292,8 @@ class Session:
             ended = self.actions.ended and self._is_traced()
             if action != "done" and (self.actions.refused or ended):
                 due = self.schedule.skip(now)
+        if self.schedule.phase in _HISTORY_ON:
+            self.oom.keep(on=True)
         self._report()
 
     def _do(self, action: str) -> None:
@@ -375,6 +388,13 @@ class Session:
         self.rank.happened("first step", self.schedule.seen)
         self._save()
 
+    def _claim_now(self) -> bool:
+        """Name this process's files before its first step; False if it is left out."""
+        with self._choosing:
+            if self.rank.name is None and self._is_chosen():
+                self._claim()
+            return self.rank.name is not None
+
     def _finish(self) -> None:
         self.rank.happened("done", self.schedule.seen)
         self._write_compiled()
@@ -398,6 +418,7 @@ class Session:
 
     def _program_ends(self, what: str) -> None:
         """Write what was recorded when the program ends before the schedule does."""
+        self.oom.ends()
         state = self.rank.facts.get("state")
         if self.rank.name is None or state in ("done", "incomplete", "failed"):
             self.rank.save()  # the warnings since then
@@ -465,6 +486,7 @@ class Session:
             if os.environ.get("TRACEQ_TRACEBACK"):
                 sys.excepthook(type(error), error, error.__traceback__)
             self._disarm()
+            self.oom.remove()
             self.rank.note(f"traceq crashed, which ended the recording: {text}")
             self._lacks(f"traceq crashed: {text}")
             self.actions.drop_all()

@@ -55,6 +55,7 @@ class Recording:
         source: bool = True,
         compiled: bool = True,
         captures: bool = True,
+        oom: bool = True,
         ranks: str | None = None,
         max_mb: int = 1000,
         overhead: bool = True,
@@ -77,6 +78,7 @@ class Recording:
             "no-source": not source,
             "no-compiled": not compiled,
             "no-captures": not captures,
+            "no-oom": not oom,
             "no-overhead": not overhead,
             "keep-paths": keep_paths,
         }

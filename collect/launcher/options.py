@@ -206,6 +206,11 @@ def _make_parser(prog: str, kind: type[_Parser] = _Parser) -> argparse.ArgumentP
         help="record no memory history and no memory events",
     )
     what.add_argument(
+        "--no-oom",
+        action="store_true",
+        help="keep no memory history from the start, for when memory runs out",
+    )
+    what.add_argument(
         "--max-mb",
         type=_positive,
         default=1000,

@@ -16,7 +16,15 @@ from traceq.linter import (
     size,
 )
 
-from ._failure_lines import after_failure, holder_line, is_limited, place_line, totals
+from ._failure_lines import (
+    after_failure,
+    holder_line,
+    place_of,
+    totals,
+    usual_advice,
+    with_line,
+)
+from ._oom_changes import advice, categories, change_lines, live_line, what_ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,21 +35,6 @@ if TYPE_CHECKING:
 _MOST_HOLDERS = 4
 # A program that ends may still clean up; one that allocates this often goes on.
 _GOES_ON = 100
-_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_ADVICE = {
-    "fragmented": f"set {_EXPANDABLE}: free blocks between tensors can be used then; or"
-    " free first what lies between them: {first}",
-    # Expandable segments did not help there: see what was measured.
-    "fragmented, limited": "the device has room, but a limit forbids using it: raise"
-    " torch.cuda.set_per_process_memory_fraction; or free first what lies between the"
-    " free blocks: {first}",
-    "fragmented, expandable": "free first what lies between the free blocks: {first};"
-    " or allocate it before what is short-lived",
-    "limited": "the device has room, but a limit forbids using it: raise"
-    " torch.cuda.set_per_process_memory_fraction; or free first: {first}",
-    "full": "use less: free first {first}; or a smaller batch, activation"
-    " checkpointing, a smaller dtype",
-}
 
 
 @dataclass(frozen=True)
@@ -156,27 +149,29 @@ class FailedAllocation(Rule):
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        from traceq.analysis.memory import oom
+        from traceq.analysis.memory import oom, oom_changes
 
         room = oom.room(view, row)
+        failed = oom_changes.failure(view, row, view.oom)
+        changes = oom_changes.changes(failed)
         held = oom.droppable(view, row["device"], row["event"]).to_dicts()
-        first = place_line(held[0]) if held else "nothing"
-        cause = room.cause
-        if is_limited(row):
-            cause += ", limited"
-        elif view.snapshot.segments["expandable"].any():
-            cause += ", expandable"
-        advice = _ADVICE.get(cause, _ADVICE[room.cause])
+        live: Any = categories(failed)
+        fitting: Any = changes.to_dicts()
         goes_on = room.allocations_after >= _GOES_ON
+        goes_on = goes_on or (failed.oom is not None and failed.oom.steps_after > 0)
+        row = with_line(row, failed.oom)
         return self.finding(
             f"OOM on {size(row['asked'])}: {_why(room, row)}",
             subject=room.cause,
-            place=view.place(row),
+            place=place_of(view, row, failed.oom),
             count=count,
             cost_bytes=row["asked"],
             evidence=[
+                *what_ran(failed),
                 *totals(room, row),
+                *([live_line(live)] if failed.oom else ()),
                 *map(holder_line, held[:_MOST_HOLDERS]),
+                *change_lines(changes, failed.needed),
                 *([after_failure(room)] if goes_on else ()),
                 *view.lines(row, row["asked"]),
             ],
@@ -192,9 +187,19 @@ class FailedAllocation(Rule):
                 "other_streams_bytes": room.other_streams,
                 "cause": room.cause,
                 "allocations_after": room.allocations_after,
+                "missing_bytes": failed.missing,
+                "later_bytes": failed.later,
+                "phase": failed.phase,
+                "step": failed.oom.step if failed.oom else None,
+                "modules": [one.path or one.kind for one in failed.oom.modules]
+                if failed.oom
+                else [],
+                "live": live,
+                "changes": fitting,
             },
             severity=Severity.warning if goes_on else None,
-            advice=advice.format(first=first),
+            advice=advice(changes, failed)
+            or usual_advice(view, row, room.cause, held[:1]),
         )
 
 

@@ -99,6 +99,7 @@ def profile(
     source: bool = True,
     compiled: bool = True,
     captures: bool = True,
+    oom: bool = True,
     ranks: str | None = None,
     max_mb: int = 1000,
     overhead: bool = True,
@@ -121,6 +122,7 @@ def profile(
         source: Copy your own source files.
         compiled: Store what torch.compile generates.
         captures: Profile captures of CUDA graphs.
+        oom: Keep the memory history from the start, for when memory runs out.
         ranks: Ranks of a job that record, as ``0,8-15``.
         max_mb: Largest trace per rank, in MB before compression.
         overhead: Measure the cost of recording at the end.
@@ -154,6 +156,7 @@ def profile(
         source=source,
         compiled=compiled,
         captures=captures,
+        oom=oom,
         ranks=ranks,
         max_mb=max_mb,
         overhead=overhead,

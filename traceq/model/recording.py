@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from traceq.model.oom import OutOfMemory
     from traceq.model.snapshot import Snapshot
     from traceq.model.trace import Trace
 
@@ -27,3 +28,5 @@ class Recording:
     """Duration of a step without the profiler, where that was measured."""
     snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
     """Memory snapshots, by rank; one that was given alone is rank 0."""
+    failures: Mapping[int, OutOfMemory] = field(default_factory=dict)
+    """Out-of-memory errors, by rank."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from traceq.model.oom import OutOfMemory
+
 # Heuristic threshold: some steps do more work than others if mean and median differ by
 # more than this fraction.
 _DIFFERENT = 0.1
@@ -235,6 +237,8 @@ class Rank:
     """True if float32 matmuls may round to TF32; None if that is not known."""
     discarded: tuple[str, ...] = ()
     """Reasons why attempts to trace were discarded, in order."""
+    oom: OutOfMemory | None = None
+    """Out-of-memory error; the snapshot is the one of that moment then."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import at, short_kernel, where
 from traceq.report.lint import cpu
+from traceq.report.lint.out_of_memory import ran_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,8 @@ def title(outcome: Outcome) -> str:
 
 def facts(outcome: Outcome) -> str:
     """Return number, duration and bound of the steps, and the memory peak."""
-    return "; ".join(filter(None, (_time(outcome), memory_peak(outcome))))
+    parts = (ran_out(outcome), _time(outcome), memory_peak(outcome))
+    return "; ".join(filter(None, parts))
 
 
 def memory_peak(outcome: Outcome) -> str:
