@@ -61,6 +61,13 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
+def program_lines(
+    frame: FrameType | None, most: int = MOST_FRAMES
+) -> list[dict[str, Any]]:
+    """Return the program's own lines of a stack, the innermost first."""
+    return _lines(_frames(frame))[:most]
+
+
 def _is_user(frame: FrameType) -> bool:
     return not is_base(frame.f_code.co_filename)
 

@@ -62,6 +62,7 @@ class RankFile:
             "trace": None,
             "memory": None,
             "oom": None,
+            "slow_steps": None,
             "sources": [],
             "compiled": None,
             "compiled_code": None,

@@ -57,6 +57,7 @@ class Recording:
         captures: bool = True,
         oom: bool = True,
         ranks: str | None = None,
+        keep_slow: float | None = None,
         max_mb: int = 1000,
         overhead: bool = True,
         keep_paths: bool = False,
@@ -70,6 +71,7 @@ class Recording:
             "active": active,
             "memory-steps": memory_steps,
             "ranks": ranks,
+            "keep-slow": keep_slow,
             "max-mb": max_mb,
         }
         switches = {

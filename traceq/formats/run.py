@@ -13,6 +13,7 @@ from traceq.common.units import NS_PER_MS
 from traceq.common.words import MODULE_LEVEL
 from traceq.errors import InputError
 from traceq.formats.oom import read_oom
+from traceq.formats.slow_steps import read_slow_steps
 from traceq.model.owners import Owners
 from traceq.model.run import (
     Compiled,
@@ -90,6 +91,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
     number = manifest.get("rank")
     oom = _dict(manifest, "oom")
+    watched = _file(folder, manifest.get("slow_steps"))
     facts, snapshot = _file(folder, oom), _file(folder, {"file": oom.get("snapshot")})
     return Rank(
         name=str(manifest.get("name")),
@@ -126,6 +128,7 @@ def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
             if (file := _file(folder, entry))
         ),
         oom=read_oom(facts, oom.get("steps_after")) if facts else None,
+        slow=read_slow_steps(watched) if watched else None,
     )
 
 

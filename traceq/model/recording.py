@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from traceq.model.oom import OutOfMemory
+    from traceq.model.slow_steps import SlowRun
     from traceq.model.snapshot import Snapshot
     from traceq.model.trace import Trace
 
@@ -30,3 +31,5 @@ class Recording:
     """Memory snapshots, by rank; one that was given alone is rank 0."""
     failures: Mapping[int, OutOfMemory] = field(default_factory=dict)
     """Out-of-memory errors, by rank."""
+    slow: Mapping[int, SlowRun] = field(default_factory=dict)
+    """Slow steps of the whole run, by rank."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.model.oom import OutOfMemory
+    from traceq.model.slow_steps import SlowRun
 
 # Heuristic threshold: some steps do more work than others if mean and median differ by
 # more than this fraction.
@@ -239,6 +240,8 @@ class Rank:
     """Reasons why attempts to trace were discarded, in order."""
     oom: OutOfMemory | None = None
     """Out-of-memory error; the snapshot is the one of that moment then."""
+    slow: SlowRun | None = None
+    """Slow steps of the whole run; none if they were not watched."""
 
 
 @dataclass(frozen=True)

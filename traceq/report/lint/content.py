@@ -20,6 +20,7 @@ from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import at, short_kernel, where
 from traceq.report.lint import cpu
 from traceq.report.lint.out_of_memory import ran_out
+from traceq.report.lint.slow_steps import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -413,7 +414,8 @@ def rules(outcome: Outcome, *, skipped: bool = True) -> str:
 
 def notes(outcome: Outcome) -> list[str]:
     """Return further notes: crashed rules, hidden findings, replays, damage."""
-    lines = [
+    lines = sentences(outcome)
+    lines += [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed
     ]
