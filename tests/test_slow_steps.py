@@ -7,18 +7,19 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collecting import WITH_TORCH, Late
+from collecting import WITH_TORCH, Late, collect_program
 
 from traceq.analysis.time.slow_steps import LATE_RANK, slow_step_rows, slow_steps
 from traceq.formats.run import read_run
 from traceq.formats.slow_steps import read_slow_steps
-from traceq.model.slow_steps import SlowRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from collecting import Run
+
+    from traceq.model.slow_steps import SlowRun
 
 pytestmark = WITH_TORCH
 
@@ -101,7 +102,7 @@ def kept_of(laps: Iterable[float], factor: float = 1.5) -> list[int]:
 
 
 def test_nothing_is_kept_of_two_thousand_steady_steps() -> None:
-    noise = random.Random(0)
+    noise = random.Random(0)  # noqa: S311 - jitter that is the same each time
     assert kept_of(0.01 * noise.uniform(0.9, 1.2) for _ in range(2000)) == []
 
 
@@ -144,8 +145,6 @@ def test_a_step_that_recording_took_a_part_of_does_not_count() -> None:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    from collecting import collect_program
-
     folder = tmp_path_factory.mktemp("slow")
     options = ("--no-overhead", "--timed", "5", "--active", "1", "--keep-slow", "3x")
     return collect_program(folder, PROGRAM, options)
@@ -205,6 +204,11 @@ def run_of(folder: Path, *kept: dict[str, Any]) -> SlowRun:
         (step(marks=["evaluation"]), "evaluation"),
         (step(marks=["first batch"], by_ms={"data": 80}), "first batch of an epoch"),
         (step(by_ms={"data": 10}), "unknown"),
+        (
+            step(cpu_ms=9.0, preemptions=3, by_ms={"data": 80}),
+            "other processes on the CPU",
+        ),
+        (step(cpu_ms=9.0, preemptions=1, switches=9, by_ms={"data": 80}), "DataLoader"),
     ],
 )
 def test_the_evidence_of_a_step_decides_the_cause(

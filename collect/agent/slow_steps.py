@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import resource
 import sys
 import threading
 import time
@@ -28,7 +29,7 @@ WINDOW = 101  # steps of the running median
 FEWEST = 20  # steps before one is kept
 REFRESH = 8  # steps between two looks at the median
 MOST = 200  # steps that are kept; further ones are counted
-LEAST_S = 0.001  # less is not worth a word
+LEAST_S = 0.005  # above the median: less is the noise of any machine
 SPREADS = 4.0  # widths of the usual spread, from the median to the ninth decile
 SAMPLE_S = 0.01  # between two looks at a slow step
 MOST_SAMPLES = 50
@@ -55,6 +56,7 @@ class SlowSteps:
         self._laps: deque[float] = deque(maxlen=WINDOW)
         self._began: float | None = None
         self._cpu = 0.0
+        self._switches = (0, 0)
         self._compiles = 0
         self._counters: dict[str, int] = {}
         self._clocks: int | None = None  # MHz, the highest seen
@@ -150,6 +152,7 @@ class SlowSteps:
         self._marks.clear()
         self._lines.clear()
         self._cpu = time.thread_time()
+        self._switches = _switches()
         self._began = self._clock()
 
     def _ended(self, seconds: float) -> bool:
@@ -183,6 +186,7 @@ class SlowSteps:
 
     def _entry(self, seconds: float, compiles: int) -> dict[str, Any]:
         before = dict(self._counters)
+        switches, preemptions = _switches()
         self._read_counters()
         lines = sorted(self._lines.items(), key=lambda one: -one[1])
         return {
@@ -190,6 +194,8 @@ class SlowSteps:
             "ms": _ms(seconds),
             "median_ms": _ms(self.median),
             "cpu_ms": _ms(time.thread_time() - self._cpu),
+            "switches": switches - self._switches[0],
+            "preemptions": preemptions - self._switches[1],
             "by_ms": {what: _ms(spent) for what, spent in self._seconds.items()},
             "marks": sorted(self._marks),
             "compiles": compiles,
@@ -260,6 +266,15 @@ class SlowSteps:
             "slow": self.count,
             "kept": self.kept,
         }
+
+
+def _switches() -> tuple[int, int]:
+    """Return how often this thread has waited, and how often it had to make way."""
+    try:
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+    except (AttributeError, ValueError, OSError):  # not on Linux
+        return 0, 0
+    return used.ru_nvcsw, used.ru_nivcsw
 
 
 def _ms(seconds: float) -> float:

@@ -51,6 +51,8 @@ def _step(entry: dict[str, Any]) -> SlowStep:
         ns=_ns(entry.get("ms")),
         median_ns=_ns(entry.get("median_ms")),
         cpu_ns=_ns(entry.get("cpu_ms")),
+        switches=_count(entry.get("switches")),
+        preemptions=_count(entry.get("preemptions")),
         gc_ns=_ns(by_ms.get("gc")),
         data_ns=_ns(by_ms.get("data")),
         checkpoint_ns=_ns(by_ms.get("checkpoint")),

@@ -23,6 +23,8 @@ _FIXES = {
     "allocator retries": "leave memory free: a retry frees the cache and waits",
     "cudaMalloc": "allocate the largest batch first, or set"
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "other processes on the CPU": "leave the program a core: fewer workers, or"
+    " processes pinned to cores (taskset)",
     "lower GPU clock": "see why with nvidia-smi -q -d PERFORMANCE",
     "another rank is late": "look at the rank that has a cause of its own",
 }
