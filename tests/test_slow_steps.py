@@ -205,10 +205,10 @@ def run_of(folder: Path, *kept: dict[str, Any]) -> SlowRun:
         (step(marks=["first batch"], by_ms={"data": 80}), "first batch of an epoch"),
         (step(by_ms={"data": 10}), "unknown"),
         (
-            step(cpu_ms=9.0, preemptions=3, by_ms={"data": 80}),
+            step(cpu_ms=9.0, queued_ms=80.0, by_ms={"data": 80}),
             "other processes on the CPU",
         ),
-        (step(cpu_ms=9.0, preemptions=1, switches=9, by_ms={"data": 80}), "DataLoader"),
+        (step(cpu_ms=9.0, queued_ms=1.0, by_ms={"data": 80}), "DataLoader"),
     ],
 )
 def test_the_evidence_of_a_step_decides_the_cause(

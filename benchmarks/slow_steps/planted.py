@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 KINDS = ("gc", "data", "allocator", "sleep", "recompilation", "checkpoint")
 STEPS = 2400
 PAUSE_S = 0.15
+SAVED = torch.zeros(40_000_000)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, WIDTH = (256, 512) if DEVICE == "cuda" else (4, 32)
 AT = (
@@ -59,7 +60,7 @@ def pause(kind: str, step: int, hidden: torch.Tensor) -> None:
     elif kind == "recompilation":
         doubled(torch.ones(8 + step // 200))
     elif kind == "checkpoint":
-        torch.save(torch.zeros(40_000_000), io.BytesIO())
+        torch.save(SAVED, io.BytesIO())
     del hidden
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import resource
+import os
 import sys
 import threading
 import time
@@ -56,7 +56,8 @@ class SlowSteps:
         self._laps: deque[float] = deque(maxlen=WINDOW)
         self._began: float | None = None
         self._cpu = 0.0
-        self._switches = (0, 0)
+        self._queue: _Queue | None = None
+        self._queued: float | None = None
         self._compiles = 0
         self._counters: dict[str, int] = {}
         self._clocks: int | None = None  # MHz, the highest seen
@@ -86,6 +87,8 @@ class SlowSteps:
     def remove(self) -> None:
         """Stop watching."""
         self._stop.set()
+        if self._queue is not None:
+            self._queue.close()
         while self._undo:
             with contextlib.suppress(Exception):
                 self._undo.pop()()
@@ -138,7 +141,11 @@ class SlowSteps:
         self._number = number
         now = self._clock()
         began, kept = self._began, False
-        self._thread = threading.get_ident()
+        if self._thread != threading.get_ident():
+            self._thread = threading.get_ident()
+            if self._queue is not None:
+                self._queue.close()
+            self._queue = _Queue()
         if began is not None and not ours:
             kept = self._ended(now - began)
         else:
@@ -152,7 +159,7 @@ class SlowSteps:
         self._marks.clear()
         self._lines.clear()
         self._cpu = time.thread_time()
-        self._switches = _switches()
+        self._queued = self._queue.seconds() if self._queue is not None else None
         self._began = self._clock()
 
     def _ended(self, seconds: float) -> bool:
@@ -186,7 +193,7 @@ class SlowSteps:
 
     def _entry(self, seconds: float, compiles: int) -> dict[str, Any]:
         before = dict(self._counters)
-        switches, preemptions = _switches()
+        queued = self._queue.seconds() if self._queue is not None else None
         self._read_counters()
         lines = sorted(self._lines.items(), key=lambda one: -one[1])
         return {
@@ -194,8 +201,9 @@ class SlowSteps:
             "ms": _ms(seconds),
             "median_ms": _ms(self.median),
             "cpu_ms": _ms(time.thread_time() - self._cpu),
-            "switches": switches - self._switches[0],
-            "preemptions": preemptions - self._switches[1],
+            "queued_ms": None
+            if queued is None or self._queued is None
+            else _ms(queued - self._queued),
             "by_ms": {what: _ms(spent) for what, spent in self._seconds.items()},
             "marks": sorted(self._marks),
             "compiles": compiles,
@@ -268,13 +276,29 @@ class SlowSteps:
         }
 
 
-def _switches() -> tuple[int, int]:
-    """Return how often this thread has waited, and how often it had to make way."""
-    try:
-        used = resource.getrusage(resource.RUSAGE_THREAD)
-    except (AttributeError, ValueError, OSError):  # not on Linux
-        return 0, 0
-    return used.ru_nvcsw, used.ru_nivcsw
+class _Queue:
+    """Time that a thread was ready to run and had no core, as Linux counts it."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            thread = threading.get_native_id()
+            self._file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+
+    def seconds(self) -> float | None:
+        """Return the time so far; None where the system does not count it."""
+        if self._file is None:
+            return None
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
 
 def _ms(seconds: float) -> float:

@@ -16,10 +16,8 @@ class SlowStep(Struct, frozen=True):
     """The median of the steps before it."""
     cpu_ns: int
     """Time that its thread ran."""
-    switches: int
-    """How often its thread waited for something."""
-    preemptions: int
-    """How often it had to make way for another process or thread."""
+    queued_ns: int
+    """Time that its thread was ready to run and had no core."""
     gc_ns: int
     data_ns: int
     """Time that the program waited for the DataLoader."""

@@ -33,7 +33,6 @@ STEPS = Table(
 _EXPLAINS = 0.5
 # ... and the share of the highest clock below which the GPU has slowed down.
 _SLOW_CLOCK = 0.9
-_FEW_SWITCHES = 2
 LATE_RANK = "another rank is late"
 _OWN = ("waiting in the program", "the program's own code", "unknown")
 
@@ -74,14 +73,12 @@ def _cause() -> pl.Expr:
 
     slowed = col("clock") < _SLOW_CLOCK * col("highest_clock")
     waits = col("cpu_ns") - col("median_ns") < _EXPLAINS * col("lost")
-    # Who waits for data or sleeps gives the core away; the watching thread makes few.
-    preempted = (col("preemptions") > 0) & (col("switches") <= _FEW_SWITCHES)
     cases = (
         ("Python's garbage collector", explains("gc_ns")),
         ("checkpointing", explains("checkpoint_ns")),
         ("recompilation", col("compiles") > 0),
+        ("other processes on the CPU", explains("queued_ns")),
         ("evaluation", col("evaluation")),
-        ("other processes on the CPU", preempted & waits),
         ("first batch of an epoch", explains("data_ns") & col("first_batch")),
         ("DataLoader", explains("data_ns")),
         ("allocator retries", col("alloc_retries") > 0),
