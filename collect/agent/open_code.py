@@ -1,4 +1,4 @@
-"""What the program is doing: its lines, open modules, phase, models and optimizers.
+"""State of the running program: lines, open modules, phase, models and optimizers.
 
 All of it is read from the Python frames when it is asked for, as after an error of the
 allocator: nothing is hooked, so that it costs nothing before.

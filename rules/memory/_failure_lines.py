@@ -10,10 +10,11 @@ from traceq.linter import Evidence, counted, size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.memory import oom
+    from traceq.analysis.memory import oom_changes
     from traceq.linter import Place, SnapshotView
-    from traceq.model.oom import OutOfMemory
 
+# A program that ends may still clean up; one that allocates this often goes on.
+_GOES_ON = 100
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
     "fragmented": f"set {_EXPANDABLE}: free blocks between tensors can be used then; or"
@@ -31,10 +32,9 @@ _ADVICE = {
 }
 
 
-def totals(room: oom.Room, row: dict[str, Any]) -> Iterator[Evidence]:
+def totals(failed: oom_changes.Failure) -> Iterator[Evidence]:
     """Yield what was held and what was free."""
-    from traceq.analysis.memory.oom import is_limited
-
+    row, others = failed.row, failed.room.other_streams
     yield Evidence(
         "held",
         value=row["allocated"],
@@ -46,12 +46,12 @@ def totals(room: oom.Room, row: dict[str, Any]) -> Iterator[Evidence]:
         "device",
         value=row["device_free"] or 0,
         unit="bytes",
-        note="free" + (limit if is_limited(row) else ""),
+        note="free" + (limit if failed.limited else ""),
     )
-    if room.other_streams:
+    if others:
         yield Evidence(
             "streams",
-            value=room.other_streams,
+            value=others,
             unit="bytes",
             note="more are free, but for other streams",
         )
@@ -71,9 +71,32 @@ def holder_line(row: dict[str, Any]) -> Evidence:
     )
 
 
-def after_failure(room: oom.Room) -> Evidence:
-    allocations = counted(room.allocations_after, "allocation")
-    return Evidence("after", f"the program goes on: {allocations} follow")
+def why(failed: oom_changes.Failure) -> str:
+    """Return why it did not fit."""
+    room = failed.room
+    if room.cause == "fragmented":
+        return (
+            f"{size(room.free)} are reserved and free, but fragmented into"
+            f" {counted(room.free_blocks, 'block')} of at most {size(room.largest)}"
+        )
+    on_device = f"{size(failed.row['device_free'] or 0)} is free on the device"
+    limit = ", which a limit forbids using" if room.cause == "limited" else ""
+    return f"only {size(room.free)} are reserved and free, and {on_device}{limit}"
+
+
+def goes_on(failed: oom_changes.Failure) -> bool:
+    """Return whether the program went on after it."""
+    steps = failed.context.steps_after if failed.context else 0
+    return steps > 0 or failed.room.allocations_after >= _GOES_ON
+
+
+def after_failure(failed: oom_changes.Failure) -> Iterator[Evidence]:
+    """Yield how the program went on, if it did."""
+    if goes_on(failed):
+        follow = counted(failed.room.allocations_after, "allocation")
+        if failed.context and failed.context.steps_after:
+            follow = counted(failed.context.steps_after, "step")
+        yield Evidence("after", f"the program goes on: {follow} follow")
 
 
 def place_line(row: dict[str, Any]) -> str:
@@ -82,35 +105,34 @@ def place_line(row: dict[str, Any]) -> str:
     return f"{row['file']}:{row['line']} {row['function']}"
 
 
-def usual_advice(
-    view: SnapshotView, row: dict[str, Any], cause: str, held: list[dict[str, Any]]
-) -> str:
+def usual_advice(failed: oom_changes.Failure, held: list[dict[str, Any]]) -> str:
     """Return what helps where nothing is known but who holds memory."""
-    from traceq.analysis.memory.oom import is_limited
-
+    cause = failed.room.cause
     first = place_line(held[0]) if held else "nothing"
     exact = cause
-    if is_limited(row):
+    if failed.limited:
         exact += ", limited"
-    elif view.snapshot.segments["expandable"].any():
+    elif failed.history.snapshot.segments["expandable"].any():
         exact += ", expandable"
     return _ADVICE.get(exact, _ADVICE[cause]).format(first=first)
 
 
-def with_line(row: dict[str, Any], oom: OutOfMemory | None) -> dict[str, Any]:
+def with_line(failed: oom_changes.Failure) -> dict[str, Any]:
     """Return a failure with the program's line: a thread of autograd has none."""
-    if row["file"] or oom is None or not oom.stack:
+    row = dict(failed.row)
+    stack = failed.context.stack if failed.context else ()
+    if row["file"] or not stack:
         return row
-    first = oom.stack[0]
-    chain = "\n".join(f"{one.file}:{one.line} {one.function}" for one in oom.stack)
+    first = stack[0]
+    chain = "\n".join(f"{one.file}:{one.line} {one.function}" for one in stack)
     place = {"file": first.file, "line": first.line, "function": first.function}
     return {**row, **place, "chain": chain}
 
 
-def place_of(view: SnapshotView, row: dict[str, Any], oom: OutOfMemory | None) -> Place:
+def place_of(view: SnapshotView, failed: oom_changes.Failure) -> Place:
     """Return where it failed, in the module that ran."""
-    place = view.place(row, row["asked"])
-    module = oom.module if oom is not None else None
+    place = view.place(with_line(failed), failed.row["asked"])
+    module = failed.context.module if failed.context else None
     if place.module or module is None:
         return place
     return replace(place, module=module.path or module.kind)

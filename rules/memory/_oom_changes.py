@@ -11,8 +11,7 @@ from traceq.linter import Evidence, listed, size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.memory.oom_changes import Failure
-    from traceq.model.oom import OutOfMemory
+    from traceq.analysis.memory import oom_changes
 
 _MOST_CHANGES = 4
 _MISTAKES = ("leak", "no_grad")
@@ -69,18 +68,16 @@ def _name(row: dict[str, Any]) -> str:
     return names[row["change"]]
 
 
-def advice(changes: pl.DataFrame, failure: Failure) -> str | None:
+def advice(changes: pl.DataFrame, failure: oom_changes.Failure) -> str | None:
     """Return the first change that suffices; none if nothing is known to save any.
 
     Of fragmented memory, the lines that lie between the free blocks say more.
     """
-    from traceq.analysis.memory.oom import is_limited, room
-
     first = changes.row(0, named=True) if changes.height else {"change": None}
     if first["change"] is None:
         return None
-    limited = is_limited(failure.row)
-    fragmented = room(failure.history, failure.row).cause == "fragmented"
+    limited = failure.limited
+    fragmented = failure.room.cause == "fragmented"
     usual = not first["enough"] or first["change"] == "expandable_segments" or limited
     if fragmented and usual and first["change"] not in _MISTAKES:
         return None
@@ -96,9 +93,9 @@ def advice(changes: pl.DataFrame, failure: Failure) -> str | None:
     return f"{text}; {_RAISE}" if limited else text
 
 
-def what_ran(failure: Failure) -> Iterator[Evidence]:
+def what_ran(failure: oom_changes.Failure) -> Iterator[Evidence]:
     """Yield what the program was doing, as collect recorded it."""
-    oom = failure.oom
+    oom = failure.context
     if oom is None:
         return
     phase = f"the {oom.phase} of " if oom.phase else ""
@@ -106,21 +103,22 @@ def what_ran(failure: Failure) -> Iterator[Evidence]:
     of = f" with {oom.parameter}" if oom.parameter else ""
     yield Evidence("during", f"{phase}step {oom.step}{node}{of}")
     if oom.modules:
-        yield Evidence("module", _module(oom))
+        yield Evidence("module", _module(failure))
     if failure.later:
         rest = "for the rest of the step, about"
         yield Evidence("more", value=failure.later, unit="bytes", note=rest)
 
 
-def _module(oom: OutOfMemory) -> str:
+def _module(failure: oom_changes.Failure) -> str:
+    oom: Any = failure.context
     module, layer = oom.modules[-1], oom.layer
     path = f"{module.path} ({module.kind})" if module.path else module.kind
     if layer is None:
-        return path
+        return str(path)
     return f"{path}, {layer.kind} {(layer.position or 0) + 1} of {layer.siblings}"
 
 
-def categories(failure: Failure) -> list[dict[str, Any]]:
+def categories(failure: oom_changes.Failure) -> list[dict[str, Any]]:
     """Return what was live by category, the largest first."""
     return (
         failure.live.group_by(pl.col("category").cast(pl.String))

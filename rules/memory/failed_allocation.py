@@ -11,17 +11,18 @@ from traceq.linter import (
     Rule,
     Seen,
     Severity,
-    counted,
     dataclass,
     size,
 )
 
 from ._failure_lines import (
     after_failure,
+    goes_on,
     holder_line,
     place_of,
     totals,
     usual_advice,
+    why,
     with_line,
 )
 from ._oom_changes import advice, categories, change_lines, live_line, what_ran
@@ -29,12 +30,9 @@ from ._oom_changes import advice, categories, change_lines, live_line, what_ran
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.memory import oom
     from traceq.linter import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
-# A program that ends may still clean up; one that allocates this often goes on.
-_GOES_ON = 100
 
 
 @dataclass(frozen=True)
@@ -140,40 +138,37 @@ class FailedAllocation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Report of the first failure at each line why it did not fit."""
-        from traceq.analysis.memory import oom
+        from traceq.analysis.memory import oom_changes
 
-        groups = oom.failures(view).group_by(
+        groups = oom_changes.failures(view).group_by(
             "device", "file", "line", maintain_order=True
         )
         for _, group in groups:
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        from traceq.analysis.memory import oom, oom_changes
+        from traceq.analysis.memory import oom_changes
 
-        room = oom.room(view, row)
         failed = oom_changes.failure(view, row, view.oom)
+        context, room = failed.context, failed.room
         changes = oom_changes.changes(failed)
-        held = oom.droppable(view, row["device"], row["event"]).to_dicts()
+        held = failed.holders.to_dicts()
         live: Any = categories(failed)
         fitting: Any = changes.to_dicts()
-        goes_on = room.allocations_after >= _GOES_ON
-        goes_on = goes_on or (failed.oom is not None and failed.oom.steps_after > 0)
-        row = with_line(row, failed.oom)
         return self.finding(
-            f"OOM on {size(row['asked'])}: {_why(room, row)}",
+            f"OOM on {size(row['asked'])}: {why(failed)}",
             subject=room.cause,
-            place=place_of(view, row, failed.oom),
+            place=place_of(view, failed),
             count=count,
             cost_bytes=row["asked"],
             evidence=[
                 *what_ran(failed),
-                *totals(room, row),
-                *([live_line(live)] if failed.oom else ()),
+                *totals(failed),
+                *([live_line(live)] if context else ()),
                 *map(holder_line, held[:_MOST_HOLDERS]),
                 *change_lines(changes, failed.needed),
-                *([after_failure(room)] if goes_on else ()),
-                *view.lines(row, row["asked"]),
+                *after_failure(failed),
+                *view.lines(with_line(failed), row["asked"]),
             ],
             data={
                 "device": row["device"],
@@ -190,25 +185,13 @@ class FailedAllocation(Rule):
                 "missing_bytes": failed.missing,
                 "later_bytes": failed.later,
                 "phase": failed.phase,
-                "step": failed.oom.step if failed.oom else None,
-                "modules": [one.path or one.kind for one in failed.oom.modules]
-                if failed.oom
+                "step": context.step if context else None,
+                "modules": [one.path or one.kind for one in context.modules]
+                if context
                 else [],
                 "live": live,
                 "changes": fitting,
             },
-            severity=Severity.warning if goes_on else None,
-            advice=advice(changes, failed)
-            or usual_advice(view, row, room.cause, held[:1]),
+            severity=Severity.warning if goes_on(failed) else None,
+            advice=advice(changes, failed) or usual_advice(failed, held),
         )
-
-
-def _why(room: oom.Room, row: dict[str, Any]) -> str:
-    if room.cause == "fragmented":
-        return (
-            f"{size(room.free)} are reserved and free, but fragmented into"
-            f" {counted(room.free_blocks, 'block')} of at most {size(room.largest)}"
-        )
-    on_device = f"{size(row['device_free'] or 0)} is free on the device"
-    limit = ", which a limit forbids using" if room.cause == "limited" else ""
-    return f"only {size(room.free)} are reserved and free, and {on_device}{limit}"

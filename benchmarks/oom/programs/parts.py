@@ -15,7 +15,7 @@ _ballast = []
 
 
 def leave(size: int) -> None:
-    """Leave only so many bytes of the GPU, as if it were a smaller one.
+    """Leave only this number of bytes of the GPU, as if it were a smaller one.
 
     The rest is taken from the driver, not through torch: its allocator sees a device
     that is full, without a limit that could be raised.

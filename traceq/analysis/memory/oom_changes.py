@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 from traceq.analysis.memory.leaks import memory_leaks
-from traceq.analysis.memory.oom import is_limited, room
+from traceq.analysis.memory.oom import Room, droppable, failures, is_limited, room
 from traceq.common.expressions import text
 from traceq.model.schema import NUMBER, TEXT, Column, Table
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from traceq.analysis.memory.history import History
     from traceq.model.oom import OpenModule, OutOfMemory
+
+__all__ = ["CHANGES", "Failure", "changes", "failure", "failures"]
 
 CHANGES = Table(
     "Single changes that free memory for a failed allocation, the first to try first.",
@@ -49,7 +51,9 @@ class Failure(NamedTuple):
     history: History
     row: Mapping[str, Any]
     """A row of ``FAILURES``."""
-    oom: OutOfMemory | None
+    context: OutOfMemory | None
+    """What the program was doing, where that was recorded."""
+    room: Room
     live: pl.DataFrame
     """The allocations that lived then."""
     missing: int
@@ -72,10 +76,20 @@ class Failure(NamedTuple):
         return int(self.live["size"].sum())
 
     @property
+    def limited(self) -> bool:
+        """True if the device had room, and a limit forbade using it."""
+        return is_limited(self.row)
+
+    @property
+    def holders(self) -> pl.DataFrame:
+        """Holders of memory, ``HOLDERS``; those that free the most first."""
+        return droppable(self.history, self.row["device"], self.row["event"])
+
+    @property
     def phase(self) -> str:
         """The phase of the step, as the program's frames or the history show it."""
-        if self.oom is not None and self.oom.phase:
-            return self.oom.phase
+        if self.context is not None and self.context.phase:
+            return self.context.phase
         shown = self.history.phases["phase"][self.row["event"]]
         return str(shown or "")
 
@@ -85,7 +99,8 @@ def failure(
 ) -> Failure:
     """Return one of the ``failures`` with what was live and what was missing."""
     live = history.live(row["device"], row["event"])
-    found = Failure(history, row, oom, live, _missing(row, oom), 0)
+    free = room(history, row)
+    found = Failure(history, row, oom, free, live, _missing(row, oom), 0)
     return found._replace(later=_later(found))
 
 
@@ -98,7 +113,7 @@ def _missing(row: Mapping[str, Any], oom: OutOfMemory | None) -> int:
 
 def _later(found: Failure) -> int:
     """Return what the rest of the step needs: the other layers, the other states."""
-    oom, asked = found.oom, found.row["asked"]
+    oom, asked = found.context, found.row["asked"]
     if oom is None:
         return 0
     layer = oom.layer
@@ -113,7 +128,7 @@ def _later(found: Failure) -> int:
 
 
 def _done(layer: OpenModule) -> float:
-    """Return how many layers have run: of the running one a half, for want of more."""
+    """Return how many layers have run; of the running one a half is assumed."""
     return (layer.position or 0) + 0.5
 
 
@@ -179,19 +194,19 @@ def _leak(found: Failure) -> Iterator[_Row]:
 
 
 def _no_grad(found: Failure) -> Iterator[_Row]:
-    if found.oom is not None and found.oom.evaluates:
+    if found.context is not None and found.context.evaluates:
         # What the layer that runs has made stays.
         held = found.held(*_FORWARD)
-        layer = found.oom.layer
+        layer = found.context.layer
         stays = round(held / _done(layer)) if layer else found.row["asked"]
         saves = max(0, held - stays) + found.later
-        yield _row(found, "no_grad", saves, found.oom.modules[0].kind)
+        yield _row(found, "no_grad", saves, found.context.modules[0].kind)
 
 
 def _expandable(found: Failure) -> Iterator[_Row]:
-    free = room(found.history, found.row)
+    free = found.room
     expandable = found.history.snapshot.segments["expandable"].any()
-    if free.cause == "fragmented" and not is_limited(found.row) and not expandable:
+    if free.cause == "fragmented" and not found.limited and not expandable:
         saves = max(free.free, found.missing)
         yield _row(found, "expandable_segments", saves, None, free.free_blocks)
 
@@ -202,7 +217,7 @@ def _fails_in(found: Failure, flag: str, node: str) -> bool:
     sources = found.history.sources.filter(pl.col("stack") == stack)
     if stack is not None and sources[flag].any():
         return True
-    return found.oom is not None and bool(re.search(node, found.oom.node))
+    return found.context is not None and bool(re.search(node, found.context.node))
 
 
 def _logits(found: Failure) -> Iterator[_Row]:
@@ -226,7 +241,7 @@ def _scores(found: Failure) -> Iterator[_Row]:
 
 
 def _optimizer(found: Failure) -> Iterator[_Row]:
-    oom, asked = found.oom, found.row["asked"]
+    oom, asked = found.context, found.row["asked"]
     held = found.held("optimizer state")
     if oom is None or not oom.optimizers:
         if held >= _LARGE * found.allocated:
@@ -251,7 +266,7 @@ def _temporaries(found: Failure) -> pl.DataFrame:
 
 
 def _checkpoint(found: Failure) -> Iterator[_Row]:
-    oom = found.oom
+    oom = found.context
     if oom is None or not oom.grad_enabled or oom.evaluates:
         return
     layer = oom.layer
@@ -271,7 +286,7 @@ def _checkpoint(found: Failure) -> Iterator[_Row]:
 
 
 def _batch(found: Failure) -> Iterator[_Row]:
-    batch = found.oom.batch if found.oom is not None else None
+    batch = found.context.batch if found.context is not None else None
     if batch is None or found.phase == "optimizer":
         return
     grows = found.held(*_BY_BATCH) + found.row["asked"] + found.later
