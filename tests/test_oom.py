@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from collecting import WITH_TORCH, Late
@@ -125,6 +126,23 @@ def test_a_backward_names_its_node_and_a_parameter_of_it() -> None:
     assert seen[0]["phase"] == "backward"
     assert seen[0]["node"] == "AddmmBackward0"
     assert seen[0]["parameter"] in {"weight", "bias"}
+
+
+def test_a_variable_that_the_program_deletes_is_freed() -> None:
+    def attempt() -> bool:
+        held = torch.zeros(8)
+        gone = weakref.ref(held)
+        open_code.describe()
+        del held
+        return gone() is None
+
+    assert attempt()
+
+
+def test_variables_are_as_they_were() -> None:
+    held = [1, 2]
+    open_code.describe()
+    assert held == [1, 2]
 
 
 def test_an_optimizer_is_seen_with_the_size_of_its_state() -> None:

@@ -6,6 +6,7 @@ allocator: nothing is hooked, so that it costs nothing before.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from torch.optim.optimizer import Optimizer
 from .callers import is_base
 from .source_names import SourceNames
 
+_NO_COPIES = (3, 13)
 MOST_FRAMES = 64
 MOST_MODULES = 64
 MOST_SHAPES = 8
@@ -35,6 +37,28 @@ def describe() -> dict[str, Any]:
         main = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
         frames, thread = _frames(main), "main"
     calls = [*frames, *(here if thread == "main" else ())]
+    try:
+        return _described_calls(frames, calls, thread)
+    finally:
+        _forget(calls)
+
+
+def _forget(frames: list[FrameType]) -> None:
+    """Let go of local variables: before Python 3.13 a frame holds a copy of them.
+
+    A program that frees a tensor and tries again would not get its memory. A debugger
+    may write the copy back, so it is left alone there.
+    """
+    if sys.version_info >= _NO_COPIES or sys.gettrace() is not None:
+        return
+    for frame in frames:
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            frame.f_locals.clear()
+
+
+def _described_calls(
+    frames: list[FrameType], calls: list[FrameType], thread: str
+) -> dict[str, Any]:
     opened = _open_modules(calls)
     models, optimizers = _objects(frames)
     node = _node()
