@@ -20,6 +20,8 @@ def main(words: list[str], prog: str) -> int:
     _mount()
     if words[:1] == ["try"]:
         return trial(words[1:], f"{prog} try")
+    if words[:1] == ["sweep"]:
+        return sweep(words[1:], f"{prog} sweep")
     launch = import_module("_traceq_collect.launcher.launch")
     status: int = launch.main(words, prog)
     return status
@@ -34,6 +36,22 @@ def trial(words: list[str], prog: str, lint: list[str] | None = None) -> int:
     launch = import_module("_traceq_collect.launcher.try_launch")
     status: int = launch.main(words, prog, lint)
     return status
+
+
+def sweep(words: list[str], prog: str) -> int:
+    """Run a program over a grid of configurations and return the exit status."""
+    _mount()
+    launch = import_module("_traceq_collect.launcher.sweep_launch")
+    status: int = launch.main(words, prog)
+    return status
+
+
+def sweep_completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
+    """Return the completions of the word after these, of a sweep."""
+    _mount()
+    options = import_module("_traceq_collect.launcher.sweep_options")
+    pairs: list[tuple[str, str]] = options.completions(words, incomplete)
+    return pairs
 
 
 def trial_completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:

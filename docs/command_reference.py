@@ -11,6 +11,7 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceq.cli.collect import COMPLETIONS
 from traceq.cli.lazy_group import load_command
 from traceq.cli.registry import COMMANDS
 from traceq.common.locations import bundled
@@ -47,23 +48,21 @@ def page() -> str:
     return "\n".join(parts)
 
 
-_UNPARSED = {"collect": "completions", "try": "trial_completions"}
-
-
 def _sections(command: Any, call: str) -> Iterator[str]:  # noqa: ANN401 - a private type
     """Yield the help and the table of a command, and those of its subcommands."""
     if command.help:
         yield _markdown(command.help) + "\n"
     subcommands = getattr(command, "commands", {})
+    rows = [_row(one) for one in command.params if not _is_help(one)]
+    unparsed = COMPLETIONS.get(command.name)
+    if unparsed:
+        rows = list(_collect_rows(unparsed))
+    if rows and (unparsed or not subcommands):
+        lines = ["| argument or option | default | meaning |", "| --- | --- | --- |"]
+        yield "\n".join([*lines, *rows]) + "\n"
     for name, subcommand in subcommands.items():
         yield f"### {call.removeprefix('traceq ')} {name}\n"
         yield from _sections(subcommand, f"{call} {name}")
-    rows = [_row(one) for one in command.params if not _is_help(one)]
-    if command.name in _UNPARSED:
-        rows = list(_collect_rows(_UNPARSED[command.name]))
-    if rows and not subcommands:
-        lines = ["| argument or option | default | meaning |", "| --- | --- | --- |"]
-        yield "\n".join([*lines, *rows]) + "\n"
 
 
 def _collect_rows(completions: str) -> Iterator[str]:

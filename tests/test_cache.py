@@ -298,7 +298,7 @@ def test_entries_of_other_code_are_not_read(
     assert not is_kept(path)
 
 
-@pytest.mark.parametrize("folder", store._MAKES_TABLES)
+@pytest.mark.parametrize("folder", store.MAKES_TABLES)
 def test_each_folder_of_the_code_that_makes_tables_contains_code(folder: str) -> None:
     # A checkout has no folder that contains only bytecode; nothing is cached then.
     assert any((ROOT / "traceq" / folder).glob("*.py"))

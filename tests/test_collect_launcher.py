@@ -81,7 +81,9 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
         "_traceq_agent.agent",
         "_traceq_agent.agent.after_import",
         "_traceq_agent.agent.hook",
+        "_traceq_agent.agent.stand_in",
         "_traceq_agent.shared",
+        "_traceq_agent.shared.own_numbers",
         "_traceq_agent.shared.status_files",
     ]
 

@@ -290,6 +290,28 @@ def test_the_summary_shows_command_labels_and_true_step(run: Path) -> None:
     assert "13.20 ms a step without the profiler" in said
 
 
+@pytest.mark.parametrize("words", [["lint"], ["diff", str(TRACE)]])
+def test_a_recording_with_a_remedy_is_labelled(words: list[str], run: Path) -> None:
+    write(run, [rank(0)], labels={"remedy": "fused_optimizer"})
+
+    said = command(*words, str(run)).err
+
+    assert "was recorded with the remedy fused_optimizer" in said
+
+
+@pytest.mark.parametrize("named", ["", "try.json"])
+def test_a_trial_is_read_without_its_remedies(named: str, run: Path) -> None:
+    trial = run.parent / "trial"
+    for name in ("plain", "fused_optimizer"):
+        shutil.copytree(run, trial / name)
+    (trial / "try.json").write_text("{}")
+
+    done = command("lint", str(trial / named))
+
+    assert "its recording without remedies is read" in done.err
+    assert done.out.splitlines()[0] == str(trial / "plain")
+
+
 def test_the_summary_of_several_ranks_has_a_row_each(run: Path) -> None:
     write(run, [rank(0), rank(1)])
     shutil.copy(TRACE, run / "rank-1.trace.json.gz")

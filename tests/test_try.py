@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from collecting import COLLECT, WITH_TORCH, environment
+from test_schemas import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,6 +137,10 @@ def test_the_effect_is_recorded_and_labelled(faster: Tried) -> None:
     assert "_fused_sgd_" in faster.remedy()["proof"]["text"]
 
 
+def test_the_trial_fits_its_schema(faster: Tried) -> None:
+    assert errors("try", faster.facts) == []
+
+
 def test_where_it_ran_is_kept(faster: Tried) -> None:
     facts = faster.facts
 
@@ -166,7 +171,8 @@ def test_a_remedy_that_changes_the_loss_is_marked(tmp_path: Path) -> None:
 def test_noise_hides_an_effect(tmp_path: Path) -> None:
     folder = tmp_path / "noise"
     folder.mkdir()
-    switch = "wait = 0.001 + (number // 7 % 3) * 0.03 - 0.001 * fused"
+    # Plateaus as long as a block: neither its median nor its shortest steps are steady.
+    switch = "wait = 0.01 + 0.05 * random.Random(number // 40).random() - 0.001 * fused"
     found = tried(folder, switch).remedy()
 
     assert found["outcome"] in ("inconclusive", "no difference")

@@ -39,6 +39,37 @@ def trial(
     return {"blocks": blocks, "remedies": {name: {} for name in names}}
 
 
+def disturbed(saved: float, seed: int) -> dict[str, Any]:
+    """Return a trial on a busy host: the median of a block varies, its p10 does not."""
+    state = trial({"tf32": saved}, 8, 0.2, seed)
+    chance = random.Random(seed)  # noqa: S311 - noise
+    for one in state["blocks"]:
+        one["p10_ms"] = one["median_ms"] - 2.0
+        one["median_ms"] += chance.gauss(0, 10.0)
+    state["statistic"] = differences.statistic(state["blocks"])
+    return state
+
+
+def test_the_tenth_percentile_shows_what_a_busy_host_hides() -> None:
+    found = [judged(disturbed(2.0, seed))["tf32"] for seed in range(20)]
+
+    assert [one["outcome"] for one in found] == ["faster"] * 20
+
+
+def test_the_tenth_percentile_shows_no_difference_where_there_is_none() -> None:
+    found = [judged(disturbed(0.0, seed))["tf32"] for seed in range(40)]
+
+    assert sum(one["outcome"] == "no difference" for one in found) >= 38
+
+
+def test_a_calm_program_is_compared_by_its_median() -> None:
+    state = trial({"tf32": 2.0}, 8, 1.0, 0)
+    for one in state["blocks"]:
+        one["p10_ms"] = one["median_ms"] - 2.0
+
+    assert differences.statistic(state["blocks"]) == "median_ms"
+
+
 def judged(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     report = outcomes.outcomes(state, {})
     return {one["remedy"]: one for one in report["remedies"]}

@@ -3,8 +3,8 @@
 ``traceq.load(path)`` returns a ``Trace``: what PyTorch's profiler recorded, as Polars
 frames that are linked with each other. ``traceq.lint(path)``, ``diff``, ``summary``,
 ``memory``, ``regions``, ``roofline`` and ``job`` answer what the commands of that name
-do (``job`` what ``traceq ranks`` does), and ``with traceq.profile() as run:`` records a
-loop.
+do (``job`` what ``traceq ranks`` does), ``with traceq.profile() as run:`` records a
+loop, and ``traceq.record(loss=...)`` numbers of the program.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "load",
     "memory",
     "profile",
+    "record",
     "regions",
     "roofline",
     "summary",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from traceq.api.lint import lint
     from traceq.api.memory import memory
     from traceq.api.profile import profile
+    from traceq.api.record import record
     from traceq.api.regions import regions
     from traceq.api.roofline import roofline
     from traceq.api.summary import summary
@@ -49,6 +51,7 @@ _MODULES = {
     "load": "traceq.inputs.load_trace",
     "memory": "traceq.api.memory",
     "profile": "traceq.api.profile",
+    "record": "traceq.api.record",
     "regions": "traceq.api.regions",
     "roofline": "traceq.api.roofline",
     "summary": "traceq.api.summary",

@@ -14,6 +14,7 @@ from . import (
     main_thread,
     memory_history,
     other_profilers,
+    peak_memory,
     sources,
     step_pattern,
     torch_state,
@@ -194,6 +195,7 @@ class Actions:
         return not any(step % period in long for step in steps)
 
     def _begin_timing(self) -> None:
+        peak_memory.reset(self.options)
         self._timer = StepTimer(on_cuda=torch_state.uses_cuda())
 
     def _lap(self) -> None:
@@ -212,7 +214,7 @@ class Actions:
         timed = timer.result() if timer is not None else None
         self._timed_until = self.seen
         if timed is not None:
-            self.rank.save(step_time=timed)
+            self.rank.save(step_time=timed, **peak_memory.facts(self.options))
 
     def _pattern(self) -> Pattern:
         timed = self.rank.facts.get("step_time")

@@ -11,13 +11,16 @@ import sys
 from importlib import import_module
 from typing import Callable
 
-from ..shared import status_files
+from ..shared import own_numbers, status_files
+from . import stand_in
 from .after_import import AfterImport
 
 
 def arm() -> None:
     """Start when the program imports torch."""
     status_files.mark("python")
+    own_numbers.start(str(status_files.settings().get("folder", "")))
+    stand_in.install()
     AfterImport("torch", _begin).wait()
 
 

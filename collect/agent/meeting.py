@@ -92,11 +92,18 @@ class Meeting:
 
 def of_job(key: str, ranks: int, numbered: Callable[[], bool]) -> Meeting | None:
     """Return the meeting of a job of several ranks; None without torch.distributed."""
+    store = store_of_job()
+    if store is None:
+        return None
+    return Meeting(store, f"traceq/{key}", ranks, numbered)
+
+
+def store_of_job() -> Any:
+    """Return the store of the job's rendezvous; None without torch.distributed."""
     dist: Any = torch.distributed
     if not dist.is_available() or not dist.is_initialized():
         return None
     try:
-        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
+        return dist.distributed_c10d._get_default_store()  # noqa: SLF001
     except Exception:  # noqa: BLE001 - private to torch; without it, no agreement
         return None
-    return Meeting(store, f"traceq/{key}", ranks, numbered)

@@ -32,6 +32,8 @@ class RankFile:
         self.facts: dict[str, Any] = {"missing": [], "notes": [], "timeline": []}
         self.warnings = WarningLog()
         self._compiled = CompiledCode()
+        self.main = "trace"
+        """What a recording is made for: where it is None, nothing was recorded."""
         self._before: dict[str, Any] = {}  # what was recorded of other steps
         self._reported = 0.0
         self._phase = ""
@@ -59,6 +61,7 @@ class RankFile:
             "steps": {},
             "warmup": None,
             "step_time": None,
+            "parameters": None,
             "trace": None,
             "memory": None,
             "oom": None,
@@ -126,7 +129,7 @@ class RankFile:
         before, self._before = self._before, {}
         if not before:
             return False
-        if self.facts["trace"] is None:
+        if self.facts[self.main] is None:
             self.facts.update(before)
             return True
         old, new = before["memory"], self.facts["memory"]

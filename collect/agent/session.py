@@ -74,6 +74,7 @@ class Session:
         self.settings = settings
         self.options: dict[str, Any] = settings["options"]
         self.rank = RankFile(Path(settings["folder"]), settings["launch"])
+        self.rank.main = "trace" if self.options["active"] else "step_time"
         self.others = OtherProfilers(self._give_way)
         self.job = Path(settings["folder"]).name
         self.actions = Actions(self.options, self.rank, self.others)
@@ -256,7 +257,8 @@ class Session:
         if by == "time":
             return TimeSteps(self)
         if by == "auto":
-            self.window = WindowIfNoSteps(self)
+            if self.options["active"]:
+                self.window = WindowIfNoSteps(self)
             return steps.AutoSteps(self.boundary, self._restart, self._restart_stale)
         if by == "forward":
             return steps.ForwardSteps(self.boundary, self._restart_stale)
@@ -622,6 +624,8 @@ class Session:
 
     def _save(self, **changes: Any) -> None:
         seen = {"by": self._by(), "of": self.source.of, "seen": self.schedule.seen}
+        if "state" in changes:
+            changes["parameters"] = self.source.parameters()
         self.rank.save(steps=seen, **changes)
 
     def _by(self) -> str:

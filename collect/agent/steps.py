@@ -41,6 +41,10 @@ class Source:
     def traced(self, *, on: bool) -> None:
         """Note that steps are being traced from now on, or no longer."""
 
+    def parameters(self) -> int | None:
+        """Return the number of parameters that a step updates, where it is known."""
+        return None
+
 
 class OptimizerSteps(Source):
     """A step ends where ``step()`` of one optimizer, the first one used, returns.
@@ -77,6 +81,13 @@ class OptimizerSteps(Source):
             self._annotation.install()
         else:
             self._annotation.remove()
+
+    def parameters(self) -> int | None:
+        chosen = self._chosen() if self._chosen is not None else None
+        if chosen is None:
+            return None
+        groups = chosen.param_groups
+        return sum(int(one.numel()) for group in groups for one in group["params"])
 
     def _hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if torch_state.compiling():
@@ -264,6 +275,9 @@ class AutoSteps(Source):
 
     def traced(self, *, on: bool) -> None:
         self._optimizer.traced(on=on)
+
+    def parameters(self) -> int | None:
+        return self._optimizer.parameters()
 
     def install(self) -> None:
         self._optimizer.install()

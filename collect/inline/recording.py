@@ -20,7 +20,7 @@ from ..agent import process_facts
 from ..agent.session import Session
 from ..launcher import options, run_facts, run_folder
 from ..launcher import overhead as overhead_of
-from ..shared import additions, manifest, redact, status_files
+from ..shared import additions, manifest, own_numbers, redact, status_files
 
 TOOL = "traceq.profile"
 NAME_S = 30.0  # how long a rank waits for rank 0 to name the run
@@ -126,6 +126,7 @@ class Recording:
         }
         self._session = Session(settings)
         self._session.arm()
+        own_numbers.start(str(self.folder))
         _recording.append(self)
         atexit.register(self.stop)
 
@@ -156,6 +157,7 @@ class Recording:
         try:
             session.end(what)
             session.actions.wait()
+            own_numbers.stop()
             self._add_log(session.compile_log.text())
             self._write()
             self._measure_overhead()
@@ -185,6 +187,10 @@ class Recording:
             seconds=round(time.monotonic() - self._began, 3),
             world_size=max((rank["world_size"] for rank in ranks), default=None),
             ranks=ranks,
+            numbers={
+                name: own_numbers.summary(values)
+                for name, values in own_numbers.read(folder).items()
+            },
             missing=[] if ranks else [nothing],
         )
         entries = [entry for rank in ranks for entry in rank["missing"]]

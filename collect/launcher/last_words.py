@@ -21,15 +21,21 @@ def why_failed(ended: dict[str, Any], log: Path) -> str:
     if not status or ended["stopped_by_traceq"]:
         return ""
     how = f"was ended by {signal}" if signal else f"ended with status {status}"
-    error = "" if signal else _last_error(log)
+    error = "" if signal else last_error(log)
     return f"the program {how} before its first step{error and f': {error}'}"
 
 
-def _last_error(log: Path) -> str:
+def last_error(log: Path) -> str:
+    """Return the last line of a log that names an error; empty if there is none."""
+    errors = _ERROR.findall(tail(log))
+    shown = "".join(char for char in errors[-1] if char.isprintable()) if errors else ""
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+
+
+def tail(log: Path) -> str:
+    """Return the end of a log; empty if it cannot be read."""
     try:
         text = log.read_bytes()[-_TAIL:].decode(errors="replace")
     except OSError:
         return ""
-    errors = _ERROR.findall(text.replace("\r", ""))
-    shown = "".join(char for char in errors[-1] if char.isprintable()) if errors else ""
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    return text.replace("\r", "")

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..shared import additions, manifest, rank_set, status_files
+from ..shared import additions, manifest, own_numbers, rank_set, status_files
 from . import after, bound, last_words, options, overhead, run_facts, run_folder
 from .screen import Screen
 from .tee import Tee
@@ -142,6 +142,7 @@ class Launch:
             self._child = subprocess.Popen(
                 self.options.command,
                 env=self._environment(),
+                stdout=self._stdout(tee),
                 stderr=tee.end,
                 preexec_fn=bound.to_parent(),  # noqa: PLW1509 - it calls one function
             )
@@ -152,6 +153,11 @@ class Launch:
         tee.started()
         self._handle_signals(tee)
         return self._attend(self._child, tee)
+
+    def _stdout(self, tee: Tee) -> int | None:
+        """Return where the program's standard output goes; None is where ours goes."""
+        del tee
+        return None
 
     def _attend(self, child: subprocess.Popen[bytes], tee: Tee) -> int:
         """Pass stderr on and show progress until the program has ended."""
@@ -258,6 +264,10 @@ class Launch:
             ranks=ranks,
         )
         self.facts["missing"] = self._missing(ranks)
+        self.facts["numbers"] = {
+            name: own_numbers.summary(values)
+            for name, values in own_numbers.read(self.folder).items()
+        }
         manifest.write(self.file, self.facts)
         _remove_partial_files(self.folder, [rank["name"] for rank in ranks])
 

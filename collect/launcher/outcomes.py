@@ -19,20 +19,17 @@ def outcomes(
     asked: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the figures of a trial: as it is, the control, each remedy, the kept."""
-    blocks = state.get("blocks", [])
+    blocks, restarts = _by_process(state.get("blocks", []))
     figure = state.get("statistic", "median_ms")
     comparisons = differences.compare(blocks)
+    apart = differences.compare(restarts)
     plain = [
         block for block in blocks if not block["on"] and not block.get("discarded")
     ]
-    step_ms = _median([block[figure] for block in plain]) or _first_ms(state)
-    noises = {
-        one: differences.Noise(
-            [each for key, each in comparisons.items() if one in _TIMES or _is_aa(key)],
-            one,
-        )
-        for one in differences.FIGURES
-    }
+    # The least disturbed steps show differences; a step takes the usual time.
+    usual = "mean_ms" if figure == "mean_ms" else "median_ms"
+    step_ms = _median([block[usual] for block in plain]) or _first_ms(state)
+    noises, noises_apart = _noises(comparisons), _noises(apart)
     entries = []
     for name, facts in state.get("remedies", {}).items():
         if name == remedies.CONTROL:
@@ -40,33 +37,56 @@ def outcomes(
                 continue
             facts = {**facts, "why": "it changes nothing"}  # noqa: PLW2901
         own = _own_figure(name, figure)
-        entry = _entry(name, facts, comparisons.get(("+", name)), noises, own, step_ms)
+        one, noise = comparisons.get(("+", name)), noises
+        if one is None and ("+", name) in apart:
+            one, noise = apart[("+", name)], noises_apart
+        entry = _entry(name, facts, one, noise, own, step_ms)
         entry["predicted"] = _predicted(name, predicted)
         if entry["outcome"] is None:
             expected = entry["predicted"]["ms"] if entry["predicted"] else None
-            values = comparisons[("+", name)].values(own) if entry["n"] else []
+            values = one.values(own) if one is not None else []
             entry["outcome"], entry["why"] = differences.judge(
-                values, noises[own], step_ms or 0.0, expected
+                values, noise[own], step_ms or 0.0, expected
             )
         entries.append(entry)
     kept = tuple(state.get("kept", []))
     return {
         "as_it_is": {
             "ms": step_ms,
-            "half_width_ms": _spread(plain, figure),
+            "half_width_ms": _spread(plain, usual),
             "blocks": len(plain),
             "statistic": figure,
             "peak_bytes": _median([block.get("peak_bytes") for block in plain]),
             "loss": _median([block.get("loss") for block in plain]),
         },
         "control": _control(comparisons, noises[figure], figure, step_ms),
+        "restart_control": _control(apart, noises_apart[figure], figure, step_ms),
         "drift": {one: _finite(_drift(noises[one], comparisons)) for one in _NUMERIC},
         "remedies": entries,
         "kept": _kept(kept, comparisons, noises, figure, step_ms, entries),
     }
 
 
-_TIMES = ("median_ms", "mean_ms")
+def _by_process(blocks: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the blocks within a process, and those that are processes."""
+    restarts = [block for block in blocks if block.get("run") == differences.RESTARTS]
+    return [block for block in blocks if block not in restarts], restarts
+
+
+def _noises(
+    comparisons: dict[tuple[str, ...], differences.Comparison],
+) -> dict[str, differences.Noise]:
+    """Return the noise of each figure."""
+    return {
+        one: differences.Noise(
+            [each for key, each in comparisons.items() if one in _TIMES or _is_aa(key)],
+            one,
+        )
+        for one in differences.FIGURES
+    }
+
+
+_TIMES = ("median_ms", "mean_ms", "p10_ms")
 _NUMERIC = ("loss", "gradient_norm")
 
 
@@ -281,7 +301,9 @@ def table(report: dict[str, Any]) -> list[str]:
         head += f" ±{plain['half_width_ms']:.2g}"
     if control and control["smallest_ms"] is not None:
         smallest = f"{control['smallest_ms']:.2g} ms"
-        head += f"   (A/A control: differences below {smallest} are noise)"
+        head += f"   (A/A control: differences below {smallest} are noise"
+        by = ", by the 10th percentile of steps" if _is_low(plain) else ""
+        head += f"{by})"
     peak = plain["peak_bytes"]
     if peak:
         head += f"   {peak / _GIB:.1f} GiB"
@@ -307,6 +329,30 @@ def _is_shown(entry: dict[str, Any]) -> bool:
     return bool(
         entry["n"] or entry["outcome"] == differences.FAILED or entry["predicted"]
     )
+
+
+def _is_low(plain: dict[str, Any]) -> bool:
+    return bool(plain["statistic"] == "p10_ms")
+
+
+def left_out(report: dict[str, Any]) -> list[str]:
+    """Return the remedies that are not in the table and why, a line per outcome."""
+    whys: dict[str, list[str]] = {}
+    for entry in report["remedies"]:
+        if not _is_shown(entry):
+            text = f"{entry['remedy']} ({entry['why']})"
+            whys.setdefault(entry["outcome"], []).append(text)
+    return [f"{outcome}: {'; '.join(texts)}" for outcome, texts in whys.items()]
+
+
+def rules_to_fix(report: dict[str, Any]) -> list[str]:
+    """Return the rules whose findings the kept remedies address."""
+    kept = report["kept"]["remedies"] if report["kept"] else []
+    return [
+        entry["predicted"]["rule"]
+        for entry in report["remedies"]
+        if entry["predicted"] and entry["remedy"] in kept
+    ]
 
 
 def _loss_head(drift: float | None) -> str:

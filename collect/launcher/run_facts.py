@@ -48,6 +48,7 @@ def at_start(chosen: Any, name: str, index: int | None) -> dict[str, Any]:
         "log": None,
         "world_size": None,
         "ranks": [],
+        "numbers": {},
         "recorder_overhead": None,
         "missing": [],
     }

@@ -20,16 +20,18 @@ from . import (
     launch,
     options,
     outcomes,
+    restarts,
     run_facts,
     run_folder,
     scratch,
+    slowest_rank,
     try_options,
 )
 from .scratch import Scratch
 from .screen import Screen
 from .tee import Tee
 
-FORMAT = 1
+VERSION = 1  # of try.json, as in docs/schemas
 TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kill it
 STOPPING_S = 15.0  # for the program to end once it was stopped
 WRITERS_S = 15.0  # for the recordings to be written
@@ -85,6 +87,8 @@ class TrialLaunch(launch.Launch):
         screen: Screen,
         began: float,
     ) -> None:
+        self.shown = place
+        place = place.absolute()  # other runs are in other folders
         super().__init__(chosen, place, None, status_folder, screen)
         self.file = place / "try.json"
         self.before = manifest.read(self.file)
@@ -99,6 +103,7 @@ class TrialLaunch(launch.Launch):
         self.run_number = len(list(place.glob(f"{BLOCKS}*"))) + 1
         self.run_began = began
         self.previous = ""
+        self.restart: list[str] | None = None  # on since the start of this run
         self.state_file = place / "none"
         self.interrupted = False
         self._crashed = False
@@ -107,7 +112,7 @@ class TrialLaunch(launch.Launch):
             files = sorted(place.glob(f"{BLOCKS}*/rank-0.json"), key=os.path.getmtime)
             self.previous = str(files[-1]) if files else ""
         self.report = {
-            "format": FORMAT,
+            "version": VERSION,
             "tool": "traceq try",
             "state": "running",
             "minutes": chosen.minutes,
@@ -128,6 +133,7 @@ class TrialLaunch(launch.Launch):
         while self._goes_on(status):
             self._again()
             status = self._run_once()
+        self._restart_with_remedies()
         try:
             return self._conclude(first)
         except OSError as error:
@@ -161,6 +167,31 @@ class TrialLaunch(launch.Launch):
         start = max(0.0, state.get("first_step_at", 0.0) - self.run_began)
         return time.time() + start + MARGIN_S < self.deadline
 
+    def _restart_with_remedies(self) -> None:
+        """Run the program in turns with and without what needs a restart."""
+        state = (self._states() or [{}])[0]
+        if self.options.no_restart or self.interrupted or state.get("state") != "done":
+            return
+        start = max(0.0, state["first_step_at"] - self.run_began)
+        order = restarts.order(state, start, self.deadline - time.time())
+        self.state_file = self._state_file()
+        manifest.write(self.state_file, state)
+        for on in order:
+            if self.interrupted or restarts.has_failed(state, on):
+                continue
+            self._again()
+            self.restart = on
+            status = self._run_once()
+            if self._state_file().is_file():
+                self.state_file, state = self._state_file(), self._states()[0]
+            else:
+                state["state"] = "no steps"
+            why = self._crash() or self._last_line() or f"exit status {status}"
+            ended = restarts.is_complete(state, on, why)
+            manifest.write(self.state_file, state)
+            if not ended:
+                return
+
     def _again(self) -> None:
         """Prepare another run, in a scratch copy of the working directory."""
         self.run_number += 1
@@ -187,12 +218,15 @@ class TrialLaunch(launch.Launch):
         environment = super()._environment()
         settings = json.loads(environment[status_files.VARIABLE])
         settings["options"] = _plain(settings["options"])
+        if self.restart is not None:
+            settings["options"]["then_exit"] = True
         settings["try"] = {
             "deadline": self.deadline,
             "remedies": self.options.remedies,
             "only": self.options.remedies if self.options.only else [],
             "run": self.run_number,
             "previous": self.previous,
+            "restart": self.restart,
             "awaits_findings": self._awaits_findings(),
             "allow": self.options.allow,
             "record": not self.options.no_record,
@@ -201,6 +235,8 @@ class TrialLaunch(launch.Launch):
         environment[status_files.VARIABLE] = json.dumps(settings)
         if self.scratch is not None:
             environment.update(scratch.QUIET)
+        for name in self.restart or ():
+            environment.update(remedies.facts(name)["environment"])
         return environment
 
     def _awaits_findings(self) -> bool:
@@ -357,9 +393,12 @@ class TrialLaunch(launch.Launch):
 
     def _states(self) -> list[dict[str, Any]]:
         files = sorted((self.folder / self.blocks).glob("rank-*.json"))
+        if not files and self.previous:  # a restarted program made no steps
+            files = [Path(self.previous)]
         states = [manifest.read(file) for file in files]
         states = [state for state in states if state]
-        return sorted(states, key=lambda state: -len(state.get("blocks", [])))
+        order = sorted(states, key=lambda state: -len(state.get("blocks", [])))
+        return slowest_rank.merged(order)
 
     def _note_crash(self, state: dict[str, Any], status: int) -> None:
         """Note a remedy that was on when the program failed."""
@@ -424,18 +463,16 @@ class TrialLaunch(launch.Launch):
             self.screen.line(line)
         if self._linter is not None and not report["remedies"]:
             self.screen.say(_NOTHING_TO_TRY)
-        left_out = [
-            f"{one['remedy']} ({one['why']})"
-            for one in report["remedies"]
-            if not outcomes._is_shown(one)  # noqa: SLF001 - of the same report
-        ]
-        if left_out:
-            self.screen.say(f"not applied: {'; '.join(left_out)}")
+        for words in outcomes.left_out(report):
+            self.screen.say(words)
         for note in report.get("notes") or []:
             self.screen.say(note)
         if report["state"] == "out of time":
             self.screen.say(f"--minutes {self.options.minutes:g} were over")
-        self.screen.say(f"see {self.file}")
+        if self.lint is not None and (codes := outcomes.rules_to_fix(report)):
+            run = self.shown / "plain"
+            self.screen.line(f"Next: traceq fix {run} --only {','.join(codes)} --diff")
+        self.screen.say(f"see {self.shown / self.file.name}")
 
     def _why_unmeasured(self, report: dict[str, Any]) -> str:
         if report.get("seen"):

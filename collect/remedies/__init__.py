@@ -61,7 +61,7 @@ def facts(name: str) -> dict[str, Any]:
     return said
 
 
-_FACTS = ("rules", "summary", "when", "kind", "edit", "slow")
+_FACTS = ("rules", "summary", "when", "kind", "edit", "slow", "environment")
 
 
 def _value(node: ast.expr) -> Any:

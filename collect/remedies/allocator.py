@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .base import START, Base
+import torch
+
+from .base import START, Base, Counts
 
 _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -17,6 +19,7 @@ class Remedy(Base):
     rules = ("MEM001", "MEM004", "MEM005")
     summary = "expandable segments of the CUDA allocator"
     when = START
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # noqa: RUF012
     edit = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"
 
     def why_not(self, program: Any) -> str:
@@ -25,11 +28,14 @@ class Remedy(Base):
         set_ = [os.environ[name] for name in _VARIABLES if name in os.environ]
         return f"the allocator is set to {set_[0]}" if set_ else ""
 
-    def environment(self) -> dict[str, str]:
-        return {_VARIABLES[0]: "expandable_segments:True"}
-
     def apply(self, program: Any) -> None:
         """Do nothing: the environment does it."""
 
     def undo(self, program: Any) -> None:
         """Do nothing: the process ends."""
+
+    def proof(self, before: Counts, after: Counts) -> str:  # noqa: ARG002
+        memory: Any = torch.cuda.memory
+        settings = memory._snapshot().get("allocator_settings", {})  # noqa: SLF001
+        used = settings.get("expandable_segments")
+        return "the allocator's segments are expandable" if used else ""

@@ -41,6 +41,8 @@ class Base:
     """True if torch.compile compiles code again when it is switched."""
     counts = False
     """True if ``used`` shows after two steps that it does nothing."""
+    environment: Mapping[str, str] = {}
+    """Variables that a restarted program needs."""
     plain_mean = False
     """True if it shortens rare long steps: the mean counts, not the median."""
 
@@ -64,10 +66,6 @@ class Base:
 
     def step(self) -> None:
         """Do what is due at the end of each step while it is on."""
-
-    def environment(self) -> dict[str, str]:
-        """Return variables that a restarted program needs."""
-        return {}
 
     def idle(self) -> str:
         """Return why the first steps with it were no different; empty if they were."""

@@ -26,9 +26,9 @@ def parameters(optimizer: Any) -> list[Any]:
 
 
 def switched(optimizer: Any, **flags: Any) -> list[dict[str, Any]]:
-    """Set flags of all groups; return those that they had."""
+    """Set flags of all groups and of the defaults; return those that they had."""
     before = []
-    for group in optimizer.param_groups:
+    for group in _groups(optimizer):
         before.append({key: group.get(key) for key in flags})
         group.update(flags)
     return before
@@ -36,8 +36,13 @@ def switched(optimizer: Any, **flags: Any) -> list[dict[str, Any]]:
 
 def restore(optimizer: Any, before: list[dict[str, Any]]) -> None:
     """Set the flags that the groups had."""
-    for group, flags in zip(optimizer.param_groups, before):
+    for group, flags in zip(_groups(optimizer), before):
         group.update(flags)
+
+
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    # zero_grad asks the defaults.
+    return [optimizer.defaults, *optimizer.param_groups]
 
 
 def move_steps(optimizer: Any, *, to_device: bool) -> None:

@@ -13,7 +13,7 @@ class Remedy(Base):
     """``zero_grad(set_to_none=True)`` wherever zeros were asked for."""
 
     name = "set_to_none"
-    rules = ("LCH001", "LCH003")
+    rules = ("LCH001", "LCH002", "LCH003")
     summary = "gradients set to None instead of zero"
     edit = "zero_grad(set_to_none=True)"
     counts = True

@@ -12,7 +12,7 @@ class Remedy(Base):
     """``Distribution.set_default_validate_args(False)``."""
 
     name = "validate_args"
-    rules = ("SYN001", "HST003")
+    rules = ("SYN001", "SYN003", "HST003")
     summary = "distributions without checks of their arguments"
     edit = "validate_args=False in the call of the distribution"
     recompiles = True

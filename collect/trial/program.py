@@ -6,7 +6,7 @@ import gc
 from typing import Any, Mapping
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, dataloader
 
 from ..agent import torch_state
 
@@ -20,9 +20,12 @@ class Program:
         """Names of the ops and kernels of a step; None while they are unknown."""
         self.optimizers: list[Any] = []
         self.loaders: list[Any] = []
+        """DataLoaders, and iterators of them."""
         self.graphs = 0
         """CUDA graphs that the program holds."""
         graph = getattr(torch.cuda, "CUDAGraph", ())
+        # A loop holds the iterator only.
+        iterator = getattr(dataloader, "_BaseDataLoaderIter", DataLoader)
         modules: list[Any] = []
         # The type, not isinstance: that asks the object, which may be a proxy.
         for one in gc.get_objects():
@@ -31,7 +34,7 @@ class Program:
                 self.optimizers.append(one)
             elif issubclass(kind, torch.nn.Module):
                 modules.append(one)
-            elif issubclass(kind, DataLoader):
+            elif issubclass(kind, (DataLoader, iterator)):
                 self.loaders.append(one)
             elif issubclass(kind, graph):
                 self.graphs += 1

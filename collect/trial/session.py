@@ -11,6 +11,10 @@ from ..agent import background, forking, process_facts
 from ..agent.schedule import DONE
 from ..agent.session import Session
 from ..shared import manifest, status_files
+from . import agreement, restarted
+from .blocks import Blocks
+from .follower import Follower
+from .restarted import Restarted
 from .trial import Trial
 
 RESTARTS = 3  # of a trial whose steps turned out to be others
@@ -29,13 +33,16 @@ class TrialSession(Session):
         super().__init__(settings)
         self.asked: dict[str, Any] = settings["try"]
         self.blocks = Path(settings["folder"], self.asked["blocks"])
-        self.trial: Trial | None = None
+        self.trial: Blocks | None = None
+        self.agreement: agreement.Agreement | None = None
+        self.started_with: dict[str, tuple[Any, str]] = {}
         self.step_name = ""  # of traced steps, once that is known
         self._plan: Iterator[None] | None = None
         self._restarts = 0
         self._reported = 0.0
 
     def arm(self) -> None:
+        self.started_with = restarted.start(self.asked["restart"] or [])
         super().arm()
         if self.window is not None:  # seconds without steps prove nothing
             self.window.remove()
@@ -65,7 +72,9 @@ class TrialSession(Session):
         self._last_at = time.monotonic()
         if self._plan is None:
             file = self.blocks / f"{self.rank.name}.json"
-            self.trial = Trial(self, self.asked, file)
+            if self.agreement is None:
+                self.agreement = agreement.of_job(self.job, self.options["ranks"])
+            self.trial = self._kind()(self, self.asked, file)
             self._plan = self.trial.run()
         if self.trial is not None and self.others.active:
             self.trial.dirty = "a profiler of the program was running"
@@ -73,6 +82,12 @@ class TrialSession(Session):
             next(self._plan)
         except StopIteration:
             self._end_trial()
+
+    def _kind(self) -> type[Blocks]:
+        """Return the trial of this process."""
+        if self.agreement is not None and not self.agreement.leads:
+            return Follower
+        return Trial if self.asked["restart"] is None else Restarted
 
     def _end_trial(self) -> None:
         self.schedule.phase = DONE

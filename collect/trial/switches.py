@@ -38,6 +38,12 @@ class Switches:
         except Exception as error:  # noqa: BLE001 - the program must continue
             entry["error"] = said(error)
 
+    def adopt(self, name: str, remedy: Any, error: str) -> None:
+        """Add a remedy that is on since the start of the process."""
+        self._made[name] = remedy
+        self.facts[name] = {"why": "", "error": error, "proof": None}
+        self.on = (*self.on, name)
+
     def __getitem__(self, name: str) -> Any:
         return self._made[name]
 

@@ -54,7 +54,7 @@ _BLOCK = 8 << 20
 _SUM = 9
 _PACKAGE = Path(__file__).parents[1]
 # Folders of the code that makes tables.
-_MAKES_TABLES = (
+MAKES_TABLES = (
     ".",
     "cache",
     "common",
@@ -249,7 +249,7 @@ def _code() -> str:
     writing the tables of a small trace.
     """
     digest = hashlib.sha256()
-    for folder in _MAKES_TABLES:
+    for folder in MAKES_TABLES:
         with os.scandir(_PACKAGE / folder) as inside:
             files = [one for one in inside if one.name.endswith((".py", ".c", ".h"))]
             identities = sorted((one.name, *identity(one.stat())) for one in files)

@@ -30,12 +30,18 @@ class UnparsedCommand(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """Return the options and choices of collect/ that begin like this."""
-        asked = "completions" if ctx.command.name == "collect" else "trial_completions"
+        asked = COMPLETIONS[ctx.command.name]
         completions = collect_function(asked)(ctx.args, incomplete)
         return [Completion(word, text) for word, text in completions]
 
 
 COMMAND_CLASS = UnparsedCommand
+COMPLETIONS = {
+    "collect": "completions",
+    "try": "trial_completions",
+    "sweep": "sweep_completions",
+}
+"""Functions of collect/ that complete the words of a command."""
 
 
 def command(context: typer.Context) -> None:

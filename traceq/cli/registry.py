@@ -126,6 +126,12 @@ COMMANDS = {
         "Apply fixes to a program while it runs, measure them, and prove their effect.",
         "traceq try -- python train.py",
     ),
+    "sweep": Entry(
+        "sweep:command",
+        RECORD,
+        "Run a program over a grid of configurations, measure each, and compare them.",
+        "traceq sweep --grid seq_len=512,1024 -- python bench.py --seq-len {seq_len}",
+    ),
     "demo": Entry(
         "demo:command",
         RECORD,

@@ -23,7 +23,7 @@ EDITS = {
 }
 """Edit of a rule's findings, where it can be made without a decision."""
 
-_TRIED = {
+TRIED = {
     "ATT001": "sdpa_backend",
     "ATT002": "sdpa_backend",
     "CPY003": "pinned_copy",
@@ -43,6 +43,7 @@ _TRIED = {
     "MEM011": "no_checkpointing",
     "NRM002": "compile",
 }
+"""Remedy of a rule's findings that ``traceq try`` switches on."""
 _VALIDATES = "validate_args=False"
 # Edits of rules that have other fixes, too: it is no refusal if they do not apply.
 _SOMETIMES = {"LCH002", "SYN001", "SYN003"}
@@ -52,7 +53,7 @@ def remedy_of(finding: Finding) -> str | None:
     """Return the name of the remedy that ``traceq try`` has for a finding, if any."""
     if finding.code in {"SYN001", "SYN003"}:
         return "validate_args" if _VALIDATES in finding.advice else None
-    return _TRIED.get(finding.code)
+    return TRIED.get(finding.code)
 
 
 def edit_of(finding: Finding) -> str:

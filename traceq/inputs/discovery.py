@@ -41,6 +41,7 @@ RUNS = Path("traceq-runs")
 MOST_BYTES = 64 << 30
 """Largest size of the data from standard input or from an archive."""
 _BLOCK = 1 << 20
+_TRIAL = "try.json"
 _SHOWN = 6
 _FILES_OF = {"trace": "trace.json", "snapshot": "snapshot.pickle", "log": "log.txt"}
 _NUMBERS = re.compile(r"(\d+)")
@@ -125,7 +126,7 @@ def _written(run: Path) -> int:
 
 def several_runs(path: Path) -> list[Path]:
     """Return the runs in a folder that is none itself, if it has more than one."""
-    if not _is_plain_folder(path):
+    if not _is_plain_folder(path) or _plain_of_trial(path):
         return []
     runs = sorted((one for one in path.glob("*") if is_run(one)), key=_by_numbers)
     return runs if len(runs) > 1 else []
@@ -177,6 +178,9 @@ def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
         return _spooled(sys.stdin.buffer, "standard input", progress)
     if path.is_fifo():
         return _piped(path, progress)
+    if plain := _plain_of_trial(path):
+        say(f"{path} is a trial: its recording without remedies is read")
+        return plain
     if is_report(path):
         return exported(path, progress)
     if path.is_file() and (verdict := stranger(path)):
@@ -216,6 +220,13 @@ def _spooled(stream: BinaryIO, name: str, progress: Progress) -> Path:
 
 def _is_stdin(path: Path) -> bool:
     return str(path) == STDIN and not isinstance(path, DisplayPath)
+
+
+def _plain_of_trial(path: Path) -> Path | None:
+    """Return the recording of a trial of ``traceq try`` that has no remedy on."""
+    folder = path.parent if path.name == _TRIAL else path
+    plain = folder / "plain"
+    return plain if (folder / _TRIAL).is_file() and is_run(plain) else None
 
 
 def _is_plain_folder(path: Path) -> bool:

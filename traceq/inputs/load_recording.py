@@ -69,6 +69,8 @@ def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> 
         )
     if (folder := options.inductor_code) and trace.fused.is_empty():
         trace = _with_kernels(trace, folder, options)
+    if trace.run is not None and (remedy := trace.run.labels.get("remedy")):
+        say(f"{path} was recorded with the remedy {remedy} of traceq try")
     for sentence in trace.facts.damage:
         say(f"{path} is incomplete: {sentence}")
     # Ranks of one export were recorded alike.

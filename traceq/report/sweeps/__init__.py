@@ -1,0 +1,1 @@
+"""Reports on a sweep: which configuration takes how long, and what grows."""

@@ -1,0 +1,153 @@
+"""A sweep as JSON; docs/schemas/sweep.json describes the fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from traceq import __version__
+from traceq.analysis.sweep_series import ratio
+from traceq.common.safe_text import as_unicode, plain_json
+from traceq.report.sweeps import words
+
+if TYPE_CHECKING:
+    from traceq.analysis.base.scaling_laws import Fit
+    from traceq.analysis.configurations import Configuration, Value
+    from traceq.analysis.sweep_series import Growth, Meeting, Series, SweepChart
+    from traceq.model.sweep_run import OwnNumber, SweepRun
+    from traceq.report.sweeps.shown import ShownSweep
+
+VERSION = 1
+
+
+def json(shown: ShownSweep) -> str:
+    """Return one object; ``version`` is that of its fields, times are ns of a step."""
+    sweep, table = shown.sweep, shown.table
+    document = {
+        "version": VERSION,
+        "traceq": __version__,
+        "path": as_unicode(str(sweep.folder)),
+        "command": list(sweep.command),
+        "seed": sweep.seed,
+        "planned": sweep.planned,
+        "labels": list(table.keys),
+        "numbers": [
+            {"name": one.name, "unit": one.unit, "own": one.own}
+            for one in table.numbers
+        ],
+        "over": shown.over,
+        "by": shown.by,
+        "baseline": "=".join(shown.baseline) if shown.baseline else None,
+        "configurations": [_configuration(shown, one) for one in table.configurations],
+        "runs": [_run(one) for one in sweep.runs],
+        "charts": [_chart(one) for one in (*shown.charts, *shown.ratios)],
+        "findings": [_growth(one) for one in shown.growths],
+        "linted": shown.linted,
+        "sentences": words.sentences(shown),
+    }
+    content = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return plain_json(content) + "\n"
+
+
+def _configuration(shown: ShownSweep, one: Configuration) -> dict[str, Any]:
+    return {
+        "labels": dict(one.labels),
+        "status": one.status,
+        "reason": one.reason,
+        "runs": one.runs,
+        "measured": one.measured,
+        "values": {name: _value(value) for name, value in one.values.items()},
+        "ratios": {
+            number.name: _value(relative)
+            for number in shown.table.numbers
+            if shown.baseline
+            and (relative := ratio(shown.table, one, number, shown.baseline))
+        },
+    }
+
+
+def _value(value: Value) -> dict[str, Any]:
+    return {"mean": value.mean, "std": value.std, "n": value.n, "of": value.of}
+
+
+def _run(run: SweepRun) -> dict[str, Any]:
+    return {
+        "name": as_unicode(run.name),
+        "labels": run.labels,
+        "repeat": run.repeat,
+        "status": run.status,
+        "reason": run.reason,
+        "step_ns": run.step_ns,
+        "step_std_ns": run.step_std_ns,
+        "steps": run.steps,
+        "peak_bytes": run.peak_bytes,
+        "parameters": run.parameters,
+        "tokens": run.tokens,
+        "flops": run.flops,
+        "peak_tflops": run.peak_tflops,
+        "numbers": {name: _own(one) for name, one in run.numbers.items()},
+        "device": run.device,
+    }
+
+
+def _own(one: OwnNumber) -> dict[str, Any]:
+    return {"last": one.last, "mean": one.mean, "std": one.std, "n": one.n}
+
+
+def _chart(chart: SweepChart) -> dict[str, Any]:
+    return {
+        "number": chart.number.name,
+        "over": chart.over,
+        "by": chart.by,
+        "fixed": dict(chart.fixed),
+        "baseline": chart.baseline or None,
+        "series": [_series(one) for one in chart.series],
+        "crossings": [_meeting(one) for one in chart.meetings],
+    }
+
+
+def _series(series: Series) -> dict[str, Any]:
+    return {
+        "name": series.name,
+        "points": [
+            {"value": point.text, **_value(point.value)} for point in series.points
+        ],
+        "fit": _fit(series.fit),
+    }
+
+
+def _fit(fit: Fit | None) -> dict[str, Any] | None:
+    if fit is None:
+        return None
+    return {
+        "law": fit.law,
+        "base": fit.base,
+        "slope": fit.slope,
+        "power": fit.power,
+        "error": fit.error,
+    }
+
+
+def _meeting(one: Meeting) -> dict[str, Any]:
+    return {
+        "first": one.first,
+        "second": one.second,
+        "at": one.at.at,
+        "extrapolated": one.at.extrapolated,
+        "fitted": one.fitted,
+    }
+
+
+def _growth(one: Growth) -> dict[str, Any]:
+    return {
+        "code": one.code,
+        "name": one.name,
+        "over": one.over,
+        "fixed": dict(one.fixed),
+        "values": list(one.values),
+        "saves_ns": list(one.saves_ns),
+        "shares": list(one.shares),
+        "fit": _fit(one.fit),
+        "grows": one.grows,
+    }
