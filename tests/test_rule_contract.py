@@ -37,7 +37,7 @@ ALLOWED = {
     "traceq.analysis.base.start_up": "start_up",
     "traceq.analysis.base.steady": "SteadySteps in_steps steady_steps",
     "traceq.analysis.base.sync_calls": "TO_GPU copy_directions",
-    "traceq.analysis.memory": "fragmentation oom",
+    "traceq.analysis.memory": "fragmentation oom_changes",
     "traceq.analysis.memory.leaks": "memory_leaks",
     "traceq.analysis.memory.weight_copies": "weight_copies",
     "traceq.analysis.patterns": (

@@ -24,6 +24,7 @@ from .background import LONGEST_S, Background
 from .files import MEGABYTE, TooLargeError, free_memory
 from .memory_history import MemoryHistory
 from .other_profilers import OtherProfilers
+from .out_of_memory import OutOfMemory
 from .profiler import Trace
 from .rank_file import RankFile
 from .schedule import LEAD_IN, Plan
@@ -46,6 +47,7 @@ class Actions:
         self.rank = rank
         self.others = others
         self.background = Background()
+        self.oom: OutOfMemory | None = None  # its history makes way for ours
         self.seen = 0  # step boundaries so far
         self.alone = True  # whether no other ranks trace the same steps
         self.restarted = False  # whether the last action started the trace again
@@ -481,6 +483,8 @@ class Actions:
 
     def _begin_memory(self) -> None:
         self._memory_steps = 0
+        if self.oom is not None:
+            self.oom.keep(on=False)
         why = memory_history.why_not(cuda=torch_state.uses_cuda())
         if why is not None:
             self.rank.missing("memory", why)

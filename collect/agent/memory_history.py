@@ -19,17 +19,26 @@ class MemoryHistory:
     """The allocator's history, with Python stacks, from creation to ``stop``."""
 
     ENTRIES = 100_000
+    starting = False
+    """True while this class calls torch's recorder, which the program may call, too."""
 
-    def __init__(self) -> None:
-        record = cuda_api.memory._record_memory_history  # noqa: SLF001
-        wanted = {"stacks": "python", "max_entries": self.ENTRIES}
-        known = inspect.signature(record).parameters
-        record("all", **{key: wanted[key] for key in wanted if key in known})
-        self._record = record
+    def __init__(self, entries: int = ENTRIES, context: str = "all") -> None:
+        """Keep up to ``entries``; ``context`` says which have a stack."""
+        self._record = cuda_api.memory._record_memory_history  # noqa: SLF001
+        wanted = {"context": context, "stacks": "python", "max_entries": entries}
+        known = inspect.signature(self._record).parameters
+        self._call("all", **{key: wanted[key] for key in wanted if key in known})
 
     def stop(self) -> None:
         """Turn the history off again."""
-        self._record(None)
+        self._call(None)
+
+    def _call(self, enabled: str | None, **options: Any) -> None:
+        MemoryHistory.starting = True
+        try:
+            self._record(enabled, **options)
+        finally:
+            MemoryHistory.starting = False
 
     def snapshot(self) -> Any:
         """Return the allocator's state and history."""
@@ -51,7 +60,12 @@ def why_not(*, cuda: bool) -> str | None:
         return "the program does not use CUDA, whose allocator keeps the history"
     if not hasattr(cuda_api.memory, "_record_memory_history"):
         return "this version of torch cannot record the allocator's history"
-    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
-    if enabled is not None and enabled():
+    if is_on():
         return "the program records the allocator's history itself"
     return None
+
+
+def is_on() -> bool:
+    """Return whether the allocator's history is being recorded, if torch tells."""
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001
+    return enabled is not None and bool(enabled())

@@ -64,6 +64,8 @@ class RankFile:
             "parameters": None,
             "trace": None,
             "memory": None,
+            "oom": None,
+            "slow_steps": None,
             "sources": [],
             "compiled": None,
             "compiled_code": None,

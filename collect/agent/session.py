@@ -32,6 +32,7 @@ from .captures import Captures
 from .compile_log import CompileLog
 from .compiled_graphs import CompiledGraphs
 from .other_profilers import OtherProfilers
+from .out_of_memory import OutOfMemory
 from .rank_file import RankFile
 from .schedule import (
     ALIGNING,
@@ -48,12 +49,17 @@ from .schedule import (
     Plan,
     Schedule,
 )
+from .slow_steps import SlowSteps
 from .steps_by_time import TimeSteps, WindowIfNoSteps
 
 EXIT_S = 60.0  # how long --then-exit waits for the slowest rank, ...
 LEAVE_S = 5.0  # ... and for those that do not record
 POLL_S = 0.1
 _WARMUP_IF_SLOW = 3  # steps
+_WRITE_SLOW_S = 10.0  # between two writes of the slow steps
+_RECORDING = (PROBING, TRACING, MEMORY)
+# The allocator's history would change the times of the steps of the other phases.
+_HISTORY_ON = (WAITING, MEETING, ALIGNING, DONE)
 
 
 def begin() -> None:
@@ -80,6 +86,12 @@ class Session:
         self.compile_log = CompileLog(quotes=not self.options["no_source"])
         self.captures = Captures(self.rank, self.others, self._profiles_captures)
         self.captures.stacks = not self.options["no_stack"]
+        self.oom = OutOfMemory(self.rank, self._claim_now, lambda: self.schedule.seen)
+        self.actions.oom = self.oom
+        slow = self.options.get("keep_slow")
+        self.slow = SlowSteps(slow) if slow else None
+        self._wrote_slow = 0.0
+        self._acted = False  # whether the last boundary took us time
         self.source: steps.Source = steps.Source(self.boundary)
         self.off = False
         self._busy = False
@@ -102,6 +114,10 @@ class Session:
             self.compile_log.install()
         if not self.options["no_captures"]:
             self.captures.install()
+        if not self.options["no_oom"]:
+            self.oom.install()
+        if self.slow is not None:
+            self.slow.install()
         self.source.install()
         if self.window is not None:
             self.window.install()
@@ -141,6 +157,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the program must continue
             self._fail(error)
         self._disarm()
+        self.oom.remove()
         self.rank.warnings.remove()
 
     def record_seconds(self, stop: threading.Event, seconds: float) -> None:
@@ -212,6 +229,7 @@ class Session:
         if self.window is not None:
             forking.renew_locks(self.window)
         self._disarm()
+        self.oom.remove()
         self.rank.warnings.remove()
         settings = forking.settings_of_child(
             self.settings,
@@ -264,6 +282,8 @@ class Session:
                     self._leave_out()
                     return
                 self._claim()
+        if self.slow is not None and self._watched(self.slow):
+            return
         compiles = torch_state.compilations()
         self.actions.step_ended(compiles)
         self.captures.step_ended()
@@ -273,6 +293,9 @@ class Session:
             self._first_at = now
         hold = self.others.active or self._in_window
         due = self.schedule.boundary(now, changes, hold=hold)
+        if self.schedule.phase not in _HISTORY_ON:
+            self.oom.keep(on=False)
+        self._acted = any(action != "lap" for action in due)
         while due:
             action = due.pop(0)
             self._do(action)
@@ -283,7 +306,34 @@ class Session:
             ended = self.actions.ended and self._is_traced()
             if action != "done" and (self.actions.refused or ended):
                 due = self.schedule.skip(now)
+        if self.schedule.phase in _HISTORY_ON:
+            self.oom.keep(on=True)
         self._report()
+
+    def _watched(self, slow: SlowSteps) -> bool:
+        """Watch a step for what makes it slow; return whether that is all to do."""
+        done = self.schedule.phase == DONE
+        # Steps that we record are longer, and so are those that begin with our work.
+        ours = self.schedule.phase in _RECORDING or self._acted
+        self._acted = False
+        kept = slow.boundary(self.schedule.seen, ours=ours)
+        now = time.monotonic()
+        if kept and now - self._wrote_slow > _WRITE_SLOW_S:
+            self._wrote_slow = now
+            self._write_slow()
+        if done:
+            self.schedule.seen += 1
+        return done
+
+    def _write_slow(self) -> None:
+        """Write the slow steps so far; the program may be killed."""
+        if self.slow is None or self.rank.name is None:
+            return
+        file = self.rank.path(".slow.json")
+        content = self.slow.content()
+        manifest.write(file, content)
+        facts = {key: content[key] for key in ("factor", "steps", "slow")}
+        self.rank.save(slow_steps={"file": file.name, **facts})
 
     def _do(self, action: str) -> None:
         if action == "begin timing":
@@ -377,12 +427,21 @@ class Session:
         self.rank.happened("first step", self.schedule.seen)
         self._save()
 
+    def _claim_now(self) -> bool:
+        """Name this process's files before its first step; False if it is left out."""
+        with self._choosing:
+            if self.rank.name is None and self._is_chosen():
+                self._claim()
+            return self.rank.name is not None
+
     def _finish(self) -> None:
         self.rank.happened("done", self.schedule.seen)
         self._write_compiled()
         self.rank.keep_newer()
         self._save(state="incomplete" if self.actions.incomplete else "done")
-        if not self._awaits_optimizer():
+        if self.slow is not None:
+            self._stop_recording()  # the steps are watched until the program ends
+        elif not self._awaits_optimizer():
             self._disarm()
 
     def _awaits_optimizer(self) -> bool:
@@ -400,6 +459,10 @@ class Session:
 
     def _program_ends(self, what: str) -> None:
         """Write what was recorded when the program ends before the schedule does."""
+        self.oom.ends()
+        if self.slow is not None:
+            self._disarm()
+            self._write_slow()
         state = self.rank.facts.get("state")
         if self.rank.name is None or state in ("done", "incomplete", "failed"):
             self.rank.save()  # the warnings since then
@@ -467,6 +530,7 @@ class Session:
             if os.environ.get("TRACEQ_TRACEBACK"):
                 sys.excepthook(type(error), error, error.__traceback__)
             self._disarm()
+            self.oom.remove()
             self.rank.note(f"traceq crashed, which ended the recording: {text}")
             self._lacks(f"traceq crashed: {text}")
             self.actions.drop_all()
@@ -482,6 +546,11 @@ class Session:
     def _disarm(self) -> None:
         self.off = True
         self.source.remove()
+        if self.slow is not None:
+            self.slow.remove()
+        self._stop_recording()
+
+    def _stop_recording(self) -> None:
         if self.window is not None:
             self.window.remove()
         self.captures.remove()

@@ -55,7 +55,9 @@ class Recording:
         source: bool = True,
         compiled: bool = True,
         captures: bool = True,
+        oom: bool = True,
         ranks: str | None = None,
+        keep_slow: float | None = None,
         max_mb: int = 1000,
         overhead: bool = True,
         keep_paths: bool = False,
@@ -69,6 +71,7 @@ class Recording:
             "active": active,
             "memory-steps": memory_steps,
             "ranks": ranks,
+            "keep-slow": keep_slow,
             "max-mb": max_mb,
         }
         switches = {
@@ -77,6 +80,7 @@ class Recording:
             "no-source": not source,
             "no-compiled": not compiled,
             "no-captures": not captures,
+            "no-oom": not oom,
             "no-overhead": not overhead,
             "keep-paths": keep_paths,
         }

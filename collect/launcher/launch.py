@@ -46,7 +46,7 @@ def main(words: list[str], prog: str) -> int:
         try:
             launch = Launch(chosen, place, index, status_folder, screen)
             code = launch.run()
-            if launch.has_trace and not index:
+            if launch.has_something and not index:
                 after.look(chosen, place, screen)
             return code
         finally:  # processes that outlive the command may still write there
@@ -100,9 +100,9 @@ class Launch:
             return self._code(status)
 
     @property
-    def has_trace(self) -> bool:
-        """True if a rank of this launcher was traced."""
-        return any(rank["trace"] for rank in self.facts["ranks"])
+    def has_something(self) -> bool:
+        """True if a rank of this launcher was traced, or ran out of memory."""
+        return any(rank["trace"] or rank.get("oom") for rank in self.facts["ranks"])
 
     def _open(self) -> Tee:
         """Begin the run file and the log, or leave nothing behind."""
@@ -360,7 +360,7 @@ class Launch:
     def _report(self, status: int) -> int:
         code = self._code(status)
         ranks = self.facts["ranks"]
-        if not any(rank["step_time"] or rank["trace"] for rank in ranks):
+        if not any(map(_has_something, ranks)):
             known = [entry["why"] for entry in self.facts["missing"]]
             why = "; ".join(_reasons(ranks) or known)
             self.screen.say(f"nothing was recorded: {why}")
@@ -375,7 +375,7 @@ class Launch:
             code = code or options.CANNOT_WORK
         if any(manifest.OTHER_THREADS in rank["notes"] for rank in ranks):
             self.screen.say(manifest.OTHER_THREADS)
-        for text in [*_windows(ranks), *_recorded(ranks[0])]:
+        for text in [*_windows(ranks), *_recorded(ranks[0]), *_ran_out(ranks)]:
             self.screen.say(text)
         copied = {one["file"] for rank in ranks for one in rank.get("sources", [])}
         if copied:
@@ -411,6 +411,22 @@ _NO_GPU_WORK = (
     "the trace has no GPU work, so it says little: record again, with --no-stack or"
     " --steps-by another kind of step"
 )
+
+
+def _has_something(rank: dict[str, Any]) -> bool:
+    return bool(rank["step_time"] or rank["trace"] or rank.get("oom"))
+
+
+def _ran_out(ranks: list[dict[str, Any]]) -> list[str]:
+    """Return which ranks ran out of memory, and at which step."""
+    failed = [(rank["rank"], rank["oom"]) for rank in ranks if rank.get("oom")]
+    several = len(ranks) > 1
+    return [
+        (f"rank {number} " if several else "")
+        + f"ran out of GPU memory in step {oom['step']}; "
+        + (f"snapshot: {oom['snapshot']}" if oom["snapshot"] else "no snapshot")
+        for number, oom in failed
+    ]
 
 
 def _recorded(rank: dict[str, Any]) -> list[str]:

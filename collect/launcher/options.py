@@ -114,6 +114,8 @@ def _parsed(
         options = parser.parse_args(words)
     if not options.command:
         parser.error(f"no command to run, as in: {prog} -- python train.py")
+    if options.keep_slow and options.then_exit:
+        parser.error("--keep-slow watches the whole run: leave --then-exit out")
     if options.name is not None and not _is_plain(options.name):
         parser.error("--name is a folder name, not a path; see --out")
     return options
@@ -206,6 +208,18 @@ def _make_parser(prog: str, kind: type[_Parser] = _Parser) -> argparse.ArgumentP
         help="record no memory history and no memory events",
     )
     what.add_argument(
+        "--no-oom",
+        action="store_true",
+        help="keep no memory history from the start, for when memory runs out",
+    )
+    what.add_argument(
+        "--keep-slow",
+        type=_factor,
+        metavar="FACTOR",
+        help="watch the whole run, and keep steps this many times as long as the"
+        " running median, as 1.5x, with what happened in them",
+    )
+    what.add_argument(
         "--max-mb",
         type=_positive,
         default=1000,
@@ -260,6 +274,13 @@ def _ranks(text: str) -> str:
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _factor(text: str) -> float:
+    value = float(text.rstrip("xX"))
+    if not 1 < value < float("inf"):
         raise ValueError(text)
     return value
 

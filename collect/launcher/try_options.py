@@ -73,6 +73,7 @@ def parse(words: list[str], prog: str) -> argparse.Namespace:
 def _recording_words(chosen: argparse.Namespace) -> list[str]:
     words = ["--out", chosen.out, "--steps-by", chosen.steps_by]
     words += ["--no-captures", "--no-compiled", "--no-overhead", "--no-memory"]
+    words += ["--no-oom"]
     words += ["--name", chosen.name] if chosen.name is not None else []
     words += ["--ranks", chosen.ranks] if chosen.ranks is not None else []
     return [*words, *(["--keep-paths"] if chosen.keep_paths else [])]

@@ -11,37 +11,28 @@ from traceq.linter import (
     Rule,
     Seen,
     Severity,
-    counted,
     dataclass,
     size,
 )
 
-from ._failure_lines import after_failure, holder_line, is_limited, place_line, totals
+from ._failure_lines import (
+    after_failure,
+    goes_on,
+    holder_line,
+    place_of,
+    totals,
+    usual_advice,
+    why,
+    with_line,
+)
+from ._oom_changes import advice, categories, change_lines, live_line, what_ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.analysis.memory import oom
     from traceq.linter import Finding, SnapshotView
 
 _MOST_HOLDERS = 4
-# A program that ends may still clean up; one that allocates this often goes on.
-_GOES_ON = 100
-_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_ADVICE = {
-    "fragmented": f"set {_EXPANDABLE}: free blocks between tensors can be used then; or"
-    " free first what lies between them: {first}",
-    # Expandable segments did not help there: see what was measured.
-    "fragmented, limited": "the device has room, but a limit forbids using it: raise"
-    " torch.cuda.set_per_process_memory_fraction; or free first what lies between the"
-    " free blocks: {first}",
-    "fragmented, expandable": "free first what lies between the free blocks: {first};"
-    " or allocate it before what is short-lived",
-    "limited": "the device has room, but a limit forbids using it: raise"
-    " torch.cuda.set_per_process_memory_fraction; or free first: {first}",
-    "full": "use less: free first {first}; or a smaller batch, activation"
-    " checkpointing, a smaller dtype",
-}
 
 
 @dataclass(frozen=True)
@@ -147,38 +138,37 @@ class FailedAllocation(Rule):
 
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Report of the first failure at each line why it did not fit."""
-        from traceq.analysis.memory import oom
+        from traceq.analysis.memory import oom_changes
 
-        groups = oom.failures(view).group_by(
+        groups = oom_changes.failures(view).group_by(
             "device", "file", "line", maintain_order=True
         )
         for _, group in groups:
             yield self._finding(view, group.row(0, named=True), group.height)
 
     def _finding(self, view: SnapshotView, row: dict[str, Any], count: int) -> Finding:
-        from traceq.analysis.memory import oom
+        from traceq.analysis.memory import oom_changes
 
-        room = oom.room(view, row)
-        held = oom.droppable(view, row["device"], row["event"]).to_dicts()
-        first = place_line(held[0]) if held else "nothing"
-        cause = room.cause
-        if is_limited(row):
-            cause += ", limited"
-        elif view.snapshot.segments["expandable"].any():
-            cause += ", expandable"
-        advice = _ADVICE.get(cause, _ADVICE[room.cause])
-        goes_on = room.allocations_after >= _GOES_ON
+        failed = oom_changes.failure(view, row, view.oom)
+        context, room = failed.context, failed.room
+        changes = oom_changes.changes(failed)
+        held = failed.holders.to_dicts()
+        live: Any = categories(failed)
+        fitting: Any = changes.to_dicts()
         return self.finding(
-            f"OOM on {size(row['asked'])}: {_why(room, row)}",
+            f"OOM on {size(row['asked'])}: {why(failed)}",
             subject=room.cause,
-            place=view.place(row),
+            place=place_of(view, failed),
             count=count,
             cost_bytes=row["asked"],
             evidence=[
-                *totals(room, row),
+                *what_ran(failed),
+                *totals(failed),
+                *([live_line(live)] if context else ()),
                 *map(holder_line, held[:_MOST_HOLDERS]),
-                *([after_failure(room)] if goes_on else ()),
-                *view.lines(row, row["asked"]),
+                *change_lines(changes, failed.needed),
+                *after_failure(failed),
+                *view.lines(with_line(failed), row["asked"]),
             ],
             data={
                 "device": row["device"],
@@ -192,18 +182,16 @@ class FailedAllocation(Rule):
                 "other_streams_bytes": room.other_streams,
                 "cause": room.cause,
                 "allocations_after": room.allocations_after,
+                "missing_bytes": failed.missing,
+                "later_bytes": failed.later,
+                "phase": failed.phase,
+                "step": context.step if context else None,
+                "modules": [one.path or one.kind for one in context.modules]
+                if context
+                else [],
+                "live": live,
+                "changes": fitting,
             },
-            severity=Severity.warning if goes_on else None,
-            advice=advice.format(first=first),
+            severity=Severity.warning if goes_on(failed) else None,
+            advice=advice(changes, failed) or usual_advice(failed, held),
         )
-
-
-def _why(room: oom.Room, row: dict[str, Any]) -> str:
-    if room.cause == "fragmented":
-        return (
-            f"{size(room.free)} are reserved and free, but fragmented into"
-            f" {counted(room.free_blocks, 'block')} of at most {size(room.largest)}"
-        )
-    on_device = f"{size(row['device_free'] or 0)} is free on the device"
-    limit = ", which a limit forbids using" if room.cause == "limited" else ""
-    return f"only {size(room.free)} are reserved and free, and {on_device}{limit}"

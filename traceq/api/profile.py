@@ -99,7 +99,9 @@ def profile(
     source: bool = True,
     compiled: bool = True,
     captures: bool = True,
+    oom: bool = True,
     ranks: str | None = None,
+    keep_slow: float | None = None,
     max_mb: int = 1000,
     overhead: bool = True,
     keep_paths: bool = False,
@@ -121,7 +123,10 @@ def profile(
         source: Copy your own source files.
         compiled: Store what torch.compile generates.
         captures: Profile captures of CUDA graphs.
+        oom: Keep the memory history from the start, for when memory runs out.
         ranks: Ranks of a job that record, as ``0,8-15``.
+        keep_slow: Watch the whole loop, and store steps this many times as long as
+            the running median, as 1.5.
         max_mb: Largest trace per rank, in MB before compression.
         overhead: Measure the cost of recording at the end.
         keep_paths: Store host name and full paths.
@@ -154,7 +159,9 @@ def profile(
         source=source,
         compiled=compiled,
         captures=captures,
+        oom=oom,
         ranks=ranks,
+        keep_slow=keep_slow,
         max_mb=max_mb,
         overhead=overhead,
         keep_paths=keep_paths,

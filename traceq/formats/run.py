@@ -12,6 +12,8 @@ import orjson
 from traceq.common.units import NS_PER_MS
 from traceq.common.words import MODULE_LEVEL
 from traceq.errors import InputError
+from traceq.formats.oom import read_oom
+from traceq.formats.slow_steps import read_slow_steps
 from traceq.model.owners import Owners
 from traceq.model.run import (
     Compiled,
@@ -88,12 +90,15 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
     number = manifest.get("rank")
+    oom = _dict(manifest, "oom")
+    watched = _file(folder, manifest.get("slow_steps"))
+    facts, snapshot = _file(folder, oom), _file(folder, {"file": oom.get("snapshot")})
     return Rank(
         name=str(manifest.get("name")),
         rank=number if isinstance(number, int) else 0,
         state=str(manifest.get("state", "")),
         trace=_file(folder, manifest.get("trace")),
-        memory=_file(folder, manifest.get("memory")),
+        memory=snapshot or _file(folder, manifest.get("memory")),
         step_time=_step_time(_dict(manifest, "step_time")),
         missing=tuple(f"no {what}: {why}" for what, why in _reasons(manifest)),
         reasons=dict(_reasons(manifest)),
@@ -122,6 +127,8 @@ def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
             for entry in _list(manifest.get("captures"))[:_MOST_CAPTURES]
             if (file := _file(folder, entry))
         ),
+        oom=read_oom(facts, oom.get("steps_after")) if facts else None,
+        slow=read_slow_steps(watched) if watched else None,
     )
 
 

@@ -131,7 +131,9 @@ def load_program(
 
         if (program.folder / ORIGIN).is_file():
             step_ns = origin_step_ns(read_origin(program.folder))
-    return Recording(program.name, trace, lines, step_ns, snapshots)
+    failures = {rank.rank: rank.oom for rank in ranks if rank.oom}
+    slow = {rank.rank: rank.slow for rank in ranks if rank.slow}
+    return Recording(program.name, trace, lines, step_ns, snapshots, failures, slow)
 
 
 def snapshot_of(

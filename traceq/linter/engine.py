@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base.graph_replays import replayed
 from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.analysis.time.cpu_time import cpu_time
+from traceq.analysis.time.slow_steps import slow_steps
 from traceq.errors import ConfigError
 from traceq.linter.config import configured
 from traceq.linter.explained_gpu import explained_gpu
@@ -124,6 +125,7 @@ def _lint(
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
         cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
         doubtful_step_ns=_doubtful_step(recording),
+        slow_steps=slow_steps(recording.slow),
         gpu=explained_gpu(view, ran.findings)
         if view and full and view.meets(Need.WARM) and view.meets(Need.GPU)
         else None,

@@ -20,6 +20,7 @@ from traceq.model.lint_report import Memory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceq.model.oom import OutOfMemory
     from traceq.model.recording import Recording
 
 _TWO = 2
@@ -37,6 +38,8 @@ class SnapshotView(History, frozen=True):
     """The history of one rank's snapshot, with places and evidence for findings."""
 
     rank: int = 0
+    oom: OutOfMemory | None = None
+    """What the program was doing when memory ran out, where that was recorded."""
 
     def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
         """Return the place of a row that has a file, a line, a function and ``op``.
@@ -125,7 +128,7 @@ def _ops(row: Mapping[str, Any]) -> list[str]:
 def snapshot_views(recording: Recording) -> tuple[SnapshotView, ...]:
     """Return a view of each snapshot of a recording."""
     return tuple(
-        SnapshotView(snapshot, recording.trace, rank)
+        SnapshotView(snapshot, recording.trace, rank, recording.failures.get(rank))
         for rank, snapshot in recording.snapshots.items()
     )
 

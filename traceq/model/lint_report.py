@@ -12,6 +12,7 @@ from msgspec import Struct
 from traceq.model.facts import Facts
 from traceq.model.finding import Finding, Place
 from traceq.model.run import Window
+from traceq.model.slow_steps import SlowSteps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -344,6 +345,8 @@ class Outcome(Struct, frozen=True):
     """Rules for recordings of another kind: several ranks, or no GPU."""
     doubtful_step_ns: int | None = None
     """A measured step that is not used: the recorded ones take another time."""
+    slow_steps: SlowSteps | None = None
+    """Rare slow steps by cause; none where the steps were not watched."""
 
 
 class Report(Struct, frozen=True):

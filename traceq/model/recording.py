@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from traceq.model.oom import OutOfMemory
+    from traceq.model.slow_steps import SlowRun
     from traceq.model.snapshot import Snapshot
     from traceq.model.trace import Trace
 
@@ -27,3 +29,7 @@ class Recording:
     """Duration of a step without the profiler, where that was measured."""
     snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
     """Memory snapshots, by rank; one that was given alone is rank 0."""
+    failures: Mapping[int, OutOfMemory] = field(default_factory=dict)
+    """Out-of-memory errors, by rank."""
+    slow: Mapping[int, SlowRun] = field(default_factory=dict)
+    """Slow steps of the whole run, by rank."""

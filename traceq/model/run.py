@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from traceq.model.oom import OutOfMemory
+    from traceq.model.slow_steps import SlowRun
+
 # Heuristic threshold: some steps do more work than others if mean and median differ by
 # more than this fraction.
 _DIFFERENT = 0.1
@@ -235,6 +238,10 @@ class Rank:
     """True if float32 matmuls may round to TF32; None if that is not known."""
     discarded: tuple[str, ...] = ()
     """Reasons why attempts to trace were discarded, in order."""
+    oom: OutOfMemory | None = None
+    """Out-of-memory error; the snapshot is the one of that moment then."""
+    slow: SlowRun | None = None
+    """Slow steps of the whole run; none if they were not watched."""
 
 
 @dataclass(frozen=True)

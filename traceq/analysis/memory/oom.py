@@ -47,6 +47,11 @@ def failures(history: History) -> pl.DataFrame:
     )
 
 
+def is_limited(failure: Mapping[str, Any]) -> bool:
+    """Return whether the device had room for one of the ``failures``."""
+    return bool((failure["device_free"] or 0) >= failure["asked"])
+
+
 @dataclass(frozen=True)
 class Room:
     """Free memory for an allocation that failed."""
@@ -79,7 +84,7 @@ def room(history: History, failure: Mapping[str, Any]) -> Room:
     cause = "full"
     if free >= requested:
         cause = "fragmented"
-    elif (failure["device_free"] or 0) >= requested:
+    elif is_limited(failure):
         cause = "limited"
     return Room(
         free=free,

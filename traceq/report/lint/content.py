@@ -19,6 +19,8 @@ from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.text import at, short_kernel, where
 from traceq.report.lint import cpu
+from traceq.report.lint.out_of_memory import ran_out
+from traceq.report.lint.slow_steps import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +88,8 @@ def title(outcome: Outcome) -> str:
 
 def facts(outcome: Outcome) -> str:
     """Return number, duration and bound of the steps, and the memory peak."""
-    return "; ".join(filter(None, (_time(outcome), memory_peak(outcome))))
+    parts = (ran_out(outcome), _time(outcome), memory_peak(outcome))
+    return "; ".join(filter(None, parts))
 
 
 def memory_peak(outcome: Outcome) -> str:
@@ -411,7 +414,8 @@ def rules(outcome: Outcome, *, skipped: bool = True) -> str:
 
 def notes(outcome: Outcome) -> list[str]:
     """Return further notes: crashed rules, hidden findings, replays, damage."""
-    lines = [
+    lines = sentences(outcome)
+    lines += [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed
     ]

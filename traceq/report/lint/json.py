@@ -81,6 +81,7 @@ def _outcome(outcome: Outcome, edits: Mapping[str, Proposal]) -> dict[str, Any]:
         ],
         "rules_ran": outcome.ran,
         "replayed": to_builtins(outcome.replayed) if outcome.replayed else None,
+        "slow_steps": to_builtins(outcome.slow_steps) if outcome.slow_steps else None,
         "step_kinds": to_builtins(outcome.step_kinds) if outcome.step_kinds else None,
         "cpu": cpu_data(outcome.cpu) if outcome.cpu else None,
     }

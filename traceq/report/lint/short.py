@@ -14,6 +14,7 @@ from traceq.report import steps as steps_words
 from traceq.report.base.text import styled
 from traceq.report.lint import content as words
 from traceq.report.lint import cpu
+from traceq.report.lint.out_of_memory import ran_out
 from traceq.report.lint.rows import cut_text
 
 if TYPE_CHECKING:
@@ -31,7 +32,12 @@ _SHORT = re.compile("[:;,]")
 
 def verdict(outcome: Outcome) -> str:
     """Return what bounds the step, the memory's peak, and what was found."""
-    parts = (_bound(outcome), words.memory_peak(outcome), _found(outcome))
+    parts = (
+        ran_out(outcome),
+        _bound(outcome),
+        words.memory_peak(outcome),
+        _found(outcome),
+    )
     text = "; ".join(filter(None, parts))
     return f"{text[:1].upper()}{text[1:]}"
 

@@ -1,0 +1,17 @@
+"""Two of three results are dropped, and what is free lies between the third ones.
+
+The fix is PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which record.py sets.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from parts import GIB, leave
+
+torch.cuda.init()
+leave(4 * GIB)
+results = [torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(600)]
+results = results[::3]
+table = torch.empty(GIB, dtype=torch.uint8, device="cuda")  # here
+print(f"{len(results)} results, {table.numel()} bytes")

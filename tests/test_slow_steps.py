@@ -1,0 +1,241 @@
+"""Rare slow steps: which are kept, and what lint names as the cause of each."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from collecting import WITH_TORCH, Late, collect_program
+
+from traceq.analysis.time.slow_steps import LATE_RANK, slow_step_rows, slow_steps
+from traceq.formats.run import read_run
+from traceq.formats.slow_steps import read_slow_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from collecting import Run
+
+    from traceq.model.slow_steps import SlowRun
+
+pytestmark = WITH_TORCH
+
+slow = Late("agent.slow_steps")
+manifest = Late("shared.manifest")
+
+STEPS = 2000
+# Each kind of pause in 1 of 200 steps; "own" is a sleep of the program.
+PLANTED = {
+    f"{kind}": (first, first + 1000)
+    for kind, first in zip(
+        ("gc", "data", "sleep", "recompile", "checkpoint"),
+        (150, 350, 550, 750, 950),
+        strict=True,
+    )
+}
+CAUSES = {
+    "gc": "Python's garbage collector",
+    "data": "DataLoader",
+    "sleep": "waiting in the program",
+    "recompile": "recompilation",
+    "checkpoint": "checkpointing",
+}
+PROGRAM = f"""
+import gc, io, json, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+PLANTED = json.loads('''{json.dumps(PLANTED)}''')
+AT = {{step: kind for kind, steps in PLANTED.items() for step in steps}}
+
+class Data(Dataset):
+    def __len__(self):
+        return {STEPS}
+    def __getitem__(self, step):
+        if AT.get(step) == "data":
+            time.sleep(0.25)
+        return torch.ones(8)
+
+@torch.compile(backend="eager", dynamic=False)
+def scaled(x):
+    return x * 2
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+big = torch.zeros(30_000_000)
+sizes = iter(range(9, 20))
+scaled(torch.ones(4))
+for step, x in enumerate(DataLoader(Data(), batch_size=1)):
+    kind = AT.get(step)
+    if kind == "gc":
+        for _ in range(200_000):
+            cycle = []
+            cycle.append(cycle)
+        gc.collect()
+    elif kind == "sleep":
+        time.sleep(0.25)
+    elif kind == "recompile":
+        scaled(torch.ones(next(sizes)))
+        time.sleep(0.05)
+    elif kind == "checkpoint":
+        torch.save(big, io.BytesIO())
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def kept_of(laps: Iterable[float], factor: float = 1.5) -> list[int]:
+    """Return which of some step times are kept, by a clock that shows just these."""
+    now = [0.0]
+    watch = slow.SlowSteps(factor, lambda: now[0])
+    watch.boundary()
+    found = []
+    for number, lap in enumerate(laps):
+        now[0] += lap
+        if watch.boundary(number):
+            found.append(number)
+    return found
+
+
+def test_nothing_is_kept_of_two_thousand_steady_steps() -> None:
+    noise = random.Random(0)  # noqa: S311 - jitter that is the same each time
+    assert kept_of(0.01 * noise.uniform(0.9, 1.2) for _ in range(2000)) == []
+
+
+def test_a_step_twice_the_median_is_kept() -> None:
+    laps = [0.01] * 300
+    laps[200] = 0.02
+    assert kept_of(laps) == [200]
+
+
+def test_a_step_below_the_factor_is_not() -> None:
+    laps = [0.01] * 300
+    laps[200] = 0.02
+    assert kept_of(laps, factor=3.0) == []
+
+
+def test_steps_that_vary_as_much_as_that_are_not_slow() -> None:
+    assert kept_of([0.01, 0.01, 0.01, 0.025] * 200) == []
+
+
+def test_a_slower_phase_of_a_run_becomes_the_usual_one() -> None:
+    kept = kept_of([0.01] * 100 + [0.03] * 400)
+    assert kept
+    assert max(kept) < 200
+
+
+def test_the_first_steps_are_not_kept() -> None:
+    assert kept_of([1.0, 0.5, 0.2] + [0.01] * 200) == []
+
+
+def test_a_step_that_recording_took_a_part_of_does_not_count() -> None:
+    now = [0.0]
+    watch = slow.SlowSteps(1.5, lambda: now[0])
+    for _ in range(100):
+        now[0] += 0.01
+        watch.boundary()
+    now[0] += 1.0
+    assert not watch.boundary(ours=True)
+    assert watch.count == 0
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("slow")
+    options = ("--no-overhead", "--timed", "5", "--active", "1", "--keep-slow", "3x")
+    return collect_program(folder, PROGRAM, options)
+
+
+def test_planted_pauses_are_kept_and_named(watched: Run) -> None:
+    (rank,) = read_run(watched.folder).ranks
+    assert rank.slow is not None
+    rows = slow_step_rows({0: rank.slow})
+    by_step = dict(rows.select("step", "cause").iter_rows())
+    # The boundary that ends step n is the one after it.
+    named = [
+        CAUSES[kind] in {by_step.get(step + shift) for shift in (0, 1)}
+        for kind, steps in PLANTED.items()
+        for step in steps
+    ]
+    assert sum(named) >= 9
+
+
+def test_a_sleep_has_the_line_of_the_program(watched: Run) -> None:
+    (rank,) = read_run(watched.folder).ranks
+    assert rank.slow is not None
+    rows = slow_step_rows({0: rank.slow}).to_dicts()
+    lines = {one["line"] for one in rows if one["cause"] == CAUSES["sleep"]}
+    expected = PROGRAM.splitlines().index("        time.sleep(0.25)") + 1
+    assert expected in lines
+
+
+def test_all_steps_but_those_that_were_recorded_are_watched(watched: Run) -> None:
+    assert watched.rank["slow_steps"]["steps"] > STEPS - 100
+
+
+def test_the_rest_of_the_recording_is_there(watched: Run) -> None:
+    assert watched.rank["trace"]
+    assert watched.rank["state"] == "done"
+
+
+def step(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a step has
+    return {"step": 7, "ms": 100.0, "median_ms": 10.0, "cpu_ms": 100.0, **changes}
+
+
+def run_of(folder: Path, *kept: dict[str, Any]) -> SlowRun:
+    file = folder / f"{len(list(folder.iterdir()))}.json"
+    whole = {"factor": 1.5, "steps": 200, "seconds": 2.0, "median_ms": 10.0}
+    manifest.write(file, {**whole, "slow": len(kept), "kept": list(kept)})
+    found = read_slow_steps(file)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entry", "cause"),
+    [
+        (step(alloc_retries=1, cuda_mallocs=2), "allocator retries"),
+        (step(alloc_retries=0, cuda_mallocs=2), "cudaMalloc"),
+        (step(clock_mhz=1200, highest_clock_mhz=1980), "lower GPU clock"),
+        (step(marks=["evaluation"]), "evaluation"),
+        (step(marks=["first batch"], by_ms={"data": 80}), "first batch of an epoch"),
+        (step(by_ms={"data": 10}), "unknown"),
+        (
+            step(cpu_ms=9.0, queued_ms=80.0, by_ms={"data": 80}),
+            "other processes on the CPU",
+        ),
+        (step(cpu_ms=9.0, queued_ms=1.0, by_ms={"data": 80}), "DataLoader"),
+    ],
+)
+def test_the_evidence_of_a_step_decides_the_cause(
+    tmp_path: Path, entry: dict[str, Any], cause: str
+) -> None:
+    assert slow_step_rows({0: run_of(tmp_path, entry)})["cause"].to_list() == [cause]
+
+
+def test_a_rank_without_a_cause_waits_for_the_one_that_has_one(tmp_path: Path) -> None:
+    runs = {
+        0: run_of(tmp_path, step()),
+        1: run_of(tmp_path, step(by_ms={"gc": 80})),
+    }
+    causes = slow_step_rows(runs).sort("rank")["cause"].to_list()
+    assert causes == [LATE_RANK, "Python's garbage collector"]
+
+
+def test_the_cost_is_the_time_above_the_median_over_all_steps(tmp_path: Path) -> None:
+    found = slow_steps({0: run_of(tmp_path, step(by_ms={"gc": 80}))})
+    assert found is not None
+    (cause,) = found.causes
+    assert (cause.count, cause.every) == (1, 200)
+    assert cause.per_step_ns == 90_000_000 // 200
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"factor": "x", "steps": 5}'])
+def test_a_damaged_file_is_no_watched_run(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "rank-0.slow.json"
+    file.write_text(text)
+    assert read_slow_steps(file) is None

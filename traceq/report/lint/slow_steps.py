@@ -1,0 +1,56 @@
+"""Words on rare slow steps: cause, frequency and cost of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceq.common.safe_text import printable
+from traceq.common.units import number, time
+
+if TYPE_CHECKING:
+    from traceq.model.lint_report import Outcome
+    from traceq.model.slow_steps import SlowCause
+
+_MOST = 5
+_FIXES = {
+    "Python's garbage collector": "call gc.freeze() after the warm-up, or gc.disable()"
+    " and gc.collect() where a pause does not matter",
+    "checkpointing": "save less often, or asynchronously (torch.distributed.checkpoint"
+    ".async_save)",
+    "recompilation": "record with TORCH_LOGS=recompiles: the log names the guard",
+    "first batch of an epoch": "pass persistent_workers=True to the DataLoader",
+    "DataLoader": "give the DataLoader more workers, or a larger prefetch_factor",
+    "allocator retries": "leave memory free: a retry frees the cache and waits",
+    "cudaMalloc": "allocate the largest batch first, or set"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "other processes on the CPU": "leave the program a core: fewer workers, or"
+    " processes pinned to cores (taskset)",
+    "lower GPU clock": "see why with nvidia-smi -q -d PERFORMANCE",
+    "another rank is late": "look at the rank that has a cause of its own",
+}
+
+
+def sentences(outcome: Outcome) -> list[str]:
+    """Return the sentences on slow steps; none if the steps were not watched."""
+    slow = outcome.slow_steps
+    if slow is None:
+        return []
+    watched = f"of {number(slow.steps)} steps that were watched"
+    if not slow.slow:
+        return [f"slow steps: none {watched}, at {slow.factor:g} times the median"]
+    usual = f"{slow.factor:g} times the median of {time(slow.median_ns)} or more"
+    head = f"slow steps: {number(slow.slow)} {watched} took {usual}"
+    return [head, *map(_sentence, slow.causes[:_MOST])]
+
+
+def _sentence(cause: SlowCause) -> str:
+    at = f" at {cause.file}:{cause.line}" if cause.file else ""
+    often = f"1 in {number(cause.every)} steps" if cause.count > 1 else "once"
+    lost = (
+        f"up to {time(cause.longest_ns)}, {time(cause.per_step_ns)} a step on average"
+    )
+    fix = _FIXES.get(cause.cause, "")
+    return printable(
+        f"slow steps by {cause.cause}{at}: {often}, {lost}"
+        + (f"; {fix}" if fix else "")
+    )
