@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.options import NoCache, Own, StepMs, paths_argument
+from traceq.cli.options import NoCache, Own, RankNumber, StepMs, paths_argument
 from traceq.errors import InputError, UsageError
 
 _CHECKED_S = 0.2
@@ -37,6 +37,7 @@ def command(
     ] = False,
     step_ms: StepMs = None,
     own: Own = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show a trace with its findings in Perfetto, in this machine's browser.
@@ -60,7 +61,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         file = Path(folder) / "annotated.json.gz"
         wanted = settings.configuration(None)
-        load = settings.load_options(wanted, own=own, cache=not no_cache)
+        load = settings.load_options(wanted, own=own, rank=rank, cache=not no_cache)
         step_ns = settings.nanoseconds(step_ms)
         options = settings.LintOptions(config=wanted, load=load, step_ns=step_ns)
         how = Annotating(lint=options, steps=steps)
