@@ -15,6 +15,7 @@ WHOLE_GRAPHS = (
 NO_GRAPHS = (
     "kernels of CUDA graphs were not traced: record with --cuda-graph-trace=node"
 )
+NO_MESSAGES = "exported without --include-blobs=true: no sizes of NCCL's messages"
 NO_GPU_NAME = (
     "the GPU's name was not exported, so its peaks are unknown: export the whole report"
     " with nsys export"

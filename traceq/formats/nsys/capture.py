@@ -100,6 +100,9 @@ def _missing(
         lacking.append(lacks.WHOLE_GRAPHS)
     elif capture.graph_mode == "Graph" and _graph_launches(tables):
         lacking.append(lacks.NO_GRAPHS)
+    of_nccl = kernels.str.starts_with(_NCCL).any()
+    if of_nccl and not tables["kernels"]["elements"].count():
+        lacking.append(lacks.NO_MESSAGES)
     if not any(gpu.get("name") for gpu in capture.gpus):
         lacking.append(lacks.NO_GPU_NAME)
     lacking.append(lacks.UNKNOWN_OVERHEAD)

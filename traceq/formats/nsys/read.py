@@ -16,6 +16,7 @@ from traceq.formats.events import Tally
 from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.nsys import activities, processes, ranges, stacks, stalls
 from traceq.formats.nsys.capture import read_capture
+from traceq.formats.nsys.collectives import with_messages
 from traceq.formats.nsys.export import open_export
 from traceq.formats.nsys.processes import chosen
 from traceq.formats.nsys.shapes import with_shapes
@@ -124,7 +125,7 @@ def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
     progress.done(4)
     raw = {
         "ops": stacks.with_stacks(ranges.ops_of(marked), export, process, strings),
-        "kernels": kernels,
+        "kernels": with_messages(kernels, runtime, marked, export, process),
         "runtime": runtime,
         "annotations": ranges.regions_of(marked),
         "frames": ranges.modules_of(marked),
