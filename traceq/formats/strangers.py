@@ -53,6 +53,12 @@ _STRANGERS = (
         (b'"rocprofiler-sdk-tool"',),
     ),
     _Stranger(
+        "a table of rocprofv3",
+        "record with PyTorch's profiler (traceq collect), which traces AMD's GPUs too",
+        (),
+        b'"Kind","Agent_Id"',
+    ),
+    _Stranger(
         "a dump of NCCL's flight recorder, which has collectives and no kernels",
         "record the ranks with PyTorch's profiler (traceq collect) and run traceq"
         " ranks, or read the dump with torchfrtrace",

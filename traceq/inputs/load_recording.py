@@ -15,6 +15,7 @@ from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_trace import load, with_kernels
+from traceq.inputs.nsys_report import is_report
 from traceq.model.owners import NOBODY
 from traceq.model.recording import Recording
 
@@ -84,7 +85,8 @@ def load_shown(
     if trace.facts.lacks and say_lacks and not rank:
         say(f"{path}: " + "; ".join(trace.facts.lacks))
     ranks = trace.facts.world_size or 1
-    if is_export(path) and ranks > 1 and rank is None and options.rank is None:
+    in_one_file = is_export(path) or is_report(path)
+    if in_one_file and ranks > 1 and rank is None and options.rank is None:
         say(
             f"{path} has {counted(ranks, 'rank')}, and rank {trace.facts.rank} is read:"
             " --rank N reads another one, traceq ranks compares all"

@@ -8,10 +8,12 @@ times faster than a Python object for each row.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -22,8 +24,6 @@ from traceq.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
     from traceq.formats.nsys.export import Filter
 
 # Rows that are packed together: their text stays in the processor's cache.
@@ -89,7 +89,9 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         # Immutable: no lock, no journal and no other file beside it is looked for.
-        uri = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
+        # The path may be shown by another name.
+        place = quote(str(Path(os.fspath(self.path)).absolute()))
+        uri = f"file:{place}?mode=ro&immutable=1"
         try:
             connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
