@@ -24,6 +24,7 @@ from traceq.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
     from traceq.formats.nsys.export import Filter
 
 # Rows that are packed together: their text stays in the processor's cache.
