@@ -43,23 +43,34 @@ _RECEIVES = "ncclRecv"
 _BYTE = "Byte"
 
 
+def calls_of_nccl(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return NCCL's own ranges: ``name``, ``lane``, ``ts`` and ``dur``."""
+    names = ranges["name"].unique()
+    of_nccl = names.filter(names.cast(pl.String).str.contains(_CALL))
+    is_call = pl.col("name").is_in(of_nccl.implode())
+    return (
+        ranges.lazy()
+        .filter(is_call, pl.col("dur").is_not_null())
+        .select("name", "lane", "ts", "dur")
+        .collect(engine="in-memory")
+    )
+
+
 def with_messages(
     kernels: pl.DataFrame,
     runtime: pl.DataFrame,
-    ranges: pl.DataFrame,
+    calls: pl.DataFrame,
     export: Export,
     process: Process,
 ) -> pl.DataFrame:
     """Return raw kernels, those of NCCL with what they send, where that was exported.
 
-    ``ranges`` are those of :func:`traceq.formats.nsys.ranges.read_ranges`.
+    ``calls`` are those of :func:`calls_of_nccl`.
     """
-    if ENTRIES not in export.tables:
+    if ENTRIES not in export.tables or calls.is_empty():
         return kernels
     payloads = _payloads(export, process)
-    is_call = pl.col("name").cast(pl.String).str.contains(_CALL)
-    calls = ranges.select("name", "lane", "ts", "dur").filter(is_call).drop_nulls("dur")
-    if payloads.is_empty() or calls.is_empty():
+    if payloads.is_empty():
         return kernels
     sent = _sent(_batches(calls.join(payloads, on=["lane", "ts"], how="left")))
     of_kernels = _launched(kernels, runtime, sent).join(
