@@ -1,9 +1,10 @@
 """Time and memory of loading an Nsight Systems export, against plain SELECTs.
 
-    python benchmarks/nsys_load.py EXPORT.sqlite [--mb 1000] [--folder DIR]
+    python benchmarks/nsys_load.py EXPORT.sqlite [--mb 1000] [--folder DIR] [--one]
 
 Makes a large export of a small one: its rows again and again, later each time, with
-their correlations, and with shapes in torch's texts. Each method runs in a process of
+their correlations, and with shapes in torch's texts; with --one of the first of its
+processes. Each method runs in a process of
 its own: traceq loads the export with linked tables, the other selects all columns of
 the same tables into Polars. Prints both times, their ratio and the peaks of memory over
 the size of the file.
@@ -48,7 +49,24 @@ _BATCH = 65_536
 _APART = 4_000_000
 
 
-def enlarged(source: Path, file: Path, size: int) -> None:
+_PROCESS_BITS = 24
+
+
+def _of_one_process(database: sqlite3.Connection, tables: list[str]) -> None:
+    """Delete the rows of all processes but the first with kernels."""
+    (first,) = database.execute(
+        f"SELECT min(globalPid >> {_PROCESS_BITS}) FROM CUPTI_ACTIVITY_KIND_KERNEL"  # noqa: S608 - its own names
+    ).fetchone()
+    for name in tables:
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
+        key = next((one for one in ("globalPid", "globalTid") if one in columns), "")
+        if key:
+            database.execute(
+                f"DELETE FROM {name} WHERE {key} >> {_PROCESS_BITS} <> {first}"  # noqa: S608 - as above
+            )
+
+
+def enlarged(source: Path, file: Path, size: int, *, one: bool = False) -> None:
     """Write an export of this size, of the rows of a small one."""
     shutil.copyfile(source, file)
     file.chmod(0o600)
@@ -57,6 +75,8 @@ def enlarged(source: Path, file: Path, size: int) -> None:
     database.execute("PRAGMA synchronous = OFF")
     named = "SELECT name FROM sqlite_master WHERE type = 'table'"
     there = [name for (name,) in database.execute(named) if name in _TABLES[:-1]]
+    if one:
+        _of_one_process(database, there)
     if "NVTX_EVENTS" in there:
         database.execute(
             f"UPDATE NVTX_EVENTS SET text = text{_SHAPES} WHERE text LIKE '%op_id = %'"  # noqa: S608 - its own names
@@ -149,6 +169,7 @@ def main() -> None:
     parser.add_argument("export", type=Path)
     parser.add_argument("--mb", type=int, default=1000)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--one", action="store_true")
     parser.add_argument("--method", choices=_METHODS)
     options = parser.parse_args()
     if options.method:
@@ -159,9 +180,9 @@ def main() -> None:
         print(json.dumps({"seconds": seconds, "peak": peak, "rows": rows}))
         return
     folder = options.folder or Path(tempfile.mkdtemp())
-    file = folder / f"nsys_{options.mb}.sqlite"
+    file = folder / f"nsys_{options.mb}{'_one' if options.one else ''}.sqlite"
     if not file.exists():
-        enlarged(options.export, file, options.mb * _MB)
+        enlarged(options.export, file, options.mb * _MB, one=options.one)
     size = file.stat().st_size
     results = {method: measured(method, file) for method in _METHODS}
     plain = results["select"]["seconds"]
