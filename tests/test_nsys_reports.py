@@ -135,7 +135,7 @@ def _write(file: Path, content: bytes | str) -> None:
 _DUMP = {"version": "2.10", "pg_config": {}, "nccl_version": "2.27", "entries": []}
 _TREE = [{"children": [], "frame": {"name": "ROOT"}, "metrics": {"time (ns)": 1}}]
 _TABLE = '"Kind","Agent_Id","Queue_Id","Kernel_Name"\n"KERNEL_DISPATCH",1,1,"gemm"\n'
-_OTHERS = {
+_OTHERS: dict[str, tuple[bytes | str, str]] = {
     "report.ncu-rep": (b"NVR\x00\x01", "Nsight Compute"),
     "renamed.bin": (b"NVR\x00\x01", "Nsight Compute"),
     "host.xplane.pb": (b"\n\x10/host:CPU", "profile of XLA"),
