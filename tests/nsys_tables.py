@@ -62,6 +62,12 @@ class _Strings:
         return self.ids.setdefault(text, len(self.ids) + 1)
 
 
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of an export, without rows."""
+    for name, columns in _TABLES.items():
+        connection.execute(f"CREATE TABLE {name} ({columns})")
+
+
 def write_export(path: Path, raw: RawTrace, *, shapes: bool = True) -> None:
     """Write a raw trace as an SQLite export of Nsight Systems."""
     strings = _Strings()
@@ -77,8 +83,8 @@ def write_export(path: Path, raw: RawTrace, *, shapes: bool = True) -> None:
     }
     tables["StringIds"] = [(number, text) for text, number in strings.ids.items()]
     connection = sqlite3.connect(path)
+    create_tables(connection)
     for name, columns in _TABLES.items():
-        connection.execute(f"CREATE TABLE {name} ({columns})")
         places = ", ".join("?" * (columns.count(",") + 1))
         rows = tables[name]
         connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)  # noqa: S608 - of this file

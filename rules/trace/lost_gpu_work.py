@@ -127,6 +127,7 @@ class LostGpuWork(Rule):
                 ],
                 data={"launches": launches.height, "without_kernel": lost},
                 advice=_advice(view),
+                example="" if view.trace.facts.recorder else None,
                 severity=Severity.error if whole else None,
             )
         elif nothing and (sign := sign_of_gpu(view.trace)):
@@ -135,6 +136,7 @@ class LostGpuWork(Rule):
                 subject="no GPU work",
                 evidence=[Evidence("seen by", sign), *_of_collect(view)],
                 advice=_advice(view),
+                example="" if view.trace.facts.recorder else None,
                 severity=Severity.error,
             )
         elif nothing and view.trace.devices.height:
@@ -165,6 +167,12 @@ def _advice(view: View) -> str:
         return (
             "record again with traceq collect, and with no other profiler on the GPU"
             " (Nsight, DCGM); --no-stack and fewer steps (--active 1) ask less of CUPTI"
+        )
+    if view.trace.facts.recorder:
+        return (
+            "record again with nsys profile --trace=cuda,nvtx and no other profiler on"
+            " the GPU; call torch.cuda.synchronize() at the end of what is recorded, or"
+            " the GPU's work of the last launches is cut off"
         )
     return (
         "record again with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] and"

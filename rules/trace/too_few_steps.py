@@ -29,6 +29,10 @@ _MARK = (
     " with --steps-by mark; if there is a loop in this trace, --steps-by repeats finds"
     " it without a landmark"
 )
+_WITH_NSYS = (
+    "call torch.cuda.nvtx.range_push('step') and range_pop() around each step, and"
+    " record three with nsys profile --capture-range=cudaProfilerApi"
+)
 # What the profiler takes itself is worth a word from this share of the time on.
 _WORTH = 0.05
 
@@ -116,6 +120,7 @@ class TooFewSteps(Rule):
         """Count the steps without warm-up."""
         if not view.meets(Need.WARM):
             return  # TRC003 tells more
+        by_nsys = bool(view.trace.facts.recorder)
         if not view.trace.steps.height and _is_window(view):
             yield self.finding(
                 "no steps were counted, and nothing that repeats was found in the"
@@ -129,15 +134,19 @@ class TooFewSteps(Rule):
                 "the trace has no steps: all of it counts as one, with its warm-up"
                 + _held_up(view),
                 subject="no steps",
-                advice=f"record with profile({_SCHEDULE}) and call prof.step() in the"
+                advice=_WITH_NSYS
+                if by_nsys
+                else f"record with profile({_SCHEDULE}) and call prof.step() in the"
                 " loop",
+                example="" if by_nsys else None,
             )
         elif view.steps == 1:
             yield self.finding(
                 "only one step was recorded, and it may not be typical"
                 + _held_up(view),
                 subject="one step",
-                advice=f"record three: profile({_SCHEDULE})",
+                advice=_WITH_NSYS if by_nsys else f"record three: profile({_SCHEDULE})",
+                example="" if by_nsys else None,
             )
 
 

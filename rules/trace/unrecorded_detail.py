@@ -16,6 +16,10 @@ _DETAILS = {
     "shapes": ("record_shapes=True", "shapes and dtypes"),
     "stacks": ("with_stack=True", "source lines"),
 }
+_OF_NSYS = {
+    "shapes": "--pytorch=autograd-shapes-nvtx",
+    "stacks": "--python-backtrace=cuda",
+}
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,13 @@ class UnrecordedDetail(Rule):
             return
         lacking = " and ".join(_DETAILS[name][1] for name in missing)
         options = ", ".join(_DETAILS[name][0] for name in missing)
+        command = f"profile({options})"
+        if facts.recorder:
+            command = " ".join(["nsys profile", *(_OF_NSYS[name] for name in missing)])
         yield self.finding(
             f"{' and '.join(missing)} were not recorded: findings lack {lacking}",
             subject=" and ".join(missing),
             data={"missing": list(missing)},
-            advice=f"record two or three steps with profile({options})",
+            advice=f"record two or three steps with {command}",
+            example="" if facts.recorder else None,
         )

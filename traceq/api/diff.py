@@ -98,6 +98,7 @@ def diff(
     kernels: Name | None = None,
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
+    rank: int | None = None,
     root: Name | None = None,
     force: bool = False,
     cache: bool = True,
@@ -118,6 +119,8 @@ def diff(
         own: Packages, or folders of them, that are your own code, not a library.
         steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
             ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        rank: Rank to read of a run folder or an Nsight Systems export; by default the
+            lowest.
         root: Folder of the source; by default the git repository around the working
             directory.
         force: Compare recordings of different programs.
@@ -143,6 +146,7 @@ def diff(
             steps_by=steps_by,
             captures=paths(captures),
             kernels=path(kernels),
+            rank=rank,
             cache=cache,
         )
         options = settings.LintOptions(config=wanted, load=load, root=path(root))

@@ -403,7 +403,8 @@ def _loaded(
     from traceq.inputs.load_recording import load_program  # noqa: PLC0415 - as above
 
     try:
-        return load_program(subject.program, options, log=subject.log)
+        # The report itself has what was not recorded, with the rules that need it.
+        return load_program(subject.program, options, log=subject.log, say_lacks=False)
     except TraceqError as error:
         if alone:
             raise

@@ -57,6 +57,7 @@ def regions(
     step_ms: float | None = None,
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
+    rank: int | None = None,
     cache: bool = True,
 ) -> RegionsResult:
     """Return what each region or module costs: host, GPU, its backward, idle time.
@@ -71,6 +72,8 @@ def regions(
         own: Packages, or folders of them, that are your own code, not a library.
         steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
             ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        rank: Rank to read of a run folder or an Nsight Systems export; by default the
+            lowest.
         cache: Read and write the cache.
 
     Raises:
@@ -86,7 +89,9 @@ def regions(
         msg = f"by={by!r} is none of {REGION!r} and {BY_MODULE!r}"
         raise UsageError(msg)
     step_ns = settings.nanoseconds(step_ms)
-    options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
+    options = settings.load_options(
+        own=several(own), steps_by=steps_by, rank=rank, cache=cache
+    )
     with noted() as notes:
         files = paths(recording)
         read, unread = traces(files, cache=cache)
@@ -109,16 +114,25 @@ def _regions(path: Path, by: str, options: LoadOptions, step_ns: int | None) -> 
     trace = load_shown(path, options)
     regions = regions_of(trace, by)
     if not regions.calls.height:
-        why = (
-            "it names no region: put torch.profiler.record_function around parts of"
-            " the program, or ask for --by module"
-            if by == REGION
-            else "it has no modules: record with stacks, as traceq collect does"
-        )
+        why = _no_regions(by, by_nsys=bool(trace.facts.recorder))
         msg = f"{path} has nothing to show: {why}"
         raise InputError(msg)
     estimated = estimated_host(trace, regions.calls, step_ns or trace.step_ns)
     return replace(regions, calls=regions.calls.with_columns(host_estimated=estimated))
+
+
+def _no_regions(by: str, *, by_nsys: bool) -> str:
+    """Return why there is nothing to show, with the remedy."""
+    if by == REGION:
+        mark = "torch.cuda.nvtx.range" if by_nsys else "torch.profiler.record_function"
+        return (
+            f"it names no region: put {mark} around parts of the program, or ask for"
+            " --by module"
+        )
+    how = "with nsys profile --pytorch=functions-trace"
+    if not by_nsys:
+        how = "with stacks, as traceq collect does"
+    return f"it has no modules: record {how}"
 
 
 def _compared(

@@ -15,6 +15,7 @@ from traceq.errors import InputError, UsageError
 from traceq.inputs.discovery import traces
 from traceq.inputs.display_path import typed
 from traceq.inputs.load_recording import load_shown
+from traceq.linter.need import Need, lacking
 from traceq.report import roofline as report
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def roofline(
     step_ms: float | None = None,
     own: str | Iterable[str] | None = None,
     steps_by: str | None = None,
+    rank: int | None = None,
     cache: bool = True,
 ) -> RooflineResult:
     """Return how far each op is from what the GPU can do, and what that costs a step.
@@ -61,6 +63,8 @@ def roofline(
         own: Packages, or folders of them, that are your own code, not a library.
         steps_by: Origin of the steps: ``profiler``, ``annotation``, ``optimizer``,
             ``repeats``, ``graph`` or ``none``; by default the first that has any.
+        rank: Rank to read of a run folder or an Nsight Systems export; by default the
+            lowest.
         cache: Read and write the cache.
 
     Raises:
@@ -73,7 +77,9 @@ def roofline(
 
     """
     path = typed(recording)
-    options = settings.load_options(own=several(own), steps_by=steps_by, cache=cache)
+    options = settings.load_options(
+        own=several(own), steps_by=steps_by, rank=rank, cache=cache
+    )
     with noted() as notes:
         read, unread = traces([path], cache=cache)
         if unread or len(read) != 1:
@@ -82,8 +88,8 @@ def roofline(
         trace = load_shown(read[0], options)
     step_ns = settings.nanoseconds(step_ms) or trace.step_ns
     if not trace.facts.gpu or not trace.facts.shapes:
-        lacks = "shapes: record with record_shapes=True"
-        msg = f"{path} has no {lacks if trace.facts.gpu else 'GPU work'}"
+        lacks = lacking(Need.SHAPES, trace.facts.recorder)
+        msg = f"{path}: {lacks}" if trace.facts.gpu else f"{path} has no GPU work"
         raise InputError(msg)
     ops = roofline_of(trace)
     shown = report.Shown(
@@ -92,5 +98,6 @@ def roofline(
         by_op(trace, ops, step_ns),
         bound_of(trace, step_ns).step_ns,
         top,
+        dtypes_inferred=trace.facts.dtypes_inferred,
     )
     return RooflineResult(shown=shown, notes=tuple(notes))

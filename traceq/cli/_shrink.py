@@ -68,13 +68,14 @@ class Request:
     keep_regions: bool
     replace_it: bool
     max_kb: int
+    rank: int | None = None
 
 
 def make(request: Request) -> None:
     """Write a fixture, and say what is in it."""
     folder, replace_it = request.folder, request.replace_it
     before = _before(folder, replace_it=replace_it)
-    source = _source(request.path, repository(folder))
+    source = _source(request.path, repository(folder), request.rank)
     recording = _shrink_input(source, request)
     wanted = structs.replace(configuration(None), min_cost_us=0)
     with output.reading(request.path.name) as progress:
@@ -133,7 +134,11 @@ def _shrink_input(source: _Source, request: Request) -> ShrinkInput:
         recording = replace(recording, snapshot=request.snapshot)
     if not source.origin_text:
         # Check reads it so, too: with lines, captures and packages that a run knows.
-        read = load_recording(request.path, UNCACHED, log=request.log)
+        read = load_recording(
+            request.path,
+            structs.replace(UNCACHED, rank=request.rank),
+            log=request.log,
+        )
         recording = replace(recording, recording=read, step_ns=read.step_ns)
     recording = replace(
         recording, step_ns=nanoseconds(request.step_ms) or recording.step_ns
@@ -190,11 +195,16 @@ def _origin_text(source: _Source, step_ms: float | None) -> str | None:
     )
 
 
-def _source(path: Path, root: Path) -> _Source:
+def _source(path: Path, root: Path, rank: int | None) -> _Source:
     """Return what a path stands for; the program's files are below ``root``."""
     if is_run(path):
         run = read_run(path)
-        ranks = [rank for rank in run.ranks if rank.trace or rank.memory]
+        recorded = [one for one in run.ranks if one.trace or one.memory]
+        ranks = [one for one in recorded if rank in {None, one.rank}]
+        if recorded and not ranks:
+            numbers = ", ".join(str(one.rank) for one in recorded)
+            msg = f"{path} has no rank {rank}, the ranks are {numbers}"
+            raise UsageError(msg)
         if not ranks:
             msg = f"{path} has no trace and no snapshot: nothing was recorded"
             raise UsageError(msg)
@@ -239,7 +249,7 @@ def _source(path: Path, root: Path) -> _Source:
     log = pl.concat(lines) if lines else None
     trace = program.trace
     if trace and is_export(trace):
-        trace = chrome_trace(trace, load(trace, cache=False))
+        trace = chrome_trace(trace, load(trace, rank=rank, cache=False))
     return _Source(ShrinkInput(trace, program.snapshot, log))
 
 

@@ -17,6 +17,7 @@ from traceq.cli.options import (
     NoCache,
     Overwrite,
     Own,
+    RankNumber,
     StepMs,
     StepsBy,
     paths_argument,
@@ -55,6 +56,7 @@ def command(
     kernels: Kernels = None,
     own: Own = None,
     steps_by: StepsBy = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Write the trace with its findings as tracks, to open in Perfetto.
@@ -78,6 +80,7 @@ def command(
         steps_by=steps_by,
         captures=captures,
         kernels=kernels,
+        rank=rank,
         cache=not no_cache,
     )
     step_ns = settings.nanoseconds(step_ms)

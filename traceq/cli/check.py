@@ -20,6 +20,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Packs,
+    RankNumber,
     StepMs,
     format_option,
 )
@@ -107,6 +108,7 @@ def command(
     packs: Packs = None,
     no_packs: NoPacks = False,
     config: ConfigFile = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Lint the fixtures and compare: findings with findings.json, numbers with budgets.
@@ -135,7 +137,7 @@ def command(
         fail_on=fail_on,
         rules=packs,
     )
-    load = settings.load_options(wanted, cache=not no_cache)
+    load = settings.load_options(wanted, rank=rank, cache=not no_cache)
     step_ns = settings.nanoseconds(step_ms)
     # An update and --against are of traces that there are, unless --run asks for one.
     by_itself = run is None and not update and not against

@@ -20,6 +20,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    RankNumber,
     Root,
     StepsBy,
     format_option,
@@ -94,6 +95,7 @@ def command(
     force: Annotated[
         bool, typer.Option("--force", help="Compare two different programs, too.")
     ] = False,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show what changed in a step from one recording to another, and why.
@@ -115,6 +117,7 @@ def command(
         steps_by=steps_by,
         captures=captures,
         kernels=kernels,
+        rank=rank,
         cache=not no_cache,
     )
     options = settings.LintOptions(config=wanted, load=load, root=root)

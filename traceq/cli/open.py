@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from traceq.cli import output
-from traceq.cli.options import NoCache, Own, StepMs, paths_argument
+from traceq.cli.options import NoCache, Own, RankNumber, StepMs, paths_argument
 from traceq.errors import InputError, UsageError
 
 _CHECKED_S = 0.2
@@ -37,6 +37,7 @@ def command(
     ] = False,
     step_ms: StepMs = None,
     own: Own = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show a trace with its findings in Perfetto, in this machine's browser.
@@ -50,9 +51,15 @@ def command(
     from traceq.api import settings
     from traceq.cli._annotate import Annotating, annotated
     from traceq.formats.kinds import kind_of
+    from traceq.formats.nsys.recognition import is_export
+    from traceq.inputs.load_recording import load_shown
+    from traceq.inputs.temporary import chrome_trace
 
     if as_it_is:
-        if kind_of(path) != "trace":
+        if is_export(path):
+            load = settings.load_options(own=own, rank=rank, cache=not no_cache)
+            path = chrome_trace(path, load_shown(path, load))
+        elif kind_of(path) != "trace":
             msg = f"{path} is not a trace: give the file that the profiler wrote"
             raise InputError(msg)
         _serve(path, browser=not no_browser)
@@ -60,7 +67,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         file = Path(folder) / "annotated.json.gz"
         wanted = settings.configuration(None)
-        load = settings.load_options(wanted, own=own, cache=not no_cache)
+        load = settings.load_options(wanted, own=own, rank=rank, cache=not no_cache)
         step_ns = settings.nanoseconds(step_ms)
         options = settings.LintOptions(config=wanted, load=load, step_ns=step_ns)
         how = Annotating(lint=options, steps=steps)

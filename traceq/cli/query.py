@@ -16,6 +16,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    RankNumber,
     format_option,
     paths_argument,
 )
@@ -53,6 +54,7 @@ def command(
     file: OutputFile = None,
     overwrite: Overwrite = False,
     own: Own = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Query the tables of a trace in SQL; `traceq schema` describes them."""
@@ -63,7 +65,7 @@ def command(
 
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
-    trace = load_shown(path, load_options(own=own, cache=not no_cache))
+    trace = load_shown(path, load_options(own=own, rank=rank, cache=not no_cache))
     try:
         with pl.SQLContext(_asked(trace), eager=True) as context:
             frame = context.execute(sql)

@@ -14,6 +14,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    RankNumber,
     StepMs,
     StepsBy,
     TableFormat,
@@ -58,6 +59,7 @@ def command(
     overwrite: Overwrite = False,
     own: Own = None,
     steps_by: StepsBy = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show what each region or module costs: host, GPU, its backward, idle time.
@@ -78,6 +80,7 @@ def command(
         step_ms=step_ms,
         own=own,
         steps_by=steps_by,
+        rank=rank,
         cache=not no_cache,
     )
     deliver_table(report, result.shown, form, file)

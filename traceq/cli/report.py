@@ -21,6 +21,7 @@ from traceq.cli.options import (
     Overwrite,
     Own,
     Packs,
+    RankNumber,
     Root,
     Runs,
     StepMs,
@@ -85,6 +86,7 @@ def command(
     own: Own = None,
     steps_by: StepsBy = None,
     root: Root = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Write one page to look at: verdict, findings, a step as a picture, flame graph.
@@ -114,6 +116,7 @@ def command(
         steps_by=steps_by,
         captures=captures,
         kernels=kernels,
+        rank=rank,
         cache=not no_cache,
     )
     options = settings.LintOptions(

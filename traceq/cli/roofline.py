@@ -13,6 +13,7 @@ from traceq.cli.options import (
     OutputFile,
     Overwrite,
     Own,
+    RankNumber,
     StepMs,
     StepsBy,
     TableFormat,
@@ -33,6 +34,7 @@ def command(
     step_ms: StepMs = None,
     own: Own = None,
     steps_by: StepsBy = None,
+    rank: RankNumber = None,
     no_cache: NoCache = False,
 ) -> None:
     """Show how far each op is from what the GPU can do, and what that costs a step.
@@ -50,6 +52,7 @@ def command(
         step_ms=step_ms,
         own=own,
         steps_by=steps_by,
+        rank=rank,
         cache=not no_cache,
     )
     deliver_table(report, result.shown, form, file)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.cli.options import Log, StepMs, paths_argument
+from traceq.cli.options import Log, RankNumber, StepMs, paths_argument
 from traceq.inputs.display_path import typed
 
 
@@ -52,6 +52,7 @@ def command(
             help="Replace the fixture there; its budgets and expectations stay.",
         ),
     ] = False,
+    rank: RankNumber = None,
     max_kb: Annotated[
         int, typer.Option(help="Size limit of the trace, in kB.", min=1)
     ] = 256,
@@ -77,5 +78,6 @@ def command(
         keep_regions=keep_regions,
         replace_it=replace_it,
         max_kb=max_kb,
+        rank=rank,
     )
     make(request)

@@ -54,6 +54,12 @@ _STRANGERS = (
         b"",
         (b'"rocprofiler-sdk-tool"',),
     ),
+    _Stranger(
+        "a table of rocprofv3",
+        "record with PyTorch's profiler (traceq collect), which traces AMD's GPUs too",
+        (),
+        b'"Kind","Agent_Id"',
+    ),
 )
 
 

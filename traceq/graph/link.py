@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 from msgspec import Struct
@@ -53,24 +53,13 @@ def link(
         shallow = deep.without(raw, left_out)
         return link(shallow, owners, steps_by, too_deep + left_out.height)
     tell("graph", 2, _STAGES)
-    place, moment = at_once(
-        lambda: source_places.of_tree(tree, frames, autograd.is_node(raw["ops"])),
-        lambda: _moments(tree, windows, kinds, regions, frames["module"]),
-    )
-    context = place.with_columns(*moment)
-    tell("graph", 4, _STAGES)
-    ops, memory = at_once(
-        lambda: _ops(raw["ops"], tree, context, owners),
-        lambda: _in_preorder(raw["memory"], tree, "memory", context).sort("ts"),
-    )
-    tell("graph", 5, _STAGES)
-    runtime = _runtime(raw["runtime"], tree, context, ops)
-    if _has_callers(ops):
-        callers = source_places.told(ops["caller"])
-        runtime = source_places.like_op(runtime, ops, callers["file"].is_not_null())
-    linked_kernels = launches.link(work, runtime, ops)
+    names_told = _Told(frames, regions, kinds)
+    ops, memory, runtime = _on_host(raw, tree, windows, names_told, owners)
+    # Of a large trace each table counts: what is linked is not needed any more.
+    del tree, kinds, names_told, raw["kernels"]
+    kernels, backlog = steps.place_stray(launches.link(work, runtime, ops), windows)
+    del work
     tell("graph", 6, _STAGES)
-    kernels, backlog = steps.place_stray(linked_kernels, windows)
     runtime = _count_kernels(runtime, kernels)
     annotations = raw["annotations"].with_columns(
         step=steps.step_at(windows, raw["annotations"]["ts"])
@@ -86,7 +75,8 @@ def link(
         "threads": raw["threads"],
         "other": raw["other"].sort("ts"),
     }
-    linked = {name: _shaped(name, table) for name, table in tables.items()}
+    del ops, memory, runtime, kernels
+    linked = {name: _shaped(name, tables.pop(name)) for name in [*tables]}
     tell("graph", 7, _STAGES)
     # Only the code that was generated tells what its kernels compute.
     linked["fused"] = pl.DataFrame(schema=schema.TABLES["fused"].dtypes)
@@ -94,6 +84,41 @@ def link(
         windows, linked["kernels"], linked["runtime"], backlog
     )
     return Linked(linked, detected, too_deep)
+
+
+class _Told(NamedTuple):
+    """Facts from names: of frames, regions and ops."""
+
+    frames: pl.DataFrame
+    regions: pl.DataFrame
+    kinds: pl.DataFrame
+
+
+def _on_host(
+    raw: dict[str, pl.DataFrame],
+    tree: HostTree,
+    windows: pl.DataFrame,
+    told: _Told,
+    owners: Owners,
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return ops, allocations and calls; each raw table goes once it is linked."""
+    frames, regions, kinds = told
+    place, moment = at_once(
+        lambda: source_places.of_tree(tree, frames, autograd.is_node(raw["ops"])),
+        lambda: _moments(tree, windows, kinds, regions, frames["module"]),
+    )
+    context = place.with_columns(*moment)
+    tell("graph", 4, _STAGES)
+    ops, memory = at_once(
+        lambda: _ops(raw.pop("ops"), tree, context, owners),
+        lambda: _in_preorder(raw.pop("memory"), tree, "memory", context).sort("ts"),
+    )
+    tell("graph", 5, _STAGES)
+    runtime = _runtime(raw.pop("runtime"), tree, context, ops)
+    if _has_callers(ops):
+        callers = source_places.told(ops["caller"])
+        runtime = source_places.like_op(runtime, ops, callers["file"].is_not_null())
+    return ops, memory, runtime
 
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
@@ -159,6 +184,7 @@ def _ops(
     raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, owners: Owners
 ) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
+    del raw
     if _has_callers(ops):
         places = source_places.written(ops["caller"])
         ops = source_places.filled(ops, places, row_numbers(ops.height))

@@ -13,6 +13,8 @@ from traceq.model.names import (
     ITERATIONS,
     OPTIMIZER_STEP,
     USER_ITERATION,
+    VLLM_FIRST_SCOPE,
+    VLLM_SCOPE,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +83,23 @@ def of_engine(host: pl.DataFrame) -> tuple[pl.DataFrame, str] | None:
         marked = host.filter(text("name").str.contains(pattern))
         if marked.height:
             return _until_the_next(_outermost(marked)), whose
+    scopes = host.filter(text("name").str.contains(VLLM_SCOPE))
+    if scopes.filter(text("name") == VLLM_FIRST_SCOPE).height:
+        return _until_the_next(_of_scopes(scopes)), "vLLM's gpu_model_runner scopes"
     return None
+
+
+def _of_scopes(scopes: pl.DataFrame) -> pl.DataFrame:
+    """Return the windows of iterations, each from its first scope to its last."""
+    number = (text("name") == VLLM_FIRST_SCOPE).cum_sum()
+    return (
+        scopes.sort("ts")
+        .select("ts", end=END, number=number)
+        .filter(pl.col("number") > 0)
+        .group_by("number", maintain_order=True)
+        .agg(pl.col("ts").first(), pl.col("end").max())
+        .drop("number")
+    )
 
 
 def of_user(host: pl.DataFrame, raw: Frames) -> tuple[pl.DataFrame, str] | None:

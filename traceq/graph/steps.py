@@ -36,6 +36,8 @@ _NEAR = 0.05
 _MOST_CHOSEN_FROM = 400
 # A GPU that is behind the host is busy for more than this share of the time.
 _DENSE = 0.5
+# Fewer kernels of the launches of a last step: the recording ended before they ran.
+_WHOLE = 0.5
 
 
 _REPEATS = "what repeats"
@@ -251,11 +253,22 @@ def measure(
         kernels=pl.col("kernels").fill_null(0),
         launches=pl.col("launches").fill_null(0),
     )
+    warmup = _warmup(timed["time"])
+    steady = ~warmup
+    whole = steady & ~_cut_off(timed)
+    averaged = (whole if whole.any() else steady).alias("averaged")
     return schema.TABLES["steps"].shaped(
-        timed.with_columns(_idle(timed, gpu), _warmup(timed["time"])).with_columns(
-            averaged=~pl.col("warmup")
-        )
+        timed.with_columns(_idle(timed, gpu), warmup, averaged)
     )
+
+
+def _cut_off(steps: pl.DataFrame) -> pl.Series:
+    """Mark the last steps whose work the GPU did not get to before recording ended.
+
+    A host that runs ahead launches them, and most of their kernels are not recorded.
+    """
+    whole = steps["kernels"] >= _WHOLE * steps["launches"]
+    return ~whole.reverse().cum_max().reverse()
 
 
 def _earlier(gpu: pl.DataFrame) -> int:

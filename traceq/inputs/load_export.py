@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import polars as pl
+
+    from traceq.formats.chrome import RawTrace
     from traceq.formats.nsys.read import Recorded
-    from traceq.graph.steps import Steps
     from traceq.model.facts import Facts
     from traceq.model.owners import Owners
 
@@ -33,17 +35,28 @@ def read_export(
     """Return the trace of one rank of an export, by default of the first."""
     recorded = read(file, rank, progress)
     tell("graph")
-    linked = link(recorded.raw.tables, owners, steps_by)
-    tables = with_inferred_dtypes(linked.tables)
-    tables["devices"] = read_devices(recorded.raw)
-    facts = _facts(file, recorded, linked.steps)
+    facts, devices = _facts(file, recorded), read_devices(recorded.raw)
+    linked = link(_taken(recorded.raw), owners, steps_by)
+    steps, damage = linked.steps, facts.damage
     if linked.too_deep:
-        facts = replace(facts, damage=(*facts.damage, cut(linked.too_deep)))
-    return Trace.of(facts, tables)
+        damage = (*damage, cut(linked.too_deep))
+    facts = replace(
+        facts, steps_from=steps.source, steps_sure=steps.sure, damage=damage
+    )
+    tables = with_inferred_dtypes(linked.tables)
+    return Trace.of(facts, {**tables, "devices": devices})
 
 
-def _facts(file: Path, recorded: Recorded, steps: Steps) -> Facts:
-    facts = read_facts(file, recorded.raw, steps.source, steps.sure)
+def _taken(raw: RawTrace) -> dict[str, pl.DataFrame]:
+    """Return the tables, and leave none: they are freed as soon as they are linked."""
+    tables = {**raw.tables}
+    raw.tables.clear()
+    return tables
+
+
+def _facts(file: Path, recorded: Recorded) -> Facts:
+    """Return the facts, but for the steps."""
+    facts = read_facts(file, recorded.raw, "", "")
     stacks = recorded.raw.tables["ops"]["call_stack"].is_not_null().any()
     return replace(
         facts,

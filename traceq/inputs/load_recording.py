@@ -15,6 +15,7 @@ from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import one_program
 from traceq.inputs.load_trace import load, with_kernels
+from traceq.inputs.nsys_report import is_report
 from traceq.model.owners import NOBODY
 from traceq.model.recording import Recording
 
@@ -55,8 +56,17 @@ def _with_kernels(trace: Trace, folder: Path, options: LoadOptions) -> Trace:
     return linked
 
 
-def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> Trace:
-    """Load a trace with progress, and warn of what of it could not be read."""
+def load_shown(
+    path: Path,
+    options: LoadOptions,
+    *,
+    rank: int | None = None,
+    say_lacks: bool = True,
+) -> Trace:
+    """Load a trace with progress, and warn of what of it could not be read.
+
+    ``say_lacks`` is false for callers that report what was not recorded themselves.
+    """
     with reading(path.name) as progress:
         trace = load(
             path,
@@ -74,13 +84,14 @@ def load_shown(path: Path, options: LoadOptions, *, rank: int | None = None) -> 
     for sentence in trace.facts.damage:
         say(f"{path} is incomplete: {sentence}")
     # Ranks of one export were recorded alike.
-    if trace.facts.lacks and not rank:
+    if trace.facts.lacks and say_lacks and not rank:
         say(f"{path}: " + "; ".join(trace.facts.lacks))
     ranks = trace.facts.world_size or 1
-    if is_export(path) and ranks > 1 and rank is None and options.rank is None:
+    in_one_file = is_export(path) or is_report(path)
+    if in_one_file and ranks > 1 and rank is None and options.rank is None:
         say(
-            f"{path} has {counted(ranks, 'rank')}, and the lowest is read: --rank N"
-            " reads another one, traceq ranks compares all"
+            f"{path} has {counted(ranks, 'rank')}, and rank {trace.facts.rank} is read:"
+            " --rank N reads another one, traceq ranks compares all"
         )
     if (doubtful := trace.doubtful_step_ns) is not None:
         steps = trace.steps.filter("averaged")["time"]
@@ -103,7 +114,11 @@ def load_recording(
 
 
 def load_program(
-    program: Program, options: LoadOptions, *, log: Path | None = None
+    program: Program,
+    options: LoadOptions,
+    *,
+    log: Path | None = None,
+    say_lacks: bool = True,
 ) -> Recording:
     """Load what was recorded of a program: a trace or a run, a snapshot, logs."""
     path = program.trace
@@ -118,7 +133,9 @@ def load_program(
         snapshots[0] = snapshot_of(program.snapshot, options.own_code)
     # Of a run that died before it was traced, memory may show why.
     untraced = run and snapshots and not any(rank.trace for rank in ranks)
-    trace = load_shown(path, options) if path and not untraced else None
+    trace = None
+    if path and not untraced:
+        trace = load_shown(path, options, say_lacks=say_lacks)
     logs = [*program.logs, *([log] if log else run.logs if run else [])]
     lines = pl.concat(map(log_shown, logs)) if logs else None
     step_ns = trace.step_ns if trace else None

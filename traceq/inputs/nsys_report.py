@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _POLL_S = 0.2
+# What was exported already: commands look at a path more than once.
+_databases: dict[tuple[Path, int, int], Path] = {}
 _LONGEST_REASON = 300
 
 
@@ -30,6 +32,10 @@ def exported(report: Path, progress: Callable[[int, int], None] | None = None) -
 
     Raises ``InputError`` with the command to run where ``nsys`` is not installed.
     """
+    status = report.stat()
+    key = (report.absolute(), status.st_mtime_ns, status.st_size)
+    if (known := _databases.get(key)) and known.is_file():
+        return known
     program = shutil.which("nsys")
     if program is None:
         by_hand = ["nsys", "export", "--type", "sqlite", "--output"]
@@ -42,7 +48,8 @@ def exported(report: Path, progress: Callable[[int, int], None] | None = None) -
     database = stash() / f"{report.stem}.sqlite"
     arguments = ["export", "--type", "sqlite", "--output", str(database)]
     _run([program, *arguments, str(report.absolute())], report, database, progress)
-    return DisplayPath.of(database, str(report))
+    _databases[key] = DisplayPath.of(database, str(report))
+    return _databases[key]
 
 
 def _run(

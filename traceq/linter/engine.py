@@ -9,9 +9,11 @@ from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.analysis.time.cpu_time import cpu_time
 from traceq.analysis.time.slow_steps import slow_steps
 from traceq.errors import ConfigError
+from traceq.linter.by_recorder import by_recorder
 from traceq.linter.config import configured
 from traceq.linter.explained_gpu import explained_gpu
 from traceq.linter.explained_idle import explained_idle
+from traceq.linter.lacks import with_counts
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
 from traceq.linter.plan import with_later
@@ -96,6 +98,8 @@ def _lint(
     unsuppressed, allowed = suppress(ran.findings, allows, recording)
     by_code = {rule.code: rule for rule in rules}
     findings = unconfirmed(explained(unsuppressed), rules, ran, views)
+    facts = recording.trace.facts if recording.trace else None
+    findings = by_recorder(findings, by_code, facts)
     priced, unpriced = price(findings, by_code, savings, peak)
     priced = sorted(priced, key=worst_first)
     if savings and not brief:
@@ -107,7 +111,7 @@ def _lint(
     together = tuple(savings.together(to_fix(shown))) if savings and full else ()
     return Outcome(
         name=recording.name,
-        facts=recording.trace.facts if recording.trace else None,
+        facts=with_counts(facts, ran.skipped) if facts else None,
         bound=view.bound if view else None,
         steps=view.steps if view else 0,
         step_ns=step_ns,

@@ -58,6 +58,11 @@ class Facts:
     )
 
     @property
+    def dtypes_inferred(self) -> bool:
+        """True if dtypes of inputs were inferred: Nsight Systems records none."""
+        return bool(self.recorder) and self.shapes
+
+    @property
     def incomplete(self) -> bool:
         """True if a part of the trace could not be read."""
         return bool(self.damage)

@@ -93,6 +93,10 @@ ITERATIONS = (
     # names of actions; this one is of loops/training_epoch_loop.py.
     ("Lightning's run_training_batch", r"^\[pl\]\[profile\]run_training_batch$"),
 )
+# Scopes of vLLM (VLLM_NVTX_SCOPES_FOR_PROFILING), several in an iteration, in
+# v1/worker/gpu_model_runner.py: the first is preprocess.
+VLLM_SCOPE = r"^gpu_model_runner: \w+"
+VLLM_FIRST_SCOPE = "gpu_model_runner: preprocess"
 # Common names of iterations in users' programs.
 USER_ITERATION = (
     r"(?i)(^|[^a-z])(train(ing)?|eval(uation)?|validation|inference|decode|generation"

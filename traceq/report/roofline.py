@@ -58,6 +58,8 @@ class Shown:
     ops: pl.DataFrame
     step_ns: float
     top: int
+    dtypes_inferred: bool = False
+    """True if no dtype was recorded: operations and bytes are of inferred ones."""
 
 
 def text(shown: Shown, *, width: int | None, color: bool) -> str:
@@ -90,6 +92,7 @@ def json(shown: Shown) -> str:
         },
         "steps": roofline.steps,
         "step_ns": shown.step_ns,
+        "dtypes_inferred": shown.dtypes_inferred,
         "judged_ns": roofline.judged_ns / roofline.steps,
         "not_judged_ns": roofline.other_ns / roofline.steps,
         "transfers_and_collectives_ns": roofline.apart_ns / roofline.steps,
@@ -125,6 +128,8 @@ def content(shown: Shown) -> Content:
             " recoverable: by replay, if it were as fast as its kind is elsewhere",
         ),
     ]
+    if shown.dtypes_inferred:
+        facts.insert(-1, ("dtypes", "inferred from kernel names: none were recorded"))
     rows = tuple(_row(row) for row in shown.ops.head(shown.top).to_dicts())
     return Content(
         printable(shown.path), (), tuple(facts), (TextTable(_COLUMNS, rows),)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.simulation import Change
     from traceq.model.trace import Trace
 
+# From this share of the recorded time on, a replayed step is as long as recorded.
+_ALL = 0.99
+
 
 def bound_by(busy: float) -> By:
     """Return the bound of a step in which the GPU has work for this fraction."""
@@ -101,7 +104,7 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
             for scale in others
         ),
         step_ns=step_ns or by_cause.step_ns,
-        step_from=_step_from(trace, step_ns),
+        step_from=_step_from(trace, step_ns, by_cause.step_ns),
         recorded_step_ns=_recorded(trace),
         gpu_busy=busy,
         gpu_idle=1 - busy,
@@ -112,11 +115,13 @@ def bound_of(trace: Trace, step_ns: int | None) -> Bound:
     )
 
 
-def _step_from(trace: Trace, step_ns: int | None) -> StepFrom:
+def _step_from(trace: Trace, step_ns: int | None, replayed_ns: float) -> StepFrom:
     if step_ns:
         return "measured"
-    # The slowdown by other profilers than PyTorch's is not known.
-    return "recorded" if trace.facts.recorder else "estimated"
+    # The slowdown by other profilers than PyTorch's is not known, but what they report
+    # as their own time is left out.
+    as_recorded = replayed_ns >= _ALL * _recorded(trace)
+    return "recorded" if trace.facts.recorder and as_recorded else "estimated"
 
 
 def _without_gpu(trace: Trace, step_ns: int | None) -> Bound:

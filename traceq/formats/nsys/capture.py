@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from traceq.formats.facts import RECORDER
 from traceq.formats.nsys.activities import WHOLE_GRAPH, integers
+from traceq.model import lacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,32 +89,23 @@ def _missing(
     """Return what was not recorded, with the remedy."""
     lacking = []
     if not tables["kernels"].height:
-        lacking.append("recorded without --trace=cuda: no GPU work")
+        lacking.append(lacks.NO_GPU_WORK)
     if not tables["ops"].height:
-        lacking.append("recorded without --pytorch=autograd-shapes-nvtx: no operators")
+        lacking.append(lacks.NO_OPERATORS)
     elif not tables["inputs"].height:
-        lacking.append("recorded without --pytorch=autograd-shapes-nvtx: no shapes")
+        lacking.append(lacks.NO_SHAPES)
     if tables["ops"]["call_stack"].null_count() == tables["ops"].height:
-        lacking.append("recorded without --python-backtrace=cuda: no source lines")
+        lacking.append(lacks.NO_LINES)
     if (kernels == WHOLE_GRAPH).any():
-        lacking.append(
-            "CUDA graphs were traced as a whole, so that their kernels are not visible:"
-            " record with --cuda-graph-trace=node"
-        )
+        lacking.append(lacks.WHOLE_GRAPHS)
     elif capture.graph_mode == "Graph" and _graph_launches(tables):
-        lacking.append(
-            "kernels of CUDA graphs were not traced: record with"
-            " --cuda-graph-trace=node"
-        )
+        lacking.append(lacks.NO_GRAPHS)
+    of_nccl = kernels.str.starts_with(_NCCL).any()
+    if of_nccl and not tables["kernels"]["elements"].count():
+        lacking.append(lacks.NO_MESSAGES)
     if not any(gpu.get("name") for gpu in capture.gpus):
-        lacking.append(
-            "the GPU's name was not exported, so its peaks are unknown: export the"
-            " whole report with nsys export"
-        )
-    lacking.append(
-        "how much Nsight Systems slows the host down is not known, so its time counts"
-        " as recorded: give the step time measured without it with --step-ms"
-    )
+        lacking.append(lacks.NO_GPU_NAME)
+    lacking.append(lacks.UNKNOWN_OVERHEAD)
     return lacking
 
 

@@ -8,10 +8,12 @@ times faster than a Python object for each row.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -22,7 +24,6 @@ from traceq.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from traceq.formats.nsys.export import Filter
 
@@ -71,23 +72,27 @@ class Database:
         columns: Mapping[str, pl.DataType],
         only: Filter | None = None,
         reduce: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+        present: str = "",
     ) -> pl.DataFrame:
         """Return columns of a table; a column that it lacks is null.
 
-        Only integers and texts are read. ``reduce`` makes each chunk smaller before it
+        Only integers, texts and bytes are read, of the rows of ``only`` that have a
+        value in the column ``present``. ``reduce`` makes each chunk smaller before it
         is stored.
         """
         there = {name for name in columns if name in self.tables.get(table, ())}
         empty = pl.DataFrame(schema=dict(columns))
         parts = [empty if reduce is None else reduce(empty)]
         if there:
-            chunks = self._chunks(table, columns, there, only)
+            chunks = self._chunks(table, columns, there, only, present)
             parts.extend(chunk if reduce is None else reduce(chunk) for chunk in chunks)
         return pl.concat(parts)
 
     def _open(self) -> sqlite3.Connection:
         # Immutable: no lock, no journal and no other file beside it is looked for.
-        uri = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
+        # The path may be shown by another name.
+        place = quote(str(Path(os.fspath(self.path)).absolute()))
+        uri = f"file:{place}?mode=ro&immutable=1"
         try:
             connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
@@ -157,9 +162,14 @@ class Database:
         columns: Mapping[str, pl.DataType],
         there: set[str],
         only: Filter | None,
+        present: str,
     ) -> Iterator[pl.DataFrame]:
         where = "rowid >= ?"
         values: tuple[int, ...] = ()
+        if present:
+            if present not in self.tables[table]:
+                return
+            where += f' AND "{present}" IS NOT NULL'
         if only is not None:
             if only.column not in self.tables[table]:
                 return
@@ -168,8 +178,7 @@ class Database:
         read = [name for name in columns if name in there]
         names = ", ".join(f'"{name}"' for name in read)
         packed = ", ".join(
-            f'json_group_array(CAST("{name}" AS {_cast(columns[name])}))'
-            for name in read
+            f"json_group_array({_cast(name, columns[name])})" for name in read
         )
         query = (
             f"SELECT max(row_number), {packed} FROM (SELECT rowid AS row_number,"  # noqa: S608 - identifiers
@@ -201,8 +210,12 @@ def _is_text(value: object) -> bool:
     return isinstance(value, bytes)
 
 
-def _cast(dtype: pl.DataType) -> str:
-    return _TEXT if dtype == pl.String else _INTEGER
+def _cast(name: str, dtype: pl.DataType) -> str:
+    if dtype == pl.Binary:
+        # JSON has no bytes.
+        return f'hex("{name}")'
+    kind = _TEXT if dtype == pl.String else _INTEGER
+    return f'CAST("{name}" AS {kind})'
 
 
 def _unpacked(
@@ -211,7 +224,7 @@ def _unpacked(
     """Return a chunk of rows, from the JSON text of each column."""
     texts = iter(row)
     series = {
-        name: pl.Series(name, _values(next(texts)), dtype, strict=False)
+        name: _series(name, _values(next(texts)), dtype)
         for name, dtype in columns.items()
         if name in there
     }
@@ -224,6 +237,13 @@ def _unpacked(
             for name, dtype in columns.items()
         ]
     )
+
+
+def _series(name: str, values: list[object], dtype: pl.DataType) -> pl.Series:
+    if dtype == pl.Binary:
+        digits = pl.Series(name, values, pl.String, strict=False)
+        return digits.str.decode("hex", strict=False)
+    return pl.Series(name, values, dtype, strict=False)
 
 
 def _values(text: bytes) -> list[object]:

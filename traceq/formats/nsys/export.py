@@ -43,8 +43,12 @@ class Export(Protocol):
         columns: Mapping[str, pl.DataType],
         only: Filter | None = None,
         reduce: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+        present: str = "",
     ) -> pl.DataFrame:
-        """Return columns of a table; a column that it lacks is null."""
+        """Return columns of a table; a column that it lacks is null.
+
+        Of the rows of ``only``, those that have a value in the column ``present``.
+        """
 
     def close(self) -> None:
         """Close the file."""

@@ -41,27 +41,39 @@ class ParquetFolder:
         columns: Mapping[str, pl.DataType],
         only: Filter | None = None,
         reduce: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+        present: str = "",
     ) -> pl.DataFrame:
-        """Return columns of a table; a column that it lacks is null."""
+        """Return columns of a table; a column that it lacks is null.
+
+        Of the rows of ``only``, those that have a value in the column ``present``.
+        """
         there = self.tables.get(table, {})
         empty = pl.DataFrame(schema=dict(columns))
         frame = empty
-        usable = only is None or only.column in there
+        usable = (only is None or only.column in there) and (
+            not present or present in there
+        )
         if usable and any(name in there for name in columns):
             try:
-                frame = self._selected(table, columns, only)
+                frame = self._selected(table, columns, only, present)
             except _TROUBLE as error:
                 self.damage.append(f"{table} could not be read ({_first_line(error)})")
         return frame if reduce is None else reduce(frame)
 
     def _selected(
-        self, table: str, columns: Mapping[str, pl.DataType], only: Filter | None
+        self,
+        table: str,
+        columns: Mapping[str, pl.DataType],
+        only: Filter | None,
+        present: str,
     ) -> pl.DataFrame:
         there = self.tables[table]
         rows = self._scan(table)
         if only is not None:
             shifted = pl.col(only.column).cast(pl.Int64, strict=False) // 2**only.shift
             rows = rows.filter(shifted == only.value)
+        if present:
+            rows = rows.filter(pl.col(present).is_not_null())
         return rows.select(
             pl.col(name).cast(dtype, strict=False)
             if name in there

@@ -16,6 +16,7 @@ from traceq.formats.events import Tally
 from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.nsys import activities, processes, ranges, stacks, stalls
 from traceq.formats.nsys.capture import read_capture
+from traceq.formats.nsys.collectives import calls_of_nccl, with_messages
 from traceq.formats.nsys.export import open_export
 from traceq.formats.nsys.processes import chosen
 from traceq.formats.nsys.shapes import with_shapes
@@ -116,22 +117,25 @@ def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
     )
     capture = read_capture(export, process)
     progress.done(1)
-    kernels = activities.gpu_work(export, process, strings, capture.sms)
-    progress.done(2)
-    runtime = activities.runtime(export, process, strings)
-    progress.done(3)
+    raw: dict[str, pl.DataFrame] = {}
+    # The ranges are most of a file, and largest before they are parted.
     marked = ranges.read_ranges(export, process, strings)
-    progress.done(4)
-    raw = {
-        "ops": stacks.with_stacks(ranges.ops_of(marked), export, process, strings),
-        "kernels": kernels,
-        "runtime": runtime,
-        "annotations": ranges.regions_of(marked),
-        "frames": ranges.modules_of(marked),
-        "memory": pl.DataFrame(schema=tables.dtypes("memory")),
-        "other": stalls.read_stalls(export, process, strings),
-    }
+    progress.done(2)
+    raw["annotations"] = ranges.regions_of(marked)
+    raw["frames"] = ranges.modules_of(marked)
+    calls = calls_of_nccl(marked)
+    ops = ranges.ops_of(marked)
     del marked
+    raw["ops"] = stacks.with_stacks(ops, export, process, strings)
+    del ops
+    progress.done(3)
+    raw["runtime"] = activities.runtime(export, process, strings)
+    progress.done(4)
+    kernels = activities.gpu_work(export, process, strings, capture.sms)
+    raw["kernels"] = with_messages(kernels, raw["runtime"], calls, export, process)
+    del kernels
+    raw["memory"] = pl.DataFrame(schema=tables.dtypes("memory"))
+    raw["other"] = stalls.read_stalls(export, process, strings)
     if not any(rows.height for rows in raw.values()):
         msg = (
             f"{export.path} has no kernel, call or NVTX range: record with nsys profile"
@@ -140,8 +144,8 @@ def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
         raise InputError(msg)
     progress.done(5)
     tell("tables", 1, 2)
-    finished, start = _finish(raw, export, strings)
     events = sum(rows.height for rows in raw.values())
+    finished, start = _finish(raw, export, strings)
     capture = capture.seen(finished)
     return Recorded(
         RawTrace(
@@ -172,16 +176,19 @@ def _finish(
     start = min((ts for ts in starts if isinstance(ts, int)), default=0)
     threads = _threads(raw, export, strings)
     finished = {
-        name: rows.with_columns(
-            pl.col("ts") - start,
-            place_among(rows["lane"], threads["lane"]).alias("thread"),
-        ).drop("lane")
-        for name, rows in raw.items()
+        # One after the other, so that two of one table are in memory at most.
+        name: _timed(raw.pop(name), threads["lane"], start)
+        for name in [*raw]
     }
     finished["ops"], finished["inputs"] = with_shapes(finished["ops"])
     finished["threads"] = threads.drop("lane")
     finished["other"] = finished["other"].with_columns(pl.col("args").cast(pl.String))
     return finished, start
+
+
+def _timed(rows: pl.DataFrame, lanes: pl.Series, start: int) -> pl.DataFrame:
+    thread = place_among(rows["lane"], lanes).alias("thread")
+    return rows.with_columns(pl.col("ts") - start, thread).drop("lane")
 
 
 def _threads(

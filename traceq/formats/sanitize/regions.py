@@ -40,6 +40,7 @@ _KNOWN = re.compile(
     r"|(?:prefill|decode)\[bs=\d+(?: [a-z]+=\d+)*\]"
     r"|execute_diffusion_\d+_\d+x\d+"
     r"|\[pl\]\[profile\]run_training_batch"
+    r"|gpu_model_runner: \w+"
     r"|region-\d+(?: (?:forward|backward|optimizer|data loading))?(?: step)?(?: \d+)?"
 )
 # Words that are in everybody's training loop.

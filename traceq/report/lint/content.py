@@ -413,7 +413,7 @@ def rules(outcome: Outcome, *, skipped: bool = True) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Return further notes: crashed rules, hidden findings, replays, damage."""
+    """Return further notes: crashed rules, hidden findings, replays, missing parts."""
     lines = sentences(outcome)
     lines += [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
@@ -442,6 +442,7 @@ def notes(outcome: Outcome) -> list[str]:
         lines.append(replayed_words.sentence(outcome.replayed))
     if outcome.facts:
         lines += [f"the trace is incomplete: {text}" for text in outcome.facts.damage]
+        lines += outcome.facts.lacks
     if outcome.memory:
         damage = outcome.memory.damage
         lines += [f"the snapshot is incomplete: {printable(text)}" for text in damage]

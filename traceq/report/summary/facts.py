@@ -81,6 +81,8 @@ def _notes(summary: Summary) -> Iterator[tuple[str, str]]:
             " time until then is not taken for idle time, and the first step tells no"
             " tokens/s",
         )
+    if facts.dtypes_inferred:
+        yield "Note", "dtypes are inferred from kernel names: none were recorded"
     if facts.recorder and not summary.bound.measured:
         yield (
             "Note",
@@ -175,6 +177,8 @@ def _recorded(summary: Summary) -> str:
     text = ", ".join(on) or "times only"
     if off:
         text += f" (no {', no '.join(off)})"
+    if facts.recorder:
+        text += f" by {facts.recorder}"
     size = units.size(facts.unpacked_bytes)
     return f"{text}; {counted(facts.events, 'event')}, {size} unpacked"
 

@@ -42,7 +42,7 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
         *(_label_column(key, summaries) for key in keys),
         *(Column(title, number=True) for title in _titles(measured, tokens)),
     )
-    names = telling_names([summary.facts.path for summary in summaries])
+    names = _names(summaries)
     return TextTable(
         columns,
         tuple(
@@ -54,6 +54,15 @@ def overview(summaries: Sequence[Summary]) -> TextTable:
             for name, summary in zip(names, summaries, strict=True)
         ),
     )
+
+
+def _names(summaries: Sequence[Summary]) -> list[str]:
+    """Return a name for each trace; ranks of one file have their numbers."""
+    names = telling_names([summary.facts.path for summary in summaries])
+    return [
+        f"{name} rank {summary.facts.rank}" if names.count(name) > 1 else name
+        for name, summary in zip(names, summaries, strict=True)
+    ]
 
 
 def _label_column(key: str, summaries: Sequence[Summary]) -> Column:
