@@ -1,0 +1,254 @@
+"""Jumps of a history: changes of a number beyond the noise of neighbouring runs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import polars as pl
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceq.history.store import Run
+
+Name = Literal["step", "gpu busy", "idle", "memory", "reserved", "kernels", "syncs"]
+
+NEIGHBOURS = 10
+"""Number of runs on either side that a run is compared with."""
+# Fewer runs do not show how much runs differ.
+_FEWEST = 3
+# Of a normal distribution: its deviation from the median and the mean deviation.
+_MAD, _MEAN_DEVIATION = 1.4826, 1.2533
+# A jump is larger than this many standard deviations of single runs, and as many more
+# standard errors of the two levels. Heuristic: benchmarks/history.py counts false ones.
+_DEVIATIONS, _ERRORS = 1.0, 4.0
+# What a first look takes for a jump, in standard deviations, by the runs it looks at.
+_FIRST_LOOK = ((NEIGHBOURS, 2.0), (_FEWEST, 3.5))
+# Share of the runs of a side that are on their side of the middle of a jump.
+_APART = 0.75
+# Numbers whose jumps are this many runs apart changed at once.
+_AT_ONCE = 2
+
+
+class Number(NamedTuple):
+    """A number of runs that is watched."""
+
+    name: Name
+    column: str
+    """Column of a run."""
+    least: float
+    """Least change that matters, as a share of the level."""
+    least_of_step: float = 0.0
+    """The same as a share of the step."""
+    least_count: float = 0.0
+    """The same as a count per step."""
+
+
+NUMBERS = (
+    Number("step", "step_ns", 0.01),
+    Number("memory", "allocated", 0.01),
+    Number("gpu busy", "busy_ns", 0.01),
+    Number("idle", "idle_ns", 0.01, least_of_step=0.01),
+    Number("reserved", "reserved", 0.02),
+    Number("syncs", "syncs", 0.1, least_count=0.5),
+    Number("kernels", "kernels", 0.02, least_count=0.5),
+)
+"""What is watched, the most important first. Heuristic thresholds: less is not worth a
+look, whatever the noise is."""
+
+
+class Shift(Struct, frozen=True):
+    """A change of one number."""
+
+    number: Name
+    before: float
+    """Median of the runs before."""
+    after: float
+    deviation: float
+    """Standard deviation of neighbouring runs."""
+    limit: float
+    """The change that noise alone may make."""
+
+    @property
+    def change(self) -> float:
+        """The increase."""
+        return self.after - self.before
+
+
+class Jump(Struct, frozen=True):
+    """A run from which on numbers are others than before."""
+
+    at: int
+    """Index of the first run after it, in its series."""
+    first: int
+    """Index of the first run since the jump before."""
+    last: int
+    """Index of the last run before the next jump."""
+    shifts: tuple[Shift, ...]
+    """The most important number first."""
+    confirmed: bool
+    """False if one run alone shows it so far."""
+
+
+def jumps_of(runs: Sequence[Run]) -> list[Jump]:
+    """Return the jumps of the runs of one series, in order."""
+    steps = [run.step_ns for run in runs if run.step_ns is not None]
+    step_ns = median(steps) if steps else 0.0
+    by_place: list[tuple[int, Shift]] = []
+    for number in NUMBERS:
+        column: list[float | None] = [getattr(run, number.column) for run in runs]
+        known = [at for at, value in enumerate(column) if value is not None]
+        values = [value for value in column if value is not None]
+        errors = [runs[at].error_ns or 0.0 for at in known]
+        least = max(number.least_count, number.least_of_step * step_ns)
+        watched = _Watched(number, values, errors, least)
+        by_place += [(known[at], shift) for at, shift in watched.shifts()]
+    return list(_at_once(by_place, len(runs)))
+
+
+def _at_once(places: Sequence[tuple[int, Shift]], count: int) -> Iterator[Jump]:
+    """Yield jumps, with the numbers that changed at once together."""
+    groups: list[list[tuple[int, Shift]]] = []
+    for place, shift in sorted(places, key=lambda one: one[0]):
+        if groups and place - groups[-1][0][0] <= _AT_ONCE:
+            groups[-1].append((place, shift))
+        else:
+            groups.append([(place, shift)])
+    order = [number.name for number in NUMBERS]
+    # The number with the least noise shows best where it is.
+    ats = [max(group, key=_clearness)[0] for group in groups]
+    ends = [0, *ats, count]
+    for group, at, first, end in zip(groups, ats, ends, ends[2:], strict=False):
+        shifts = sorted((one for _, one in group), key=lambda one: order.index(one.number))
+        yield Jump(at, first, end - 1, tuple(shifts), confirmed=count - at > 1)
+
+
+def _clearness(one: tuple[int, Shift]) -> float:
+    _, shift = one
+    return abs(shift.change) / (shift.limit or 1.0)
+
+
+class _Watched:
+    """The values of one number, in the order of runs."""
+
+    def __init__(
+        self,
+        number: Number,
+        values: Sequence[float],
+        errors: Sequence[float],
+        least: float,
+    ) -> None:
+        self._number, self._values, self._least = number, values, least
+        self._errors = errors if number.name == "step" else [0.0] * len(values)
+
+    def shifts(self) -> list[tuple[int, Shift]]:
+        """Return the places and sizes of all jumps."""
+        places: list[int] = []
+        for near in self._candidates():
+            place = self._place(near, places)
+            if place not in places and self._at(place, places):
+                places = sorted([*places, place])
+        # A jump that was accepted later may have taken runs from an earlier one.
+        sure = [place for place in places if self._at(place, places)]
+        shifts = [(place, self._at(place, sure)) for place in sure]
+        return [(place, shift) for place, shift in shifts if shift]
+
+    def _candidates(self) -> list[int]:
+        """Return places near which a jump may be, the largest change first."""
+        x = pl.Series(self._values, dtype=pl.Float64)
+        if len(x) <= _FEWEST or x.n_unique() == 1:
+            return []
+        differences = x.diff().abs()
+        noise = _noise_of_differences(
+            differences.rolling_median(2 * NEIGHBOURS, min_samples=1, center=True)
+        )
+        found: dict[int, float] = {}
+        for window, deviations in _FIRST_LOOK:
+            before = x.rolling_median(window, min_samples=1).shift(1)
+            after = x.reverse().rolling_median(window, min_samples=1).reverse()
+            frame = pl.DataFrame(
+                {"change": (after - before).abs(), "noise": noise, "level": before.abs()}
+            ).with_row_index("at")
+            least = pl.max_horizontal(
+                pl.lit(self._least),
+                self._number.least * pl.col("level"),
+                deviations * pl.col("noise"),
+            )
+            for at, change in (
+                frame.filter(pl.col("change") > least).select("at", "change").iter_rows()
+            ):
+                found[at] = max(found.get(at, 0.0), change)
+        return sorted(found, key=lambda at: (-found[at], at))
+
+    def _around(self, place: int, others: Sequence[int]) -> tuple[int, int]:
+        """Return the first and the end of the runs that a place is judged by."""
+        low = max((one for one in others if one < place), default=0)
+        high = min((one for one in others if one > place), default=len(self._values))
+        return max(low, place - NEIGHBOURS), min(high, place + NEIGHBOURS)
+
+    def _place(self, near: int, others: Sequence[int]) -> int:
+        """Return where two levels fit the runs around a place best."""
+        low, high = self._around(near, others)
+        places = range(low + 1, high)
+        return min(places, key=lambda at: self._misfit(low, at, high), default=near)
+
+    def _misfit(self, low: int, at: int, high: int) -> float:
+        return sum(
+            sum(abs(value - level) for value in side)
+            for side in (self._values[low:at], self._values[at:high])
+            for level in [median(side)]
+        )
+
+    def _at(self, place: int, others: Sequence[int]) -> Shift | None:
+        """Return the shift at a place, if it is beyond the noise."""
+        low, high = self._around(place, others)
+        before, after = self._values[low:place], self._values[place:high]
+        if len(before) < _FEWEST or not after:
+            return None
+        levels = median(before), median(after)
+        deviation = max(_deviation(before, after), median(self._errors[low:high]))
+        errors = sqrt(1 / len(before) + 1 / len(after))
+        least = max(self._least, self._number.least * abs(levels[0]))
+        limit = max(least, deviation * (_DEVIATIONS + _ERRORS * errors))
+        if abs(levels[1] - levels[0]) <= limit or not _are_apart(before, after):
+            return None
+        return Shift(self._number.name, *levels, deviation, limit)
+
+
+def _noise_of_differences(differences: pl.Series) -> pl.Series:
+    """Return the standard deviation of runs, from the median of their differences."""
+    return differences * (_MAD / sqrt(2))
+
+
+def _deviation(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return the standard deviation of runs about their levels.
+
+    The larger of three estimates: two are robust against single runs, and the third is
+    so that a few runs that agree by chance do not make the noise look small.
+    """
+    sides = [side for side in (before, after) if len(side) >= _FEWEST]
+    rests = [abs(value - median(side)) for side in sides for value in side]
+    differences = [abs(b - a) for side in sides for a, b in pairwise(side)]
+    count = len(rests)
+    few = count / (count - len(sides))
+    return max(
+        _MAD * median(rests) * few,
+        _MEAN_DEVIATION * fmean(rests) * few,
+        _MAD / sqrt(2) * median(differences),
+    )
+
+
+def _are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Return whether nearly all runs of each side are on their side of the middle."""
+    levels = median(before), median(after)
+    middle = fmean(levels)
+    rising = levels[1] > levels[0]
+    shares = (
+        fmean((value < middle) == rising for value in before),
+        fmean((value > middle) == rising for value in after),
+    )
+    return min(shares) >= _APART
