@@ -96,16 +96,9 @@ class Jump(Struct, frozen=True):
 
 def jumps_of(runs: Sequence[Run]) -> list[Jump]:
     """Return the jumps of the runs of one series, in order."""
-    steps = [run.step_ns for run in runs if run.step_ns is not None]
-    step_ns = median(steps) if steps else 0.0
     by_place: list[tuple[int, Shift]] = []
     for number in NUMBERS:
-        column: list[float | None] = [getattr(run, number.column) for run in runs]
-        known = [at for at, value in enumerate(column) if value is not None]
-        values = [value for value in column if value is not None]
-        errors = [runs[at].error_ns or 0.0 for at in known]
-        least = max(number.least_count, number.least_of_step * step_ns)
-        watched = _Watched(number, values, errors, least)
+        known, watched = _watched(runs, number)
         by_place += [(known[at], shift) for at, shift in watched.shifts()]
     return list(_at_once(by_place, len(runs)))
 
@@ -156,6 +149,10 @@ class _Watched:
         sure = [place for place in places if self._at(place, places)]
         shifts = [(place, self._at(place, sure)) for place in sure]
         return [(place, shift) for place, shift in shifts if shift]
+
+    def at_end(self) -> Shift | None:
+        """Return the shift at the last run, if it is beyond the noise."""
+        return self._at(len(self._values) - 1, ())
 
     def _candidates(self) -> list[int]:
         """Return places near which a jump may be, the largest change first."""
@@ -252,3 +249,34 @@ def _are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
         fmean((value > middle) == rising for value in after),
     )
     return min(shares) >= _APART
+
+
+def deviation_of(values: Sequence[float]) -> float:
+    """Return the standard deviation of neighbouring runs, whatever jumps there are."""
+    differences = [abs(b - a) for a, b in pairwise(values)]
+    return _MAD / sqrt(2) * median(differences) if differences else 0.0
+
+
+
+def against(run: Run, earlier: Sequence[Run]) -> list[Shift]:
+    """Return the numbers of a run that differ from earlier runs beyond their noise."""
+    runs = [*earlier[-NEIGHBOURS:], run]
+    return [
+        shift
+        for number in NUMBERS
+        if getattr(run, number.column) is not None
+        and (shift := _watched(runs, number)[1].at_end())
+    ]
+
+
+def _watched(runs: Sequence[Run], number: Number) -> tuple[list[int], _Watched]:
+    """Return the indices of the runs that have a number, and its values."""
+    column: list[float | None] = [getattr(run, number.column) for run in runs]
+    known = [at for at, value in enumerate(column) if value is not None]
+    values = [value for value in column if value is not None]
+    errors = [runs[at].error_ns or 0.0 for at in known]
+    least = number.least_count
+    if number.least_of_step:
+        steps = [run.step_ns for run in runs if run.step_ns is not None]
+        least = max(least, number.least_of_step * (median(steps) if steps else 0.0))
+    return known, _Watched(number, values, errors, least)

@@ -28,8 +28,8 @@ _APPLICATION = 0x74726351
 _RUNS = (
     "CREATE TABLE runs (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, series TEXT"
     " NOT NULL, at_ns INTEGER NOT NULL, commit_id TEXT NOT NULL, name TEXT NOT NULL,"
-    " gpu TEXT NOT NULL, ranks INTEGER NOT NULL, step_ns REAL, error_ns REAL,"
-    " step_count INTEGER, busy_ns REAL, idle_ns REAL, kernels REAL, syncs REAL,"
+    " gpu TEXT NOT NULL, ranks INTEGER NOT NULL, step_from TEXT NOT NULL, step_ns REAL,"
+    " error_ns REAL, step_count INTEGER, busy_ns REAL, idle_ns REAL, kernels REAL, syncs REAL,"
     " allocated REAL, reserved REAL)"
 )
 _DIGESTS = "CREATE TABLE digests (run INTEGER PRIMARY KEY, content BLOB NOT NULL)"
@@ -39,8 +39,8 @@ _SCHEMA = {
     ("index", "sqlite_autoindex_runs_1", None),
 }
 _COLUMNS = (
-    "key, series, at_ns, commit_id, name, gpu, ranks, step_ns, error_ns, step_count,"
-    " busy_ns, idle_ns, kernels, syncs, allocated, reserved"
+    "key, series, at_ns, commit_id, name, gpu, ranks, step_from, step_ns, error_ns,"
+    " step_count, busy_ns, idle_ns, kernels, syncs, allocated, reserved"
 )
 _WAIT_S = 60.0
 _HEADER = b"SQLite format 3\0"
@@ -59,6 +59,8 @@ class Run(NamedTuple):
     name: str
     gpu: str
     ranks: int
+    step_from: str
+    """Source of the step time, as ``measured``; empty if there is none."""
     step_ns: float | None
     error_ns: float | None
     """Standard error of the step time."""
@@ -71,9 +73,15 @@ class Run(NamedTuple):
     reserved: float | None
 
 
+    @property
+    def group(self) -> tuple[str, str, int, str]:
+        """Runs of one group are compared."""
+        return self.series, self.gpu, self.ranks, self.step_from
+
+
 _TYPES: tuple[tuple[type, bool], ...] = (
     *((int, False), (str, False), (str, False), (int, False)),
-    *((str, False), (str, False), (str, False), (int, False)),
+    *((str, False), (str, False), (str, False), (int, False), (str, False)),
     *((float, True), (float, True), (int, True)),
     *((float, True),) * 6,
 )
@@ -91,7 +99,7 @@ class History:
         with _trouble(self.file):
             rows = self._connection.execute(
                 f"SELECT id, {_COLUMNS} FROM runs ORDER BY series, gpu, ranks,"  # noqa: S608 - our own names
-                " at_ns, id"
+                " step_from, at_ns, id"
             ).fetchall()
         if not all(map(_fits, rows)):
             raise _refusal(self.file, "a run has a value of another type")
@@ -192,6 +200,7 @@ def _row(key: str, digest: Digest) -> tuple[object, ...]:
         digest.name,
         digest.gpu,
         digest.ranks,
+        step.source if step else "",
         step and step.ns,
         step and step.deviation_ns / max(1, step.count) ** 0.5,
         step and step.count,
