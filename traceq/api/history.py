@@ -1,10 +1,10 @@
-"""Runs over time: what `traceq history` adds to a file, reads of it and explains."""
+"""Digests of runs for a history: of traces, run folders, jobs and lint JSON."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from itertools import groupby
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,15 @@ from msgspec import Struct
 
 from traceq.api.preload import rules_of
 from traceq.cache.store import digest as content_of
-from traceq.common.git_repository import changed_files, commit_of, find_root
+from traceq.common.git_repository import (
+    changed_files,
+    commit_of,
+    commits_between,
+    find_root,
+)
 from traceq.common.progress import say
-from traceq.errors import InputError, TraceqError, UsageError
-from traceq.history.changes import Difference, difference
-from traceq.history.jumps import NEIGHBOURS, Jump, jumps_of
+from traceq.errors import InputError, UsageError
+from traceq.history.bisection import Bisection, bisect
 from traceq.history.make import (
     Origin,
     digest_of_job,
@@ -28,19 +32,16 @@ from traceq.history.store import Run, add, reading
 from traceq.inputs.discovery import local, several_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceq.api.settings import LintOptions
     from traceq.history.digest import Digest
-    from traceq.history.store import History
+    from traceq.history.jumps import Name
 
 _NS = 1_000_000_000
 # The JSON of lint begins so.
 _LINT_JSON = b'{"version"'
 _LARGEST_JSON = 256 << 20
-_SHORTEST_COMMIT = 4
-# Runs of each side that the cause of a jump is taken from.
-_COMPARED = 5
 
 
 class Given(Struct, frozen=True):
@@ -62,57 +63,33 @@ class Added(Struct, frozen=True):
     """False if the file had it already."""
 
 
-class ExplainedJump(Struct, frozen=True):
-    """A jump with what differs between the runs on its sides."""
-
-    jump: Jump
-    difference: Difference
-
-
-class Series(Struct, frozen=True):
-    """Runs that are compared with each other, in order."""
-
-    runs: tuple[Run, ...]
-    jumps: tuple[ExplainedJump, ...]
-
-    @property
-    def name(self) -> str:
-        """Series, GPU, ranks and source of the step time."""
-        run = self.runs[0]
-        ranks = f"{run.ranks} ranks" if run.ranks > 1 else ""
-        parts = (run.series, run.gpu, ranks)
-        return ", ".join(part for part in parts if part) or "runs"
-
-
-# -- Adding ----------------------------------------------------------------------------
-
-
 def add_runs(
     file: Path, paths: Sequence[Path], options: LintOptions, given: Given
 ) -> list[Added]:
     """Add the digests of runs to a file, all or none."""
     entries: list[tuple[str, Digest]] = []
     for path in paths:
-        entries += _entries(path, options, given)
+        entries += digests_of(path, options, given)
     changed = add(file, entries)
     return [
         Added(digest, new) for (_, digest), new in zip(entries, changed, strict=True)
     ]
 
 
-def _entries(
+def digests_of(
     path: Path, options: LintOptions, given: Given
 ) -> list[tuple[str, Digest]]:
+    """Return the keys and digests of the runs at a path."""
     here = local(path, cache=options.load.use_cache)
     if runs := several_runs(here):
-        return [one for run in runs for one in _entries(run, options, given)]
+        return [one for run in runs for one in digests_of(run, options, given)]
     if not here.exists():
         msg = f"{path} is not there"
         raise InputError(msg)
     key = key_of(here)
     document = _lint_json(here)
     if document is not None:
-        origin = _origin(path, here, options, given, {}, _started(document))
+        origin = _origin((path, here), options, given, {}, _started(document))
         digests = digests_of_lint(document, origin)
         return [(f"{key}-{at}", digest) for at, digest in enumerate(digests)]
     return [(key, _digest(path, here, options, given))]
@@ -162,6 +139,8 @@ def _digest(path: Path, here: Path, options: LintOptions, given: Given) -> Diges
     from traceq.linter.engine import lint  # noqa: PLC0415
 
     recording = load_recording(here, options.load)
+    if options.step_ns:
+        recording = replace(recording, step_ns=options.step_ns)
     config = options.config
     (outcome,) = lint([recording], rules_of(config.packs), config, brief=True).outcomes
     for rule in outcome.crashed:
@@ -170,7 +149,7 @@ def _digest(path: Path, here: Path, options: LintOptions, given: Given) -> Diges
     run = trace.run if trace else None
     manifest = run.manifest if run else {}
     started = trace.facts.start_ns if trace else None
-    origin = _origin(path, here, options, given, manifest, started)
+    origin = _origin((path, here), options, given, manifest, started)
     return digest_of_recording(recording, outcome, origin)
 
 
@@ -185,24 +164,24 @@ def _digest_of_job(
     config = options.config
     report = lint_job(str(path), analysis, rules_of(config.packs), config)
     manifest = read_run(here).manifest if is_run(here) else {}
-    origin = _origin(path, here, options, given, manifest, None)
+    origin = _origin((path, here), options, given, manifest, None)
     return digest_of_job(analysis, report.outcomes[0], origin)
 
 
 def _origin(
-    path: Path,
-    here: Path,
+    paths: tuple[Path, Path],
     options: LintOptions,
     given: Given,
     manifest: Mapping[str, Any],
     started_ns: int | None,
 ) -> Origin:
+    """Return what is known of a run; its path as given, and on this machine."""
     root = options.root or find_root(Path.cwd())
     commit, dirty, at_ns = _commit(root, given.commit, manifest)
     return Origin(
-        name=str(path),
+        name=str(paths[0]),
         series=given.series or _series(manifest),
-        at_ns=at_ns or started_ns or here.stat().st_mtime_ns or time.time_ns(),
+        at_ns=at_ns or started_ns or paths[1].stat().st_mtime_ns or time.time_ns(),
         commit=commit,
         dirty=dirty,
     )
@@ -236,121 +215,60 @@ def _series(manifest: Mapping[str, Any]) -> str:
 # -- Reading ---------------------------------------------------------------------------
 
 
-def series_of(
-    history: History, *, name: str = "", last: int | None = None
-) -> list[Series]:
-    """Return the runs by series, with the jumps and their causes.
-
-    ``last`` runs of each are returned; jumps are looked for in all.
-    """
-    chosen = [run for run in history.runs() if not name or run.series == name]
-    if name and not chosen:
-        msg = f"{history.file} has no runs of the series {name}"
-        raise UsageError(msg)
-    return [
-        _series_of(history, list(group), last)
-        for _, group in groupby(chosen, key=lambda run: run.group)
-    ]
-
-
-def _series_of(history: History, runs: Sequence[Run], last: int | None) -> Series:
-    first = max(0, len(runs) - last) if last else 0
-    jumps = [jump for jump in jumps_of(runs) if jump.at >= first]
-    explained = [
-        ExplainedJump(
-            Jump(jump.at - first, jump.first, jump.last, jump.shifts, jump.confirmed),
-            difference(*_sides(history, runs, jump)),
-        )
-        for jump in jumps
-    ]
-    return Series(tuple(runs[first:]), tuple(explained))
-
-
-def _sides(
-    history: History, runs: Sequence[Run], jump: Jump
-) -> tuple[list[Digest], list[Digest]]:
-    """Return the digests of the runs next to a jump."""
-    before = runs[max(jump.first, jump.at - _COMPARED) : jump.at]
-    after = runs[jump.at : min(jump.last + 1, jump.at + _COMPARED)]
-    return history.digests(before), history.digests(after)
-
-
-def find_runs(history: History, name: str) -> list[Run]:
-    """Return the runs that a name means: of a commit, or of a path; raise if none.
-
-    A commit may be shortened; ``last`` is the newest run, ``last~2`` the second before.
-    """
-    runs = history.runs()
-    if found := [run for run in runs if run.name == name]:
-        return found
-    if found := [run for run in runs if str(run.id) == name.removeprefix("#")]:
-        return found
-    if len(name) >= _SHORTEST_COMMIT:
-        found = [run for run in runs if run.commit.startswith(name)]
-        if len({run.commit for run in found}) > 1:
-            msg = f"{name} is the beginning of several commits: give more of it"
-            raise UsageError(msg)
-        if found:
-            return found
-    word, _, back = name.partition("~")
-    if word == "last" and (not back or back.isdigit()):
-        ordered = sorted(runs, key=lambda run: (run.at_ns, run.id))
-        at = len(ordered) - 1 - int(back or 0)
-        if at >= 0:
-            return [ordered[at]]
-    msg = f"{history.file} has no run {name}: traceq history show lists all"
-    raise UsageError(msg)
-
-
-class Explained(Struct, frozen=True):
-    """Two runs, or all runs of two commits, and what differs."""
-
-    before: tuple[Run, ...]
-    after: tuple[Run, ...]
-    difference: Difference
-
-
-def explain(file: Path, before: str, after: str) -> Explained:
-    """Return what differs between two runs, or two commits, by their digests."""
-    with reading(file) as history:
-        sides = [find_runs(history, name) for name in (before, after)]
-        groups = [{run.group for run in side} for side in sides]
-        common = groups[0] & groups[1]
-        # Of commits that were measured in several series, one that both have.
-        if common:
-            group = min(common)
-            sides = [[run for run in side if run.group == group] for side in sides]
-        else:
-            first, second = (side[0] for side in sides)
-            say(
-                f"{first.name} and {second.name} are of different series, or on other"
-                " GPUs: their times say little about each other"
-            )
-        digests = [history.digests(side) for side in sides]
-    return Explained(
-        tuple(sides[0]), tuple(sides[1]), difference(digests[0], digests[1])
-    )
-
-
 def still_there(run: Run) -> Path | None:
     """Return the recording of a run, if the same content is still at its path."""
     path = Path(run.name)
     try:
         if (path.is_file() or path.is_dir()) and key_of(path) == run.key:
             return path
-    except (OSError, ValueError, TraceqError):
+    except (OSError, ValueError):
         return None
     return None
 
 
-def all_series(
-    file: Path, *, name: str = "", last: int | None = None
-) -> Iterator[Series]:
-    """Yield the series of a file."""
+def bisection(
+    file: Path,
+    good: str,
+    bad: str,
+    *,
+    series: str = "",
+    number: Name | None = None,
+    root: Path | None = None,
+) -> Bisection:
+    """Return which commit to measure next between a good and a bad one."""
+    folder = root or find_root(Path.cwd())
+    ends = [_full(folder, name) for name in (good, bad)]
     with reading(file) as history:
-        yield from series_of(history, name=name, last=last)
+        chosen = [run for run in history.runs() if not series or run.series == series]
+    ends = [_measured_commit(chosen, end) for end in ends]
+    groups = [{run.group for run in chosen if run.commit == end} for end in ends]
+    common = sorted(groups[0] & groups[1])
+    if not common:
+        msg = f"{good} and {bad} have no runs of one series: add them first"
+        raise UsageError(msg)
+    runs = [run for run in chosen if run.group == common[0]]
+    between = commits_between(folder, *ends) if folder else None
+    if between is None:
+        msg = (
+            f"git does not know the commits from {good} to {bad} here: give the"
+            " repository as --root"
+        )
+        raise UsageError(msg)
+    if not between or between[-1] != ends[1]:
+        msg = f"{bad} does not come after {good}: give the good one first"
+        raise UsageError(msg)
+    return bisect([ends[0], *between], runs, number)
 
 
-def neighbours() -> int:
-    """Return the number of runs that a run is compared with."""
-    return NEIGHBOURS
+def _full(root: Path | None, name: str) -> str:
+    """Return the hash of a commit by its name, as far as git knows it."""
+    known = commit_of(root, name) if root else None
+    return known[0] if known else name
+
+
+def _measured_commit(runs: Sequence[Run], name: str) -> str:
+    commits = {run.commit for run in runs if run.commit.startswith(name)}
+    if len(commits) > 1:
+        msg = f"{name} is the beginning of several commits: give more of it"
+        raise UsageError(msg)
+    return commits.pop() if commits else name

@@ -101,7 +101,10 @@ class Difference(Struct, frozen=True):
 def difference(before: Sequence[Digest], after: Sequence[Digest]) -> Difference:
     """Return what differs; of several runs of a side, the medians are compared."""
     step_ns = max(_level(before, _step), _level(after, _step), 1.0)
-    causes = [*_causes_of_time(before, after, step_ns), *_causes_of_memory(before, after)]
+    causes = [
+        *_causes_of_time(before, after, step_ns),
+        *_causes_of_memory(before, after),
+    ]
     return Difference(
         tuple(_numbers(before, after)),
         tuple(causes),
@@ -195,7 +198,9 @@ def _causes_of_work(
         sides = [[run.get(key, _nothing(key)) for run in side] for side in rows]
         cause = _cause_of(sides[0], sides[1], step_ns)
         yield from cause
-        if not any(one.kind in ("syncs", "kernels", "casts", "copies") for one in cause):
+        if not any(
+            one.kind in ("syncs", "kernels", "casts", "copies") for one in cause
+        ):
             for at, side in enumerate(sides):
                 idle[at] += median(one.idle_ns for one in side)
     if abs(idle[1] - idle[0]) >= _HOST_OF_STEP * step_ns:
@@ -224,7 +229,13 @@ def _cause_of(
     def cause(kind: Kind, time: Amount, count: Amount | None = None) -> Cause:
         one = after[-1]
         return Cause(
-            kind, time, count, one.op, one.phase, one.module, one.where,
+            kind,
+            time,
+            count,
+            one.op,
+            one.phase,
+            one.module,
+            one.where,
             (before[-1].kernel, after[-1].kernel),
         )
 
@@ -275,7 +286,10 @@ def _causes_of_memory(
 def _held(side: Sequence[Digest]) -> dict[str, float]:
     known = [one.memory.held for one in side if one.memory and one.memory.held]
     return _medians(
-        [{f"{one.category}\n{one.where}": float(one.size) for one in run} for run in known]
+        [
+            {f"{one.category}\n{one.where}": float(one.size) for one in run}
+            for run in known
+        ]
     )
 
 

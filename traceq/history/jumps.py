@@ -116,7 +116,9 @@ def _at_once(places: Sequence[tuple[int, Shift]], count: int) -> Iterator[Jump]:
     ats = [max(group, key=_clearness)[0] for group in groups]
     ends = [0, *ats, count]
     for group, at, first, end in zip(groups, ats, ends, ends[2:], strict=False):
-        shifts = sorted((one for _, one in group), key=lambda one: order.index(one.number))
+        shifts = sorted(
+            (one for _, one in group), key=lambda one: order.index(one.number)
+        )
         yield Jump(at, first, end - 1, tuple(shifts), confirmed=count - at > 1)
 
 
@@ -168,7 +170,11 @@ class _Watched:
             before = x.rolling_median(window, min_samples=1).shift(1)
             after = x.reverse().rolling_median(window, min_samples=1).reverse()
             frame = pl.DataFrame(
-                {"change": (after - before).abs(), "noise": noise, "level": before.abs()}
+                {
+                    "change": (after - before).abs(),
+                    "noise": noise,
+                    "level": before.abs(),
+                }
             ).with_row_index("at")
             least = pl.max_horizontal(
                 pl.lit(self._least),
@@ -176,7 +182,9 @@ class _Watched:
                 deviations * pl.col("noise"),
             )
             for at, change in (
-                frame.filter(pl.col("change") > least).select("at", "change").iter_rows()
+                frame.filter(pl.col("change") > least)
+                .select("at", "change")
+                .iter_rows()
             ):
                 found[at] = max(found.get(at, 0.0), change)
         return sorted(found, key=lambda at: (-found[at], at))
@@ -255,7 +263,6 @@ def deviation_of(values: Sequence[float]) -> float:
     """Return the standard deviation of neighbouring runs, whatever jumps there are."""
     differences = [abs(b - a) for a, b in pairwise(values)]
     return _MAD / sqrt(2) * median(differences) if differences else 0.0
-
 
 
 def against(run: Run, earlier: Sequence[Run]) -> list[Shift]:

@@ -26,6 +26,7 @@ from traceq.history.digest import (
     DigestFinding,
     Held,
     Memory,
+    StepFrom,
     StepTime,
     Work,
 )
@@ -101,12 +102,24 @@ def digest_of_job(analysis: Analysis, outcome: Outcome, origin: Origin) -> Diges
     numbers = job_numbers(JobSide(origin.name, analysis, step))
     names = analysis.job.ranks["device"].drop_nulls().unique().sort()
     work = [
-        Work("", "", "", kind, "collective", kind, one.count, one.count,
-             one.ns - one.waiting_ns, one.waiting_ns, 0.0, 0.0)
+        Work(
+            "",
+            "",
+            "",
+            kind,
+            "collective",
+            kind,
+            one.count,
+            one.count,
+            one.ns - one.waiting_ns,
+            one.waiting_ns,
+            0.0,
+            0.0,
+        )
         for kind, one in meetings_of(analysis).items()
     ]
     parts = {name: numbers.get(name) for name in ("waiting", "transfer")}
-    source = "measured" if step and step.measured else "recorded"
+    source: StepFrom = "measured" if step and step.measured else "recorded"
     return _digest(
         origin,
         gpu=", ".join(names),
@@ -139,7 +152,9 @@ def _of_outcome(outcome: Mapping[str, Any], origin: Origin) -> Digest:
     step = bound["step_ns"] if bound else outcome["step_ns"]
     versions = {}
     if facts:
-        versions = {"CUDA": str(facts["runtime_version"])} if facts["runtime_version"] else {}
+        versions = (
+            {"CUDA": str(facts["runtime_version"])} if facts["runtime_version"] else {}
+        )
         if facts["torch_from"] == facts["torch_to"] != "":
             versions["torch"] = str(facts["torch_from"])
     causes = bound["causes"] if bound and bound.get("causes") else []
@@ -220,7 +235,9 @@ def _findings(findings: Iterable[Finding]) -> tuple[DigestFinding, ...]:
     return tuple(rows)
 
 
-def _findings_of_json(findings: Iterable[Mapping[str, Any]]) -> tuple[DigestFinding, ...]:
+def _findings_of_json(
+    findings: Iterable[Mapping[str, Any]],
+) -> tuple[DigestFinding, ...]:
     rows: dict[str, DigestFinding] = {}
     for one in findings:
         place = one["place"]
@@ -253,7 +270,10 @@ def _work(half: Half, scale: Scale) -> tuple[Work, ...]:
         pl.col("file").fill_null(""), pl.col("function").fill_null(""), separator=":"
     ).str.strip_chars(":")
     rows = half.parts.rows.with_columns(
-        *(pl.col(name).cast(pl.String).fill_null("") for name in ("phase", "module", "op", "role")),
+        *(
+            pl.col(name).cast(pl.String).fill_null("")
+            for name in ("phase", "module", "op", "role")
+        ),
         where=where,
     )
     grouped = rows.group_by(_ROW).agg(
@@ -277,16 +297,24 @@ def _work(half: Half, scale: Scale) -> tuple[Work, ...]:
         *_ROW,
         descending=[True, *[False] * len(_ROW)],
     )
-    return tuple(
-        Work(
-            *(str(row[name])[:_LONGEST] for name in _ROW),
-            family(row["name"])[:_LONGEST] if row["name"] else "",
-            *(_short(row[name]) for name in ("calls", "kernels")),
-            *(round(row[name]) for name in ("gpu_ns", "idle_ns")),
-            _short(row["syncs"]),
-            round(row["sync_ns"]),
-        )
-        for row in table.head(_MOST_WORK).iter_rows(named=True)
+    return tuple(map(_row_of_work, table.head(_MOST_WORK).iter_rows(named=True)))
+
+
+def _row_of_work(row: Mapping[str, Any]) -> Work:
+    phase, module, where, op, role = (str(row[name])[:_LONGEST] for name in _ROW)
+    return Work(
+        phase=phase,
+        module=module,
+        where=where,
+        op=op,
+        role=role,
+        kernel=family(row["name"])[:_LONGEST] if row["name"] else "",
+        calls=_short(row["calls"]),
+        kernels=_short(row["kernels"]),
+        gpu_ns=round(row["gpu_ns"]),
+        idle_ns=round(row["idle_ns"]),
+        syncs=_short(row["syncs"]),
+        sync_ns=round(row["sync_ns"]),
     )
 
 
@@ -333,7 +361,7 @@ def _gpu(trace: Trace) -> str:
 
 def _versions(trace: Trace) -> dict[str, str]:
     manifest: Any = trace.run.manifest if trace.run else {}
-    versions = {}
+    versions: dict[str, str] = {}
     for rank in manifest.get("ranks") or ():
         versions |= {
             str(name): str(text)

@@ -1,8 +1,8 @@
 """The SQLite file of digests.
 
 The file is untrusted: its schema must be exactly the one below, so that it has no view,
-trigger or computed column that SQLite would run, and anything else ends in one sentence.
-A file that is not a history is never written to.
+trigger or computed column that SQLite would run; anything else ends in one sentence. A
+file that is not a history is never written to.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _RUNS = (
     "CREATE TABLE runs (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, series TEXT"
     " NOT NULL, at_ns INTEGER NOT NULL, commit_id TEXT NOT NULL, name TEXT NOT NULL,"
     " gpu TEXT NOT NULL, ranks INTEGER NOT NULL, step_from TEXT NOT NULL, step_ns REAL,"
-    " error_ns REAL, step_count INTEGER, busy_ns REAL, idle_ns REAL, kernels REAL, syncs REAL,"
-    " allocated REAL, reserved REAL)"
+    " error_ns REAL, step_count INTEGER, busy_ns REAL, idle_ns REAL, kernels REAL,"
+    " syncs REAL, allocated REAL, reserved REAL)"
 )
 _DIGESTS = "CREATE TABLE digests (run INTEGER PRIMARY KEY, content BLOB NOT NULL)"
 _SCHEMA = {
@@ -71,7 +71,6 @@ class Run(NamedTuple):
     syncs: float | None
     allocated: float | None
     reserved: float | None
-
 
     @property
     def group(self) -> tuple[str, str, int, str]:
@@ -188,6 +187,11 @@ def _add(connection: sqlite3.Connection, key: str, digest: Digest) -> bool:
         (cursor.lastrowid, content),
     )
     return True
+
+
+def run_of(key: str, digest: Digest) -> Run:
+    """Return the line that a digest would have in the history."""
+    return Run(0, *_row(key, digest))  # type: ignore[arg-type]  # in the order of a run
 
 
 def _row(key: str, digest: Digest) -> tuple[object, ...]:
