@@ -28,6 +28,10 @@ _MAD, _MEAN_DEVIATION = 1.4826, 1.2533
 _DEVIATIONS, _ERRORS = 1.0, 4.0
 # What a first look takes for a jump, in standard deviations, by the runs it looks at.
 _FIRST_LOOK = ((NEIGHBOURS, 2.0), (_FEWEST, 3.5))
+# Runs that follow each other drift together. So few runs are a jump only if they differ
+# by more than runs did before: by this many times what this share of them differed by.
+_FEW = 5
+_REMEMBERED, _USUAL, _BEYOND_USUAL = 50, 0.95, 1.25
 # Share of the runs of a side that are on their side of the middle of a jump.
 _APART = 0.75
 # Numbers whose jumps are this many runs apart changed at once.
@@ -91,7 +95,7 @@ class Jump(Struct, frozen=True):
     shifts: tuple[Shift, ...]
     """The most important number first."""
     confirmed: bool
-    """False if one run alone shows it so far."""
+    """False if only one or two runs show it so far."""
 
 
 def jumps_of(runs: Sequence[Run]) -> list[Jump]:
@@ -119,7 +123,7 @@ def _at_once(places: Sequence[tuple[int, Shift]], count: int) -> Iterator[Jump]:
         shifts = sorted(
             (one for _, one in group), key=lambda one: order.index(one.number)
         )
-        yield Jump(at, first, end - 1, tuple(shifts), confirmed=count - at > 1)
+        yield Jump(at, first, end - 1, tuple(shifts), confirmed=count - at >= _FEWEST)
 
 
 def _clearness(one: tuple[int, Shift]) -> float:
@@ -189,6 +193,14 @@ class _Watched:
                 found[at] = max(found.get(at, 0.0), change)
         return sorted(found, key=lambda at: (-found[at], at))
 
+    def _seen_before(self, place: int) -> float:
+        """Return the change that a few runs showed before, and that did not last."""
+        values = pl.Series(self._values[max(0, place - _REMEMBERED) : place])
+        window = 2 * NEIGHBOURS + 1
+        level = values.rolling_median(window, min_samples=1, center=True)
+        usual = (values - level).abs().quantile(_USUAL) or 0.0
+        return _BEYOND_USUAL * usual
+
     def _around(self, place: int, others: Sequence[int]) -> tuple[int, int]:
         """Return the first and the end of the runs that a place is judged by."""
         low = max((one for one in others if one < place), default=0)
@@ -197,9 +209,19 @@ class _Watched:
 
     def _place(self, near: int, others: Sequence[int]) -> int:
         """Return where two levels fit the runs around a place best."""
-        low, high = self._around(near, others)
-        places = range(low + 1, high)
-        return min(places, key=lambda at: self._misfit(low, at, high), default=near)
+        place = near
+        # The runs around the best place may have a better one.
+        for _ in range(NEIGHBOURS):
+            low, high = self._around(place, others)
+            best = min(
+                range(low + 1, high),
+                key=lambda at: self._misfit(low, at, high),  # noqa: B023 - used at once
+                default=place,
+            )
+            if best == place:
+                break
+            place = best
+        return place
 
     def _misfit(self, low: int, at: int, high: int) -> float:
         return sum(
@@ -219,6 +241,8 @@ class _Watched:
         errors = sqrt(1 / len(before) + 1 / len(after))
         least = max(self._least, self._number.least * abs(levels[0]))
         limit = max(least, deviation * (_DEVIATIONS + _ERRORS * errors))
+        if min(len(before), len(after)) < _FEW:
+            limit = max(limit, self._seen_before(place))
         if abs(levels[1] - levels[0]) <= limit or not _are_apart(before, after):
             return None
         return Shift(self._number.name, *levels, deviation, limit)
@@ -267,7 +291,7 @@ def deviation_of(values: Sequence[float]) -> float:
 
 def against(run: Run, earlier: Sequence[Run]) -> list[Shift]:
     """Return the numbers of a run that differ from earlier runs beyond their noise."""
-    runs = [*earlier[-NEIGHBOURS:], run]
+    runs = [*earlier[-_REMEMBERED:], run]
     return [
         shift
         for number in NUMBERS

@@ -166,9 +166,13 @@ def compare_new(file: Path, key: str, digest: Digest) -> Compared:
     run = run_of(key, digest)
     with reading(file) as history:
         same = [one for one in history.runs() if one.group == run.group]
-        earlier = [one for one in same if one.key != key][-NEIGHBOURS:]
+        earlier = [one for one in same if one.key != key]
         if not earlier:
             return Compared(run, (), (), None)
-        last = history.digests(earlier[-_COMPARED:])
-    shifts = against(run, earlier)
-    return Compared(run, tuple(earlier), tuple(shifts), difference(last, [digest]))
+        last = history.digests(earlier[-NEIGHBOURS:])
+    return Compared(
+        run,
+        tuple(earlier[-NEIGHBOURS:]),
+        tuple(against(run, earlier)),
+        difference(last, [digest]),
+    )

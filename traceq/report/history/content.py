@@ -156,7 +156,7 @@ def jump_lines(series: Series) -> Iterator[tuple[str, list[str]]]:
     for one in series.jumps:
         run = series.runs[one.jump.at]
         numbers = listed([change(s.number, s.before, s.after) for s in one.jump.shifts])
-        doubt = "" if one.jump.confirmed else "; one run shows it so far"
+        doubt = "" if one.jump.confirmed else "; too few runs so far to be sure"
         yield (
             f"{mark(one)} #{run.id} {commit(run)}: {numbers}{doubt}",
             reasons(one.difference, one.jump.shifts),
@@ -190,6 +190,12 @@ def main_cause(found: Difference, shifts: Sequence[Shift] = ()) -> str:
     if found.findings:
         return finding_text(found.findings[0])
     return ""
+
+
+def main_kind(found: Difference, shifts: Sequence[Shift] = ()) -> str:
+    """Return the kind of the largest cause; empty if none is known."""
+    causes = _relevant(found, shifts)
+    return causes[0].kind if causes else ""
 
 
 def _relevant(found: Difference, shifts: Sequence[Shift]) -> list[Cause]:
