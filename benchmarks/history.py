@@ -247,6 +247,7 @@ def main() -> None:
     """Print the scores of all programs, or the figures of a large history."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--runs", type=int, help="measure a history of as many runs")
     wanted = parser.parse_args()
     if wanted.runs:
@@ -255,7 +256,7 @@ def main() -> None:
     total = [0, 0, 0, 0]
     print("noise of              median   planted  found  with cause  false")
     for program, noise in noise_of_steps().items():
-        scores = [scored(program, seed) for seed in range(wanted.seeds)]
+        scores = [scored(program, wanted.first + at) for at in range(wanted.seeds)]
         spread = 100 * median(abs(one - 1) for one in noise)
         counts = [len(KINDS) * len(scores), *map(sum, zip(*scores, strict=True))]
         total = [a + b for a, b in zip(total, counts, strict=True)]

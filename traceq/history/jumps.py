@@ -23,19 +23,19 @@ NEIGHBOURS = 10
 _FEWEST = 3
 # Of a normal distribution: its deviation from the median and the mean deviation.
 _MAD, _MEAN_DEVIATION = 1.4826, 1.2533
-# A jump is larger than this many standard deviations of single runs, and as many more
-# standard errors of the two levels. Heuristic: benchmarks/history.py counts false ones.
-_DEVIATIONS, _ERRORS = 1.0, 4.0
+# A jump is larger than some standard deviations of single runs, and this many standard
+# errors of the two levels. Heuristic: benchmarks/history.py counts false ones.
+_ERRORS = 4.0
 # What a first look takes for a jump, in standard deviations, by the runs it looks at.
 _FIRST_LOOK = ((NEIGHBOURS, 2.0), (_FEWEST, 3.5))
 # Runs that follow each other drift together. So few runs are a jump only if they differ
 # by more than runs did before: by this many times what this share of them differed by.
 _FEW = 5
-_REMEMBERED, _USUAL, _BEYOND_USUAL = 50, 0.95, 1.25
+_REMEMBERED, _USUAL, _BEYOND_USUAL = 50, 0.95, 1.5
 # Share of the runs of a side that are on their side of the middle of a jump.
 _APART = 0.75
-# Numbers whose jumps are this many runs apart changed at once.
-_AT_ONCE = 2
+# Numbers whose jumps are this many runs apart changed at once: rough ones, and others.
+_NEAR, _AT_ONCE = 6, 2
 
 
 class Number(NamedTuple):
@@ -50,19 +50,26 @@ class Number(NamedTuple):
     """The same as a share of the step."""
     least_count: float = 0.0
     """The same as a count per step."""
+    deviations: float = 1.0
+    """Standard deviations of single runs that a jump is larger than, at least."""
+    rough: bool = False
+    """True if the number shows less well than others at which run it changed."""
 
 
 NUMBERS = (
-    Number("step", "step_ns", 0.01),
+    Number("step", "step_ns", 0.01, deviations=2.0, rough=True),
     Number("memory", "allocated", 0.01),
     Number("gpu busy", "busy_ns", 0.01),
-    Number("idle", "idle_ns", 0.01, least_of_step=0.01),
+    Number("idle", "idle_ns", 0.01, 0.01, deviations=2.0, rough=True),
     Number("reserved", "reserved", 0.02),
     Number("syncs", "syncs", 0.1, least_count=0.5),
     Number("kernels", "kernels", 0.02, least_count=0.5),
 )
 """What is watched, the most important first. Heuristic thresholds: less is not worth a
-look, whatever the noise is."""
+look, whatever the noise is. The host's time drifts from run to run, the GPU's hardly."""
+
+
+_ROUGH = {number.name for number in NUMBERS if number.rough}
 
 
 class Shift(Struct, frozen=True):
@@ -109,21 +116,26 @@ def jumps_of(runs: Sequence[Run]) -> list[Jump]:
 
 def _at_once(places: Sequence[tuple[int, Shift]], count: int) -> Iterator[Jump]:
     """Yield jumps, with the numbers that changed at once together."""
-    groups: list[list[tuple[int, Shift]]] = []
-    for place, shift in sorted(places, key=lambda one: one[0]):
-        if groups and place - groups[-1][0][0] <= _AT_ONCE:
-            groups[-1].append((place, shift))
-        else:
-            groups.append([(place, shift)])
-    order = [number.name for number in NUMBERS]
+    groups: dict[int, list[Shift]] = {}
     # The number with the least noise shows best where it is.
-    ats = [max(group, key=_clearness)[0] for group in groups]
+    for place, shift in sorted(places, key=_clearness, reverse=True):
+        known = [at for at in groups if _belongs(place, shift, at, groups[at])]
+        at = min(known, key=lambda one: abs(one - place), default=place)
+        groups.setdefault(at, []).append(shift)
+    order = [number.name for number in NUMBERS]
+    ats = sorted(groups)
     ends = [0, *ats, count]
-    for group, at, first, end in zip(groups, ats, ends, ends[2:], strict=False):
-        shifts = sorted(
-            (one for _, one in group), key=lambda one: order.index(one.number)
-        )
+    for at, first, end in zip(ats, ends, ends[2:], strict=False):
+        shifts = sorted(groups[at], key=lambda one: order.index(one.number))
         yield Jump(at, first, end - 1, tuple(shifts), confirmed=count - at >= _FEWEST)
+
+
+def _belongs(place: int, shift: Shift, at: int, others: Sequence[Shift]) -> bool:
+    """Return whether a shift is of the jump at another place."""
+    if any(one.number == shift.number for one in others):
+        return False
+    rough = shift.number in _ROUGH and others[0].change * shift.change > 0
+    return abs(place - at) <= (_NEAR if rough else _AT_ONCE)
 
 
 def _clearness(one: tuple[int, Shift]) -> float:
@@ -149,11 +161,11 @@ class _Watched:
         places: list[int] = []
         for near in self._candidates():
             place = self._place(near, places)
-            if place not in places and self._at(place, places):
-                places = sorted([*places, place])
-        # A jump that was accepted later may have taken runs from an earlier one.
-        sure = [place for place in places if self._at(place, places)]
-        shifts = [(place, self._at(place, sure)) for place in sure]
+            more = sorted({*places, place})
+            # A jump takes runs from those that were accepted before: all must hold.
+            if place not in places and all(self._at(one, more) for one in more):
+                places = more
+        shifts = [(place, self._at(place, places)) for place in places]
         return [(place, shift) for place, shift in shifts if shift]
 
     def at_end(self) -> Shift | None:
@@ -240,7 +252,7 @@ class _Watched:
         deviation = max(_deviation(before, after), median(self._errors[low:high]))
         errors = sqrt(1 / len(before) + 1 / len(after))
         least = max(self._least, self._number.least * abs(levels[0]))
-        limit = max(least, deviation * (_DEVIATIONS + _ERRORS * errors))
+        limit = max(least, deviation * (self._number.deviations + _ERRORS * errors))
         if min(len(before), len(after)) < _FEW:
             limit = max(limit, self._seen_before(place))
         if abs(levels[1] - levels[0]) <= limit or not _are_apart(before, after):
