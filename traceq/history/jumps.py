@@ -26,8 +26,6 @@ _MAD, _MEAN_DEVIATION = 1.4826, 1.2533
 # A jump is larger than some standard deviations of single runs, and this many standard
 # errors of the two levels. Heuristic: benchmarks/history.py counts false ones.
 _ERRORS = 4.0
-# What a first look takes for a jump, in standard deviations, by the runs it looks at.
-_FIRST_LOOK = ((NEIGHBOURS, 2.0), (_FEWEST, 3.5))
 # Runs that follow each other drift together. So few runs are a jump only if they differ
 # by more than runs did before: by this many times what this share of them differed by.
 _FEW = 5
@@ -66,7 +64,7 @@ NUMBERS = (
     Number("kernels", "kernels", 0.02, least_count=0.5),
 )
 """What is watched, the most important first. Heuristic thresholds: less is not worth a
-look, whatever the noise is. The host's time drifts from run to run, the GPU's hardly."""
+look, whatever the noise is. The host's time drifts from run to run, the GPU's less."""
 
 
 _ROUGH = {number.name for number in NUMBERS if number.rough}
@@ -177,33 +175,20 @@ class _Watched:
         x = pl.Series(self._values, dtype=pl.Float64)
         if len(x) <= _FEWEST or x.n_unique() == 1:
             return []
-        differences = x.diff().abs()
-        noise = _noise_of_differences(
-            differences.rolling_median(2 * NEIGHBOURS, min_samples=1, center=True)
-        )
-        found: dict[int, float] = {}
-        for window, deviations in _FIRST_LOOK:
+        noise = _local_deviation(x)
+        change = pl.zeros(len(x), pl.Float64, eager=True)
+        for window in (NEIGHBOURS, _FEW):
             before = x.rolling_median(window, min_samples=1).shift(1)
             after = x.reverse().rolling_median(window, min_samples=1).reverse()
-            frame = pl.DataFrame(
-                {
-                    "change": (after - before).abs(),
-                    "noise": noise,
-                    "level": before.abs(),
-                }
-            ).with_row_index("at")
-            least = pl.max_horizontal(
-                pl.lit(self._least),
-                self._number.least * pl.col("level"),
-                deviations * pl.col("noise"),
-            )
-            for at, change in (
-                frame.filter(pl.col("change") > least)
-                .select("at", "change")
-                .iter_rows()
-            ):
-                found[at] = max(found.get(at, 0.0), change)
-        return sorted(found, key=lambda at: (-found[at], at))
+            limit = noise * (self._number.deviations + _ERRORS / 2 * sqrt(2 / window))
+            seen = (after - before).abs().fill_null(0.0)
+            beyond = (seen > limit) & (seen > self._number.least * before.abs())
+            change = change.zip_with(~beyond.fill_null(value=False), seen)
+        change = change.zip_with(change > self._least, pl.zeros(len(x), eager=True))
+        # The best place is looked for around each: of neighbours, the largest will do.
+        largest = change.rolling_max(_FEW, min_samples=1, center=True)
+        places = ((change > 0) & (change >= largest)).arg_true().to_list()
+        return sorted(places, key=lambda at: (-change[at], at))
 
     def _seen_before(self, place: int) -> float:
         """Return the change that a few runs showed before, and that did not last."""
@@ -227,7 +212,7 @@ class _Watched:
             low, high = self._around(place, others)
             best = min(
                 range(low + 1, high),
-                key=lambda at: self._misfit(low, at, high),  # noqa: B023 - used at once
+                key=lambda at: self._misfit(low, at, high),
                 default=place,
             )
             if best == place:
@@ -260,9 +245,18 @@ class _Watched:
         return Shift(self._number.name, *levels, deviation, limit)
 
 
-def _noise_of_differences(differences: pl.Series) -> pl.Series:
-    """Return the standard deviation of runs, from the median of their differences."""
-    return differences * (_MAD / sqrt(2))
+def _local_deviation(values: pl.Series) -> pl.Series:
+    """Return about what the standard deviation of the runs around each run is."""
+    window = 2 * NEIGHBOURS
+    differences = values.diff().abs()
+    level = values.rolling_median(_FEW, min_samples=1, center=True)
+    rests = (values - level).abs()
+    robust = differences.rolling_median(window, min_samples=1, center=True)
+    mean = rests.rolling_mean(window, min_samples=1, center=True)
+    frame = pl.DataFrame(
+        {"robust": robust * (_MAD / sqrt(2)), "mean": mean * _MEAN_DEVIATION}
+    )
+    return frame.select(pl.max_horizontal("robust", "mean")).to_series()
 
 
 def _deviation(before: Sequence[float], after: Sequence[float]) -> float:
