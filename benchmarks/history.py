@@ -164,7 +164,8 @@ def _run(
         rows.append(Work(*name, "Memcpy DtoH (Device -> Pinned)", 1, 0, 0, 0, 1, waits))
     step = step_noise * (busy_now * (1 + idle_share)) + waits
     step = max(step, busy_now)
-    size = base().memory.allocated if base().memory else 1 << 30
+    memory = base().memory
+    size = memory.allocated if memory else 1 << 30
     held = [
         Held("parameters", "train.py:main", size // 4),
         Held("activations", "dev_cases.py:forward", size // 2),

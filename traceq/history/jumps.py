@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import polars as pl
 from msgspec import Struct
 
+from traceq.history.store import Run
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.history.store import Run
 
 Name = Literal["step", "gpu busy", "idle", "memory", "reserved", "kernels", "syncs"]
 
@@ -32,6 +33,7 @@ _FEW = 5
 _REMEMBERED, _USUAL, _BEYOND_USUAL = 50, 0.95, 1.5
 # Share of the runs of a side that are on their side of the middle of a jump.
 _APART = 0.75
+_MOST_LOOKS = 3
 # Numbers whose jumps are this many runs apart changed at once: rough ones, and others.
 _NEAR, _AT_ONCE = 6, 2
 
@@ -152,7 +154,7 @@ class _Watched:
         least: float,
     ) -> None:
         self._number, self._values, self._least = number, values, least
-        self._errors = errors if number.name == "step" else [0.0] * len(values)
+        self._errors = errors
 
     def shifts(self) -> list[tuple[int, Shift]]:
         """Return the places and sizes of all jumps."""
@@ -208,7 +210,7 @@ class _Watched:
         """Return where two levels fit the runs around a place best."""
         place = near
         # The runs around the best place may have a better one.
-        for _ in range(NEIGHBOURS):
+        for _ in range(_MOST_LOOKS):
             low, high = self._around(place, others)
             best = min(
                 range(low + 1, high),
@@ -221,11 +223,8 @@ class _Watched:
         return place
 
     def _misfit(self, low: int, at: int, high: int) -> float:
-        return sum(
-            sum(abs(value - level) for value in side)
-            for side in (self._values[low:at], self._values[at:high])
-            for level in [median(side)]
-        )
+        before, after = sorted(self._values[low:at]), sorted(self._values[at:high])
+        return _distances(before) + _distances(after)
 
     def _at(self, place: int, others: Sequence[int]) -> Shift | None:
         """Return the shift at a place, if it is beyond the noise."""
@@ -234,7 +233,9 @@ class _Watched:
         if len(before) < _FEWEST or not after:
             return None
         levels = median(before), median(after)
-        deviation = max(_deviation(before, after), median(self._errors[low:high]))
+        deviation = _deviation(before, after)
+        if self._errors:
+            deviation = max(deviation, median(self._errors[low:high]))
         errors = sqrt(1 / len(before) + 1 / len(after))
         least = max(self._least, self._number.least * abs(levels[0]))
         limit = max(least, deviation * (self._number.deviations + _ERRORS * errors))
@@ -277,6 +278,12 @@ def _deviation(before: Sequence[float], after: Sequence[float]) -> float:
     )
 
 
+def _distances(ordered: Sequence[float]) -> float:
+    """Return the sum of the distances of ordered values from their median."""
+    half = len(ordered) // 2
+    return sum(ordered[len(ordered) - half :]) - sum(ordered[:half])
+
+
 def _are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
     """Return whether nearly all runs of each side are on their side of the middle."""
     levels = median(before), median(after)
@@ -308,10 +315,11 @@ def against(run: Run, earlier: Sequence[Run]) -> list[Shift]:
 
 def _watched(runs: Sequence[Run], number: Number) -> tuple[list[int], _Watched]:
     """Return the indices of the runs that have a number, and its values."""
-    column: list[float | None] = [getattr(run, number.column) for run in runs]
+    place = Run._fields.index(number.column)
+    column: list[float | None] = [run[place] for run in runs]  # type: ignore[misc]  # a number
     known = [at for at, value in enumerate(column) if value is not None]
     values = [value for value in column if value is not None]
-    errors = [runs[at].error_ns or 0.0 for at in known]
+    errors = [runs[at].error_ns or 0.0 for at in known] if number.name == "step" else []
     least = number.least_count
     if number.least_of_step:
         steps = [run.step_ns for run in runs if run.step_ns is not None]

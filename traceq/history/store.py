@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing, contextmanager
 from math import isfinite
+from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -100,7 +101,8 @@ class History:
                 f"SELECT id, {_COLUMNS} FROM runs ORDER BY series, gpu, ranks,"  # noqa: S608 - our own names
                 " step_from, at_ns, id"
             ).fetchall()
-        if not all(map(_fits, rows)):
+        fitting: set[tuple[type, ...]] = set()
+        if not all(_fits(row, fitting) for row in rows):
             raise _refusal(self.file, "a run has a value of another type")
         return [Run(*row) for row in rows]
 
@@ -120,16 +122,18 @@ class History:
             raise _refusal(self.file, reason) from None
 
 
-def _fits(row: tuple[object, ...]) -> bool:
-    """Return whether the values are of the types of a run, and finite."""
-    for value, (kind, may_lack) in zip(row, _TYPES, strict=True):
-        if value is None and may_lack:
-            continue
-        if type(value) is not kind:
-            return False
-        if kind is float and not isfinite(value):  # type: ignore[arg-type]  # a float
-            return False
-    return True
+def _fits(row: tuple[object, ...], fitting: set[tuple[type, ...]]) -> bool:
+    """Return whether the values are of the types of a run, and finite.
+
+    ``fitting`` collects types that fit: most rows have those of another one.
+    """
+    kinds = tuple(map(type, row))
+    if kinds not in fitting:
+        for kind, (wanted, may_lack) in zip(kinds, _TYPES, strict=True):
+            if kind is not wanted and not (kind is NoneType and may_lack):
+                return False
+        fitting.add(kinds)
+    return isfinite(sum(value for value in row if type(value) is float))
 
 
 @contextmanager

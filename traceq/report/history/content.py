@@ -76,7 +76,7 @@ def date(run: Run) -> str:
         moment = datetime.fromtimestamp(run.at_ns / _NS, tz=timezone.utc)
     except (ValueError, OverflowError, OSError):
         return "-"
-    return f"{moment:%Y-%m-%d}"
+    return moment.date().isoformat()
 
 
 def run_name(run: Run) -> str:
