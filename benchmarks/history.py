@@ -3,13 +3,13 @@
     python benchmarks/history.py --seeds 20
     python benchmarks/history.py --runs 10000
 
-A run is the digest of a committed recording (an H200, torch 2.11), changed by noise that
-was measured: step times are those of blocks of steps of 14 programs, in the order in
-which they were measured (fresh/measured.jsonl); the times of kernels differ as they do
-between the two recorded steps; the GPU as a whole as a GPU-bound program does. Four jumps
-are planted in 60 runs: casts (+3% of the GPU's time), a sync (+4% of the step), a slower
-kernel (+4% of the GPU's time) and memory (+5%). What is printed for each program's noise:
-how many were found at their run, with their cause, and how many others were.
+A run is the digest of a committed recording (an H200, torch 2.11), changed by noise
+that was measured: step times are those of blocks of steps of ten programs, in the order
+in which they were measured (fresh/measured.jsonl); the times of kernels differ as they
+do between the two recorded steps; the GPU as a whole as a GPU-bound program does. Four
+jumps are planted in 60 runs: casts (+3% of the GPU's time), a sync (+4% of the step), a
+slower kernel (+4% of the GPU's time) and memory (+5%). What is printed for each
+program's noise: how many were found at their run, with their cause, and how many others.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from traceq.history.digest import Digest, Held, Memory, StepTime, Work
 from traceq.history.series import Series, series_in
 from traceq.history.store import add
 from traceq.inputs.load_trace import load
+from traceq.report.history.content import main_kind
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT / "fixtures" / "twins" / "attn_flash" / "trace.json.gz"
@@ -202,8 +203,6 @@ def _noisy(row: Work, gpu: float, draw: random.Random) -> Work:
 
 def score(series: Series, at: dict[str, int]) -> Score:
     """Return how many of the planted jumps were found, and how many others."""
-    from traceq.report.history.content import main_kind
-
     left = dict(at)
     with_cause = 0
     false = 0

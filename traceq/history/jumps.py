@@ -104,6 +104,11 @@ class Jump(Struct, frozen=True):
     confirmed: bool
     """False if only one or two runs show it so far."""
 
+    def moved(self, by: int) -> Jump:
+        """Return the jump in a series with more or fewer runs before it."""
+        first, last = max(0, self.first + by), self.last + by
+        return Jump(self.at + by, first, last, self.shifts, self.confirmed)
+
 
 def jumps_of(runs: Sequence[Run]) -> list[Jump]:
     """Return the jumps of the runs of one series, in order."""

@@ -38,6 +38,15 @@ class Series(Struct, frozen=True):
     runs: tuple[Run, ...]
     jumps: tuple[ExplainedJump, ...]
 
+    def cut(self, first: int) -> Series:
+        """Return the runs from an index on, with the jumps among them."""
+        jumps = [
+            ExplainedJump(one.jump.moved(-first), one.difference)
+            for one in self.jumps
+            if one.jump.at >= first
+        ]
+        return Series(self.runs[first:], tuple(jumps))
+
     @property
     def name(self) -> str:
         """Series, GPU, ranks and source of the step time."""
@@ -70,15 +79,12 @@ def _chosen(history: History, name: str) -> list[Run]:
 
 def _series_of(history: History, runs: Sequence[Run], last: int | None) -> Series:
     first = max(0, len(runs) - last) if last else 0
-    jumps = [jump for jump in jumps_of(runs) if jump.at >= first]
-    explained = [
-        ExplainedJump(
-            Jump(jump.at - first, jump.first, jump.last, jump.shifts, jump.confirmed),
-            difference(*_sides(history, runs, jump)),
-        )
-        for jump in jumps
+    jumps = [
+        ExplainedJump(jump, difference(*_sides(history, runs, jump)))
+        for jump in jumps_of(runs)
+        if jump.at >= first
     ]
-    return Series(tuple(runs[first:]), tuple(explained))
+    return Series(tuple(runs), tuple(jumps)).cut(first)
 
 
 def _sides(

@@ -155,12 +155,17 @@ def jump_lines(series: Series) -> Iterator[tuple[str, list[str]]]:
     """Yield the jumps: the run with the numbers that changed, and the causes."""
     for one in series.jumps:
         run = series.runs[one.jump.at]
-        numbers = listed([change(s.number, s.before, s.after) for s in one.jump.shifts])
+        numbers = jump_numbers(one)
         doubt = "" if one.jump.confirmed else "; too few runs so far to be sure"
         yield (
             f"{mark(one)} #{run.id} {commit(run)}: {numbers}{doubt}",
             reasons(one.difference, one.jump.shifts),
         )
+
+
+def jump_numbers(one: ExplainedJump) -> str:
+    """Return the numbers that changed, before and after."""
+    return listed([change(s.number, s.before, s.after) for s in one.jump.shifts])
 
 
 def reasons(found: Difference, shifts: Sequence[Shift] = ()) -> list[str]:
