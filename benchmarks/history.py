@@ -9,12 +9,13 @@ in which they were measured (fresh/measured.jsonl); the times of kernels differ 
 do between the two recorded steps; the GPU as a whole as a GPU-bound program does. Four
 jumps are planted in 60 runs: casts (+3% of the GPU's time), a sync (+4% of the step), a
 slower kernel (+4% of the GPU's time) and memory (+5%). What is printed for each
-program's noise: how many were found at their run, with their cause, and how many others.
+program's noise: how many were found at their run, with their cause, and how many more.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import subprocess
@@ -179,7 +180,7 @@ def _run(
         base(),
         name=f"run-{number}",
         at_ns=(1 + number) * _DAY,
-        commit=f"{number:040x}",
+        commit=hashlib.sha256(str(number).encode()).hexdigest()[:40],
         step=StepTime(step, 0.01 * step, 20, "measured"),
         busy_ns=busy_now,
         idle_ns=step - busy_now,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from traceq.analysis.base.assumptions import MEASURED_NOISE
 from traceq.errors import UsageError
 from traceq.history.jumps import NUMBERS, Name, Number, deviation_of
 
@@ -20,6 +21,8 @@ State = Literal["good", "bad", "unclear"]
 # Nearer to the middle than this many standard deviations, a commit is neither.
 _UNCLEAR = 1.0
 _CLEAR = 2.0
+# Fewer runs show no noise.
+_ENOUGH = 6
 
 
 class Measured(Struct, frozen=True):
@@ -133,7 +136,7 @@ def _number(
         if not all(sides):
             continue
         before, after = map(median, sides)
-        noise = deviation_of(_values(runs, number))
+        noise = _noise(_values(runs, number), number)
         least = max(number.least * abs(before), number.least_count, _CLEAR * noise)
         clearness = abs(after - before) / (least or 1.0)
         if clearness > 1 and (clearest is None or clearness > clearest[0]):
@@ -146,6 +149,13 @@ def _number(
         )
         raise UsageError(msg)
     return clearest[1], clearest[2]
+
+
+def _noise(values: Sequence[float], number: Number) -> float:
+    """Return the standard deviation of runs; of few runs, what programs have."""
+    if len(values) >= _ENOUGH:
+        return deviation_of(values)
+    return 0.0 if number.least_count else MEASURED_NOISE / 2 * median(values)
 
 
 def _values(runs: Sequence[Run], number: Number) -> list[float]:

@@ -197,19 +197,27 @@ class _Watched:
         places = ((change > 0) & (change >= largest)).arg_true().to_list()
         return sorted(places, key=lambda at: (-change[at], at))
 
-    def _seen_before(self, place: int) -> float:
+    def _seen_before(self, place: int, others: Sequence[int]) -> float:
         """Return the change that a few runs showed before, and that did not last."""
-        values = pl.Series(self._values[max(0, place - _REMEMBERED) : place])
-        window = 2 * NEIGHBOURS + 1
-        level = values.rolling_median(window, min_samples=1, center=True)
-        usual = (values - level).abs().quantile(_USUAL) or 0.0
-        return _BEYOND_USUAL * usual
+        first = max(0, place - _REMEMBERED)
+        starts = [first, *(one for one in others if first < one < place), place]
+        rests = [
+            (values - level).abs()
+            for start, end in pairwise(starts)
+            for values in [pl.Series(self._values[start:end], dtype=pl.Float64)]
+            for level in [
+                values.rolling_median(2 * NEIGHBOURS + 1, min_samples=1, center=True)
+            ]
+        ]
+        return _BEYOND_USUAL * (pl.concat(rests).quantile(_USUAL) or 0.0)
 
-    def _around(self, place: int, others: Sequence[int]) -> tuple[int, int]:
+    def _around(
+        self, place: int, others: Sequence[int], most: int = NEIGHBOURS
+    ) -> tuple[int, int]:
         """Return the first and the end of the runs that a place is judged by."""
         low = max((one for one in others if one < place), default=0)
         high = min((one for one in others if one > place), default=len(self._values))
-        return max(low, place - NEIGHBOURS), min(high, place + NEIGHBOURS)
+        return max(low, place - most), min(high, place + most)
 
     def _place(self, near: int, others: Sequence[int]) -> int:
         """Return where two levels fit the runs around a place best."""
@@ -232,8 +240,15 @@ class _Watched:
         return _distances(before) + _distances(after)
 
     def _at(self, place: int, others: Sequence[int]) -> Shift | None:
-        """Return the shift at a place, if it is beyond the noise."""
-        low, high = self._around(place, others)
+        """Return the shift at a place, if it is beyond the noise.
+
+        Fewer neighbours show it where there is another jump near, as back again.
+        """
+        shift = self._judged(place, others, NEIGHBOURS)
+        return shift or self._judged(place, others, _FEW)
+
+    def _judged(self, place: int, others: Sequence[int], most: int) -> Shift | None:
+        low, high = self._around(place, others, most)
         before, after = self._values[low:place], self._values[place:high]
         if len(before) < _FEWEST or not after:
             return None
@@ -244,8 +259,8 @@ class _Watched:
         errors = sqrt(1 / len(before) + 1 / len(after))
         least = max(self._least, self._number.least * abs(levels[0]))
         limit = max(least, deviation * (self._number.deviations + _ERRORS * errors))
-        if min(len(before), len(after)) < _FEW:
-            limit = max(limit, self._seen_before(place))
+        if min(len(before), len(after)) <= _FEW:
+            limit = max(limit, self._seen_before(place, others))
         if abs(levels[1] - levels[0]) <= limit or not _are_apart(before, after):
             return None
         return Shift(self._number.name, *levels, deviation, limit)

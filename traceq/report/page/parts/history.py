@@ -78,8 +78,8 @@ def _pictures(series: Series) -> Iterator[tuple[str, Picture]]:
         # A count that never changed is a line that says nothing.
         same = trend.name in ("syncs", "kernels") and len(set(known)) == 1
         if len(known) >= _FEWEST_RUNS and not same:
-            picture = _picture(series, trend, values)
-            yield f"{trend.title} (axis not from zero)", picture
+            cut = " (axis not from zero)" if _axis(known, trend)[0] else ""
+            yield trend.title + cut, _picture(series, trend, values)
 
 
 def _picture(series: Series, trend: _Trend, values: Sequence[float | None]) -> Picture:
@@ -93,7 +93,9 @@ def _picture(series: Series, trend: _Trend, values: Sequence[float | None]) -> P
     ]
     marks += charts.x_axis(x, dates, _BOTTOM)
     jumps = {one.jump.at: one for one in series.jumps if _is_of(one, trend)}
-    marks += [charts.line(x(at), _TOP - 6, x(at), _BOTTOM, "ridge") for at in jumps]
+    # The step shows all jumps, also those that its noise hides.
+    lines = [one.jump.at for one in series.jumps] if trend.name == "step" else jumps
+    marks += [charts.line(x(at), _TOP - 6, x(at), _BOTTOM, "ridge") for at in lines]
     marks += _levels(series, trend, jumps, x, y)
     every = max(1, len(values) // _MOST_POINTS)
     for at, value in enumerate(values):
