@@ -48,6 +48,7 @@ ELSEWHERE = {
     r"traceq agent (install|mcp)\b": "tests/test_agent.py",
     r"traceq fix\b": "tests/test_fix.py",
     r"traceq try\b": "tests/test_try.py",
+    r"traceq history\b": "tests/test_history.py",
     r"traceq lint report\.sqlite": "tests/test_nsys.py",
     r"traceq open\b": "tests/test_open.py",
     r"traceq (summary|ranks) s3://": "tests/test_inputs_remote.py",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -17,11 +19,12 @@ from conftest import ROOT
 from history import KINDS, Planted, base, history, noise_of_steps, score
 from msgspec import structs
 from ranking import Works, write_job
+from test_schemas import errors
 
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.history.bisection import bisect
 from traceq.history.changes import difference
-from traceq.history.digest import Digest, StepTime, packed, unpacked
+from traceq.history.digest import Digest, StepTime, Work, packed, unpacked
 from traceq.history.jumps import jumps_of
 from traceq.history.series import Series, series_in
 from traceq.history.store import add, reading, run_of
@@ -559,3 +562,74 @@ def test_a_finding_that_is_gone_is_named() -> None:
     (change,) = difference([base()], [after]).findings
 
     assert (change.state, change.finding) == ("gone", base().findings[0])
+
+
+# -- Documentation ---------------------------------------------------------------------
+
+_STEPS = (9.28, 9.30, 9.27, 9.31, 9.29, 9.30, 9.67, 9.70, 9.68, 9.66, 9.69, 9.68)
+_FIRST_DAY_NS = 1_793_491_200_000_000_000
+_DAY_NS = 86_400_000_000_000
+_BUSY_NS = 9_000_000
+_SYNC = Work(
+    *("optimizer", "", "train.py:step", "aten::item", "compute"),
+    *("Memcpy DtoH (Device -> Pinned)", 1, 0, 0, 0, 1, 370_000),
+)
+
+
+def documented() -> list[Digest]:
+    """Return the runs of the page: from the seventh on with one more sync."""
+    digests = []
+    for at, ms in enumerate(_STEPS):
+        ns, syncs = 1e6 * ms, int(at >= 6)
+        digests.append(
+            with_step(
+                at,
+                ns,
+                at_ns=_FIRST_DAY_NS + at * _DAY_NS,
+                commit=hashlib.sha256(str(at).encode()).hexdigest()[:40],
+                step=StepTime(ns, 0.01 * ns, 20, "measured"),
+                busy_ns=_BUSY_NS,
+                idle_ns=ns - _BUSY_NS,
+                syncs=syncs,
+                work=(*base().work, *[_SYNC] * syncs),
+            )
+        )
+    return digests
+
+
+def test_the_page_shows_what_show_prints(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"<!-- history-show -->\n```\n(.*?)```", page, re.DOTALL)
+
+    found = traceq("history", "show", "--db", written(tmp_path, documented()))
+
+    assert found.out == shown
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ("history", ["show"]),
+        ("history_explain", ["explain", "1", "60"]),
+        ("history_compare", ["compare", COPIES, "--series", "train.py"]),
+    ],
+)
+def test_json_fits_its_schema(
+    sixty: Path, schema: str, arguments: list[str | Path]
+) -> None:
+    found = traceq("history", *arguments, "--db", sixty, "--format", "json")
+
+    assert errors(schema, json.loads(found.out)) == []
+
+
+def test_the_next_commit_fits_its_schema(repository: Path, tmp_path: Path) -> None:
+    file = measured(repository, tmp_path, {0: 10.0, 8: 12.0})
+
+    assert errors("history_bisect", bisected(repository, file)) == []
+
+
+def test_a_digest_fits_its_schema() -> None:
+    for digest in history(QUIET, 0).digests[-1:]:
+        assert (
+            errors("history_digest", json.loads(zlib.decompress(packed(digest)))) == []
+        )
