@@ -322,7 +322,8 @@ def number_table(
 
 def headline(compared: Compared) -> str:
     """Return what a new run changes, in a sentence."""
-    runs = counted(len(compared.earlier), "run")
+    count = len(compared.earlier)
+    runs = "run" if count == 1 else f"{count} runs"
     if not compared.earlier:
         return (
             "nothing to compare with: the history has no earlier run of this series,"
