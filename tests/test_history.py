@@ -218,6 +218,19 @@ def test_a_run_that_has_changed_on_disk_is_compared_by_its_digest(
     assert found.status == 0
 
 
+@pytest.mark.parametrize("name", ["/", "/proc/kmsg", "/dev/zero", "no\0path"])
+def test_a_path_of_a_history_is_not_opened_unless_it_is_the_run(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "h.sqlite"
+    add(file, [(str(at), with_step(at, 1e7, name=name)) for at in range(2)])
+
+    found = traceq("history", "explain", "1", "2", "--db", file)
+
+    assert found.status == 0, found.err
+    assert "digests are compared" in found.err
+
+
 def test_adding_a_run_again_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "h.sqlite"
     first = traceq("history", "add", COPIES, "--db", file)
@@ -571,8 +584,18 @@ _FIRST_DAY_NS = 1_793_491_200_000_000_000
 _DAY_NS = 86_400_000_000_000
 _BUSY_NS = 9_000_000
 _SYNC = Work(
-    *("optimizer", "", "train.py:step", "aten::item", "compute"),
-    *("Memcpy DtoH (Device -> Pinned)", 1, 0, 0, 0, 1, 370_000),
+    phase="optimizer",
+    module="",
+    where="train.py:step",
+    op="aten::item",
+    role="compute",
+    kernel="Memcpy DtoH (Device -> Pinned)",
+    calls=1,
+    kernels=0,
+    gpu_ns=0,
+    idle_ns=0,
+    syncs=1,
+    sync_ns=370_000,
 )
 
 

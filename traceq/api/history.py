@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ _NS = 1_000_000_000
 # The JSON of lint begins so.
 _LINT_JSON = b'{"version"'
 _LARGEST_JSON = 256 << 20
+_EMPTY = hashlib.sha256().hexdigest()
+# A path of a history may name any folder: one with more files is not looked into.
+_MOST_FILES = 10_000
 
 
 class Given(Struct, frozen=True):
@@ -95,16 +99,29 @@ def digests_of(
     return [(key, _digest(path, here, options, given))]
 
 
-def key_of(path: Path) -> str:
-    """Return a hash of the content of a file, or of all files in a folder."""
+def key_of(path: Path, most: int | None = None) -> str:
+    """Return a hash of the content of a file, or of all files in a folder.
+
+    Raises ``ValueError`` for a folder with more than ``most`` entries.
+    """
     if path.is_file():
-        return content_of(path, path.stat())[:32]
+        return _content(path)[:32]
+    entries = list(islice(path.rglob("*"), None if most is None else most + 1))
+    if most is not None and len(entries) > most:
+        msg = f"{path} has more than {most} files"
+        raise ValueError(msg)
     whole = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
+    for file in sorted(entries):
         if file.is_file() and not file.is_symlink():
             name = file.relative_to(path).as_posix().encode(errors="surrogateescape")
-            whole.update(name + b"\0" + content_of(file, file.stat()).encode())
+            whole.update(name + b"\0" + _content(file).encode())
     return whole.hexdigest()[:32]
+
+
+def _content(file: Path) -> str:
+    # Files of /proc have no size, and may never end.
+    status = file.stat()
+    return content_of(file, status) if status.st_size else _EMPTY
 
 
 def _lint_json(path: Path) -> Any:  # noqa: ANN401 - any JSON
@@ -219,7 +236,7 @@ def still_there(run: Run) -> Path | None:
     """Return the recording of a run, if the same content is still at its path."""
     path = Path(run.name)
     try:
-        if (path.is_file() or path.is_dir()) and key_of(path) == run.key:
+        if (path.is_file() or path.is_dir()) and key_of(path, _MOST_FILES) == run.key:
             return path
     except (OSError, ValueError):
         return None

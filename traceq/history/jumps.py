@@ -259,10 +259,13 @@ class _Watched:
         errors = sqrt(1 / len(before) + 1 / len(after))
         least = max(self._least, self._number.least * abs(levels[0]))
         limit = max(least, deviation * (self._number.deviations + _ERRORS * errors))
+        change = abs(levels[1] - levels[0])
+        if change <= limit or not _are_apart(before, after):
+            return None
         if min(len(before), len(after)) <= _FEW:
             limit = max(limit, self._seen_before(place, others))
-        if abs(levels[1] - levels[0]) <= limit or not _are_apart(before, after):
-            return None
+            if change <= limit:
+                return None
         return Shift(self._number.name, *levels, deviation, limit)
 
 
