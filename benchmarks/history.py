@@ -109,7 +109,8 @@ def noise_of_kernels() -> list[tuple[float, float]]:
 
 def history(program: str, seed: int, runs: int = RUNS) -> Planted:
     """Return the digests of a history with four planted jumps."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    # Programs do not share their draws.
+    draw = random.Random(f"{program} {seed}")  # noqa: S311 - no secret
     kinds = draw.sample(KINDS, len(KINDS))
     part = runs // (len(kinds) + 1)
     at = {

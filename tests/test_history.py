@@ -620,9 +620,12 @@ def documented() -> list[Digest]:
     return digests
 
 
+_SHOWN = "history-show"
+
+
 def test_the_page_shows_what_show_prints(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"<!-- history-show -->\n```\n(.*?)```", page, re.DOTALL)
+    (shown,) = re.findall(rf"<!-- {_SHOWN} -->\n```\n(.*?)```", page, re.DOTALL)
 
     found = traceq("history", "show", "--db", written(tmp_path, documented()))
 

@@ -167,8 +167,11 @@ class _Watched:
         for near in self._candidates():
             place = self._place(near, places)
             more = sorted({*places, place})
+            # Fewer runs between two jumps are no level but noise.
+            short = any(after - before < _FEW for before, after in pairwise(more))
             # A jump takes runs from those that were accepted before: all must hold.
-            if place not in places and all(self._at(one, more) for one in more):
+            new = place not in places and not short
+            if new and all(self._at(one, more) for one in more):
                 places = more
         shifts = [(place, self._at(place, places)) for place in places]
         return [(place, shift) for place, shift in shifts if shift]
