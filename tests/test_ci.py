@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             for name, text in (
                 ("github", BLOCKS["github"]),
                 ("github-gpu", BLOCKS["github-gpu"]),
+                ("github-history", BLOCKS["github-history"]),
                 ("readme", WORKFLOW),
                 ("release", RELEASE.read_text(encoding="utf-8")),
                 ("docs", PAGES.read_text(encoding="utf-8")),
@@ -136,7 +138,8 @@ def test_only_a_tag_publishes_and_only_what_was_tested() -> None:
 
 
 def test_uses_of_the_action_have_inputs_that_it_has() -> None:
-    for text in (BLOCKS["github"], BLOCKS["github-gpu"], WORKFLOW):
+    shown = ("github", "github-gpu", "github-history")
+    for text in (*(BLOCKS[name] for name in shown), WORKFLOW):
         jobs = yaml.safe_load(text)["jobs"].values()
         steps = [step for job in jobs for step in job["steps"]]
         uses = [one for one in steps if one.get("uses", "").startswith("OWNER/traceq")]
@@ -154,7 +157,7 @@ def test_the_docs_list_the_inputs_of_the_action() -> None:
 
 
 def test_no_script_holds_text_from_outside() -> None:
-    assert len(STEPS) == 6
+    assert len(STEPS) == 8
     for step in STEPS.values():
         assert "${{" not in step["run"]
 
@@ -427,6 +430,103 @@ def test_without_a_trace_there_is_no_sarif(tmp_path: Path) -> None:
 
     assert (ran.status, ran.outputs) == (0, {})
     assert "::notice::" in ran.out
+
+
+HISTORY = {
+    "PYTHON": sys.executable,
+    "EVENT": "push",
+    "REF": "refs/heads/main",
+    "MAIN": "main",
+    "REPORT": "report.md",
+    "START": STEPS["history"]["env"]["START"],
+}
+FETCH = {
+    "PYTHON": sys.executable,
+    "GH_TOKEN": "",
+    "GH_REPO": "a/b",
+    "HISTORY": "traceq-history",
+    "MAIN": "main",
+}
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Return a checkout with one recorded run of the fixture `train`."""
+    run_folder = tmp_path / "temp" / "traceq-runs" / "train" / "run-1"
+    run_folder.mkdir(parents=True)
+    (tmp_path / "temp" / "traceq-history").mkdir()
+    shutil.copy(SICK / "trace.json.gz", run_folder)
+    (tmp_path / "report.md").write_text("checked\n")
+    return tmp_path
+
+
+@pytest.mark.real
+def test_a_push_to_the_main_branch_adds_its_runs(recorded: Path) -> None:
+    ran = run("history", recorded, HISTORY)
+
+    assert ran.status == 0, ran.out
+    assert Path(ran.outputs["file"]).is_file()
+    assert "1 run" in traceq("history", "show", "--db", ran.outputs["file"]).out
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "other", [{"EVENT": "pull_request"}, {"REF": "refs/heads/mine"}]
+)
+def test_other_events_add_nothing_to_the_history(
+    recorded: Path, other: dict[str, str]
+) -> None:
+    ran = run("history", recorded, HISTORY | other)
+
+    assert (ran.status, ran.outputs) == (0, {})
+
+
+@pytest.mark.real
+def test_a_pull_request_is_compared_in_the_report(recorded: Path) -> None:
+    run("history", recorded, HISTORY)
+    trace = recorded / "temp/traceq-runs/train/run-1/trace.json.gz"
+    shutil.copy(ROOT / "fixtures/twins/copies_fixed/trace.json.gz", trace)
+
+    ran = run("history", recorded, HISTORY | {"EVENT": "pull_request"})
+
+    report = (recorded / "report.md").read_text()
+    assert report.startswith("checked\n\n### traceq history: train\n")
+    assert "of the last run, too few" in report
+    assert ran.summary in report
+
+
+@pytest.mark.real
+def test_a_history_that_cannot_be_read_is_a_warning(recorded: Path) -> None:
+    (recorded / "temp/traceq-history/traceq-history.sqlite").write_text("no")
+
+    ran = run("history", recorded, HISTORY | {"EVENT": "pull_request"})
+
+    assert ran.status == 0
+    assert "::warning::train was not compared" in ran.out
+
+
+@pytest.mark.real
+def test_the_history_of_the_main_branch_is_fetched(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("traceq-history.sqlite", "runs")
+    script = f'case "$*" in *zip) cat {tmp_path}/a.zip;; *) echo 41;; esac'
+    program(tmp_path / "bin", "gh", script)
+
+    ran = run("fetch-history", tmp_path, FETCH, tmp_path / "bin")
+
+    fetched = tmp_path / "temp" / "traceq-history" / "traceq-history.sqlite"
+    assert (ran.status, fetched.read_text()) == (0, "runs")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("gh", ["exit 1", "exit 0"])
+def test_without_a_history_the_action_goes_on(tmp_path: Path, gh: str) -> None:
+    program(tmp_path / "bin", "gh", gh)
+
+    ran = run("fetch-history", tmp_path, FETCH, tmp_path / "bin")
+
+    assert ran.status == 0
+    assert "::notice::There is no history yet" in ran.out
 
 
 COMMENT = {"GH_TOKEN": "", "GH_REPO": "a/b", "NUMBER": "7", "REPORT": "my report.md"}

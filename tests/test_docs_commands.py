@@ -50,6 +50,7 @@ ELSEWHERE = {
     r"traceq try\b": "tests/test_try.py",
     r"traceq sweep report\b": "tests/test_sweep_report.py",
     r"traceq sweep --": "tests/test_sweep.py",
+    r"traceq history\b": "tests/test_history.py",
     r"traceq lint report\.sqlite": "tests/test_nsys.py",
     r"traceq open\b": "tests/test_open.py",
     r"traceq (summary|ranks) s3://": "tests/test_inputs_remote.py",

@@ -112,7 +112,7 @@ def test_every_command_that_is_named_exists(command: str) -> None:
 def test_the_page_on_commands_names_those_there_are() -> None:
     there = {"lint", "rules", "rule", "test", "summary", "memory", "query", "schema"}
     there |= {"check", "shrink", "ranks", "regions", "roofline", "report"}
-    there |= {"annotate", "open", "demo", "try", "sweep", "fix", "agent"}
+    there |= {"annotate", "open", "demo", "try", "sweep", "fix", "agent", "history"}
     assert there | {"collect", "diff", "cache clear"} == set(commands())
 
 

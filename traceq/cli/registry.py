@@ -95,6 +95,12 @@ COMMANDS = {
         "Edit the lines that findings name, where the fix needs no decision.",
         "traceq fix traceq-runs/train --only GEM001,LCH004 --diff",
     ),
+    "history": Entry(
+        "history:COMMANDS",
+        COMPARE,
+        "Keep digests of runs, show which run changed what, and bisect commits.",
+        "traceq history add traceq-runs/train",
+    ),
     "annotate": Entry(
         "annotate:command",
         KEEP,

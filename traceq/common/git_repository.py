@@ -147,6 +147,29 @@ def changed_files(root: Path) -> list[str] | None:
     return [os.fsdecode(one[3:]) for one in listed.split(b"\0") if one]
 
 
+def commit_of(root: Path, name: str = "HEAD") -> tuple[str, int] | None:
+    """Return the hash and the Unix time of a commit; None if git does not know it."""
+    shown = _git(
+        root, "log", "-1", "--format=%H %ct", "--end-of-options", f"{name}^{{commit}}"
+    )
+    if not shown:
+        return None
+    commit, seconds = shown.decode().split()
+    return commit, int(seconds)
+
+
+def commits_between(root: Path, good: str, bad: str) -> list[str] | None:
+    """Return the commits after one up to another, oldest first; None if git fails.
+
+    Of a merge only the line of the branch that it was merged into is followed.
+    """
+    span = (f"{good}..{bad}", "--")
+    listed = _git(
+        root, "rev-list", "--first-parent", "--reverse", "--end-of-options", *span
+    )
+    return None if listed is None else listed.decode().split()
+
+
 def content_in(root: Path, commit: str, file: Path) -> bytes | None:
     """Return what a file of the repository is in a commit; None if it is not there."""
     if not file.is_relative_to(root):

@@ -171,7 +171,7 @@ def examine(recording: Recording, outcome: Outcome) -> Half:
     return Half(recording, trace, steady, parts, calls_of(trace, steady), outcome)
 
 
-def _slowed(trace: Trace) -> bool:
+def slowed(trace: Trace) -> bool:
     """Return whether recording stacks slowed the host down, as PyTorch's profiler."""
     return trace.frames.height > 0 and not trace.facts.recorder
 
@@ -183,8 +183,8 @@ def compare(before: Half, after: Half) -> Diff:
     steps = steps_of(before.recording, after.recording)
     first, second = (half.parts for half in halves)
     scales = (
-        scale_of(first, steps[0], stacks=_slowed(before.trace)),
-        scale_of(second, steps[1], stacks=_slowed(after.trace)),
+        scale_of(first, steps[0], stacks=slowed(before.trace)),
+        scale_of(second, steps[1], stacks=slowed(after.trace)),
     )
     sides = [
         Side(

@@ -103,7 +103,7 @@ def compare_jobs(before: JobHalf, after: JobHalf) -> JobDiff:
         first,
         second,
         _verdict(*steps),
-        metrics(_numbers(first), _numbers(second)),
+        metrics(job_numbers(first), job_numbers(second)),
         tuple(_kinds(before.analysis, after.analysis)),
         tuple(_stragglers(before.analysis, after.analysis)),
         compare_findings(before.outcome, after.outcome),
@@ -117,6 +117,11 @@ def _steps(before: Analysis, after: Analysis) -> tuple[Step | None, Step | None]
     if all(measured):
         return measured[0], measured[1]
     return _recorded(before), _recorded(after)
+
+
+def step_of_job(analysis: Analysis) -> Step | None:
+    """Return the duration of a step: as measured, else as recorded."""
+    return _measured(analysis) or _recorded(analysis)
 
 
 def _measured(analysis: Analysis) -> Step | None:
@@ -146,7 +151,7 @@ def _verdict(before: Step | None, after: Step | None) -> Verdict:
     return "slower" if after.ns > before.ns else "faster"
 
 
-def _numbers(side: JobSide) -> dict[str, float | None]:
+def job_numbers(side: JobSide) -> dict[str, float | None]:
     """Return the numbers of a job by the names of metrics."""
     analysis = side.analysis
     each = analysis.job.ranks.height * analysis.steps
@@ -162,7 +167,7 @@ def _numbers(side: JobSide) -> dict[str, float | None]:
 
 def _kinds(before: Analysis, after: Analysis) -> Iterator[KindChange]:
     """Yield the collectives by kind, those that take longest first."""
-    first, second = _meetings(before), _meetings(after)
+    first, second = meetings_of(before), meetings_of(after)
     kinds = [
         KindChange(kind, first.get(kind), second.get(kind))
         for kind in dict.fromkeys((*second, *first))
@@ -172,7 +177,8 @@ def _kinds(before: Analysis, after: Analysis) -> Iterator[KindChange]:
     )
 
 
-def _meetings(analysis: Analysis) -> dict[str, Meetings]:
+def meetings_of(analysis: Analysis) -> dict[str, Meetings]:
+    """Return the collectives of a step of a rank, by kind."""
     each = analysis.job.ranks.height * analysis.steps
     return {
         row["kind"]: Meetings(

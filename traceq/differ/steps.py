@@ -63,7 +63,7 @@ def recorded_step(trace: Trace) -> Step:
 
 def steps_of(before: Recording, after: Recording) -> tuple[Step, Step]:
     """Return both step times: as measured if both are, else as recorded."""
-    steps = [_measured(one) for one in (before, after)]
+    steps = [measured_step(one) for one in (before, after)]
     if steps[0] is not None and steps[1] is not None:
         return steps[0], steps[1]
     traces = [one.trace for one in (before, after) if one.trace is not None]
@@ -71,7 +71,8 @@ def steps_of(before: Recording, after: Recording) -> tuple[Step, Step]:
     return first, second
 
 
-def _measured(recording: Recording) -> Step | None:
+def measured_step(recording: Recording) -> Step | None:
+    """Return the duration of a step without the profiler, if it was measured."""
     if not recording.step_ns:
         return None
     trace = recording.trace

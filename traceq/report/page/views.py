@@ -13,6 +13,7 @@ from traceq.report.page.parts import changes, ranks
 from traceq.report.page.parts.comparison import comparison
 from traceq.report.page.parts.findings import findings
 from traceq.report.page.parts.gpu_account import gpu_account
+from traceq.report.page.parts.history import history_sections
 from traceq.report.page.parts.kernels import kernels
 from traceq.report.page.parts.layers import layers
 from traceq.report.page.parts.lengths import lengths
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from traceq.differ.compare import Diff, MemoryChange
     from traceq.differ.jobs import JobDiff
     from traceq.differ.limits import Broken
+    from traceq.history.series import Series
     from traceq.model.lint_report import Report
     from traceq.model.trace import Trace
     from traceq.ranks.analysis import Analysis
@@ -151,6 +153,11 @@ def job_sections(
             ranks.figures(analysis, pages),
         ]
     )
+
+
+def history_page(series: Sequence[Series], name: str) -> str:
+    """Return the page on runs over time."""
+    return render(f"History: {name}", history_sections(series))
 
 
 def _both(names: tuple[str, str]) -> str:

@@ -1,0 +1,1 @@
+"""Runs over time: digests in a SQLite file, jumps between them and their causes."""

@@ -1,0 +1,1 @@
+"""Reports on the history of a program's runs."""

@@ -1,0 +1,153 @@
+"""History as JSON: nanoseconds and bytes, per step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from msgspec import to_builtins
+
+from traceq import __version__
+from traceq.common.safe_text import plain_json
+from traceq.report.history import content as words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceq.history.bisection import Bisection
+    from traceq.history.changes import Amount, Difference
+    from traceq.history.jumps import Shift
+    from traceq.history.series import Compared, Explained, ExplainedJump, Series
+    from traceq.history.store import Run
+
+VERSION = 1
+
+
+def show(series: Sequence[Series]) -> str:
+    """Return the runs by series, with their jumps."""
+    return _document(
+        {
+            "series": [
+                {
+                    "name": one.runs[0].series,
+                    "gpu": one.runs[0].gpu,
+                    "ranks": one.runs[0].ranks,
+                    "step_from": one.runs[0].step_from or None,
+                    "runs": [run_data(run) for run in one.runs],
+                    "jumps": [_jump(jump, one) for jump in one.jumps],
+                }
+                for one in series
+            ]
+        }
+    )
+
+
+def explain(explained: Explained) -> str:
+    """Return what differs between two runs."""
+    return _document(
+        {
+            "before": [run_data(run) for run in explained.before],
+            "after": [run_data(run) for run in explained.after],
+            "difference": _difference(explained.difference),
+        }
+    )
+
+
+def compare(compared: Compared) -> str:
+    """Return what a new run changes."""
+    found = compared.difference
+    return _document(
+        {
+            "text": words.headline(compared),
+            "run": run_data(compared.run),
+            "earlier": [run_data(run) for run in compared.earlier],
+            "shifts": [_shift(one) for one in compared.shifts],
+            "difference": _difference(found) if found else None,
+        }
+    )
+
+
+def bisect(found: Bisection) -> str:
+    """Return the commit to measure next."""
+    return _document(
+        {
+            "number": found.number,
+            "good": to_builtins(found.good),
+            "bad": to_builtins(found.bad),
+            "measured": [to_builtins(one) for one in found.measured],
+            "between": list(found.between),
+            "next": found.next or None,
+            "again": found.again,
+            "runs_left": found.runs_left,
+        }
+    )
+
+
+def _document(content: dict[str, Any]) -> str:
+    document = {"version": VERSION, "traceq": __version__, **content}
+    return plain_json(orjson.dumps(document).decode()) + "\n"
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    """Return a run as plain data, without what its series has."""
+    fields = run._asdict()
+    for name in ("series", "gpu", "ranks", "step_from"):
+        del fields[name]
+    return fields
+
+
+def _jump(one: ExplainedJump, series: Series) -> dict[str, Any]:
+    jump = one.jump
+    return {
+        "run": series.runs[jump.at].id,
+        "commit": series.runs[jump.at].commit,
+        "confirmed": jump.confirmed,
+        "cause": words.main_cause(one.difference, jump.shifts) or None,
+        "shifts": [_shift(shift) for shift in jump.shifts],
+        "difference": _difference(one.difference),
+    }
+
+
+def _shift(shift: Shift) -> dict[str, Any]:
+    data: dict[str, Any] = to_builtins(shift)
+    return data
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    return {
+        "numbers": [
+            {"number": name, **_amount(amount)} for name, amount in found.numbers
+        ],
+        "causes": [
+            {
+                "kind": one.kind,
+                "text": words.cause_text(one),
+                "amount": _amount(one.amount),
+                "count": _amount(one.count) if one.count else None,
+                "op": one.op,
+                "phase": one.phase,
+                "module": one.module,
+                "where": one.where,
+                "kernels": list(one.kernels),
+            }
+            for one in found.causes
+        ],
+        "findings": [
+            {
+                "state": one.state,
+                "finding": to_builtins(one.finding),
+                "saves_ns": _amount(one.saves_ns),
+                "cost_bytes": _amount(one.cost_bytes),
+                "count": _amount(one.count),
+            }
+            for one in found.findings
+        ],
+        "versions": [
+            {"name": name, "before": before, "after": after}
+            for name, before, after in found.versions
+        ],
+    }
+
+
+def _amount(amount: Amount) -> dict[str, float]:
+    return {"before": amount.before, "after": amount.after}
