@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DUMPS = ROOT / "tests" / "data" / "hangs"
-PROGRAM = (ROOT / "fixtures" / "programs" / "hangs.py").read_text(encoding="utf-8")
+PROGRAM = (ROOT / "benchmarks" / "hangs" / "hangs.py").read_text(encoding="utf-8")
 _MUTATIONS = 400
 
 

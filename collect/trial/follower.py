@@ -12,7 +12,7 @@ class Follower(Blocks):
     """Times the same blocks as the leader, and decides nothing."""
 
     def _continue(self) -> None:
-        """Begin anew: the leader has what earlier runs measured."""
+        """Take nothing over: the leader has what earlier runs measured."""
         self._total = 0
         self.earlier = {}
 

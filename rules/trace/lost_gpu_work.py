@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.time.launch_overhead import launches_outside_captures
 from traceq.linter import (
     Bad,
@@ -108,7 +110,7 @@ class LostGpuWork(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Count the launches without a kernel."""
-        launches = launches_outside_captures(view.runtime[[*_OF_CALLS]])
+        launches = launches_outside_captures(_calls(view)[[*_OF_CALLS]])
         lost = int((launches["kernels"] == 0).sum())
         nothing = not view.trace.facts.gpu
         if lost and (nothing or lost >= self.min_share * launches.height):
@@ -148,6 +150,20 @@ class LostGpuWork(Rule):
                 " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
                 severity=Severity.info,
             )
+
+
+def _calls(view: View) -> pl.DataFrame:
+    """Return the calls of the steps, of last ones that averages leave out, too.
+
+    Those are left out because their kernels were lost.
+    """
+    steps = view.trace.steps.filter(~pl.col("warmup"))
+    first_lost = steps.filter(~pl.col("averaged"))["start"].min()
+    if first_lost is None:
+        return view.runtime
+    calls = view.trace.runtime
+    lost = calls.filter(pl.col("ts").is_between(first_lost, steps["end"].max()))
+    return pl.concat([view.runtime, lost]).unique("id", maintain_order=True)
 
 
 def _of_collect(view: View) -> Iterator[Evidence]:

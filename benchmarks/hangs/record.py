@@ -1,9 +1,9 @@
 """Record the flight recorder's dumps in tests/data/hangs again, without a GPU.
 
-Runs every scenario of fixtures/programs/hangs.py with gloo ranks on this machine, and
+Runs every scenario of benchmarks/hangs/hangs.py with gloo ranks on this machine, and
 writes their dumps without the folders that Python and torch are installed in.
 
-    python benchmarks/record_hangs.py [SCENARIO...]
+    python benchmarks/hangs/record.py [SCENARIO...]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TO = ROOT / "tests" / "data" / "hangs"
 RANKS = {
     "missing": 4,
@@ -47,7 +47,7 @@ def record(scenario: str) -> None:
     """Run the ranks of a scenario, and keep their dumps."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shutil.copy(ROOT / "fixtures" / "programs" / "hangs.py", folder)
+        shutil.copy(ROOT / "benchmarks" / "hangs" / "hangs.py", folder)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
