@@ -201,7 +201,7 @@ def _laws(chart: SweepChart) -> Iterator[str]:
             error = max(1, math.ceil(100 * series.fit.error))
             yield printable(
                 f"the step{name} {_GROWS[series.fit.law]} with {chart.over}"
-                f"{_of(chart.fixed)} (fits within {error}%)"
+                f"{_of(chart.fixed)} (fits within {error}% of the largest)"
             )
 
 
