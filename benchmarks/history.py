@@ -31,7 +31,7 @@ import polars as pl
 from msgspec import structs
 
 from traceq.api import settings
-from traceq.api.history import Given, digests_of
+from traceq.api.history import DigestOptions, digests_of
 from traceq.history.digest import Digest, Held, Memory, StepTime, Work
 from traceq.history.series import Series, series_in
 from traceq.history.store import add
@@ -62,7 +62,7 @@ class Planted(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What was found of the jumps of one history."""
+    """Planted, detected and false jumps of one history."""
 
     found: int
     with_cause: int
@@ -76,7 +76,7 @@ def base() -> Digest:
     options = settings.LintOptions(
         config=config, load=settings.load_options(config, cache=False)
     )
-    ((_, digest),) = digests_of(TRACE, options, Given(commit="0" * 40))
+    ((_, digest),) = digests_of(TRACE, options, DigestOptions(commit="0" * 40))
     return structs.replace(digest, name="run", series="train.py")
 
 

@@ -487,3 +487,22 @@ def test_the_usual_folder_of_runs_is_kept_out_of_git(tmp_path: Path) -> None:
     assert (tmp_path / "traceq-runs" / ".gitignore").read_text() == "*\n"
     # It may be a folder that has other things in it.
     assert not (tmp_path / "mine" / ".gitignore").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("--keep-slow", "0.5", "no number above 1"),
+        ("--seconds", "x", "no number above 0"),
+        ("--warmup", "-1", "no whole number"),
+        ("--label", "x", "no KEY=VALUE"),
+        ("--ranks", "3-1", "no list of ranks"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_expected(
+    option: str, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        options.parse([f"{option}={text}", "--", "python", "x.py"], "collect")
+
+    assert f"{text!r} is {words}" in capsys.readouterr().err

@@ -33,7 +33,7 @@ class RankFile:
         self.warnings = WarningLog()
         self._compiled = CompiledCode()
         self.main = "trace"
-        """What a recording is made for: where it is None, nothing was recorded."""
+        """The product of a recording; None where nothing was recorded."""
         self._before: dict[str, Any] = {}  # what was recorded of other steps
         self._reported = 0.0
         self._phase = ""

@@ -181,7 +181,7 @@ def _make_parser(prog: str, kind: type[_Parser] = _Parser) -> argparse.ArgumentP
     )
     what.add_argument(
         "--seconds",
-        type=_seconds,
+        type=above_zero,
         default=2.0,
         metavar="S",
         help="length of the trace with --steps-by time (default %(default)s)",
@@ -221,7 +221,7 @@ def _make_parser(prog: str, kind: type[_Parser] = _Parser) -> argparse.ArgumentP
     )
     what.add_argument(
         "--max-mb",
-        type=_positive,
+        type=positive,
         default=1000,
         metavar="MB",
         help="largest trace per rank, before compression (default %(default)s)",
@@ -260,40 +260,52 @@ def _add_count(
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
+    if not text.isdecimal():
+        msg = f"{text!r} is no whole number"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def _ranks(text: str) -> str:
-    rank_set.parse(text)
+    try:
+        rank_set.parse(text)
+    except ValueError:
+        msg = f"{text!r} is no list of ranks, as 0,8-15"
+        raise argparse.ArgumentTypeError(msg) from None
     return text.replace(" ", "")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+def positive(text: str) -> int:
+    """Return a whole number above zero; the parser reports any other text."""
+    if not text.isdecimal() or not int(text):
+        msg = f"{text!r} is no whole number above 0"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """Return a finite number above zero; the parser reports any other text."""
+    return _above(0.0, text, text)
 
 
 def _factor(text: str) -> float:
-    value = float(text.rstrip("xX"))
-    if not 1 < value < float("inf"):
-        raise ValueError(text)
-    return value
+    return _above(1.0, text.rstrip("xX"), text)
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
+def _above(least: float, number: str, text: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = least
+    if not least < value < float("inf"):
+        msg = f"{text!r} is no number above {least:g}"
+        raise argparse.ArgumentTypeError(msg)
     return value
 
 
 def _label(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not key or not sign:
-        raise ValueError(text)
+        msg = f"{text!r} is no KEY=VALUE"
+        raise argparse.ArgumentTypeError(msg)
     return key, value

@@ -63,14 +63,16 @@ def outcomes(
         "restart_control": _control(apart, noises_apart[figure], figure, step_ms),
         "drift": {one: _finite(_drift(noises[one], comparisons)) for one in _NUMERIC},
         "remedies": entries,
-        "kept": _kept(kept, comparisons, noises, figure, step_ms, entries),
+        "kept": _combination(kept, comparisons, noises, figure, step_ms, entries),
     }
 
 
 def _by_process(blocks: list[Any]) -> tuple[list[Any], list[Any]]:
     """Return the blocks within a process, and those that are processes."""
-    restarts = [block for block in blocks if block.get("run") == differences.RESTARTS]
-    return [block for block in blocks if block not in restarts], restarts
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for block in blocks:
+        parts[block.get("run") == differences.RESTARTS].append(block)
+    return parts
 
 
 def _noises(
@@ -213,7 +215,7 @@ def _control(
     }
 
 
-def _kept(  # noqa: PLR0913, PLR0917 - the parts of one line
+def _combination(  # noqa: PLR0913, PLR0917 - the parts of one line
     kept: tuple[str, ...],
     comparisons: dict[Any, differences.Comparison],
     noises: dict[str, differences.Noise],

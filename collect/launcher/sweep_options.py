@@ -252,7 +252,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         metavar="KEY=V1,V2",
         help="values of a label, which replace {KEY} in the command; repeatable",
     )
-    add("--repeat", type=_positive, metavar="N", help="runs per configuration")
+    add("--repeat", type=options.positive, metavar="N", help="runs per configuration")
     add(
         "--times-only",
         action="store_true",
@@ -277,20 +277,6 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         help="peak of the GPU for MFU, also by label: bf16=989,fp32=67",
     )
     add("--seed", type=int, metavar="N", help="seed of the order of the runs")
-    add("--timeout", type=_seconds, metavar="S", help="most seconds of a run")
+    add("--timeout", type=options.above_zero, metavar="S", help="most seconds of a run")
     add("--resume", metavar="DIR", help="continue the sweep of this folder")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
-    return value

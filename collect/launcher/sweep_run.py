@@ -19,7 +19,7 @@ _LONGEST_LINE = 1 << 16
 
 
 class Interruption:
-    """Whether the sweep was asked to end."""
+    """A signal that asks the sweep to end; ``came`` is true from then on."""
 
     def __init__(self) -> None:
         self.came = False

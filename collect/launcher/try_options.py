@@ -169,7 +169,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--minutes",
-        type=_minutes,
+        type=options.above_zero,
         default=10.0,
         metavar="M",
         help="time for all of it (default %(default)g)",
@@ -212,10 +212,3 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--keep-paths", action="store_true", help="store full paths")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
     return parser
-
-
-def _minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
-    return value

@@ -123,6 +123,7 @@ class Blocks:
         if self.agreement is None or not self.agreement.leads:
             return
         at = self._publish({"end": True})
+        self.agreement.over = True
         while self.session.schedule.seen < at:
             yield
 
@@ -133,8 +134,9 @@ class Blocks:
             recording.end()
         if self.switches is not None:
             self.switches.set(())
-        if self.agreement is not None and self.agreement.leads:
-            self._publish({"end": True})
+        shared = self.agreement
+        if shared is not None and shared.leads and not shared.over:
+            self._publish({"end": True})  # it ends before its plan does
         self.numerics.remove()
         self.state["seen"] = self.session.schedule.seen
         self.save()

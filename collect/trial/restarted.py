@@ -8,7 +8,7 @@ from typing import Any, Iterator
 from ..shared import differences, manifest
 from .machine import Machine
 from .program import Program
-from .switches import Switches, said
+from .switches import Switches, error_line
 from .trial import Trial
 
 BLOCK_S = 2.0  # of the block, at least
@@ -86,6 +86,6 @@ def start(names: list[str]) -> dict[str, tuple[Any, str]]:
         try:
             remedy.apply(None)
         except Exception as problem:  # noqa: BLE001 - the program must continue
-            error = said(problem)
+            error = error_line(problem)
         started[name] = (remedy, error)
     return started

@@ -36,7 +36,7 @@ class Switches:
             else:
                 entry["why"] = one.why_not(self.program)
         except Exception as error:  # noqa: BLE001 - the program must continue
-            entry["error"] = said(error)
+            entry["error"] = error_line(error)
 
     def adopt(self, name: str, remedy: Any, error: str) -> None:
         """Add a remedy that is on since the start of the process."""
@@ -77,7 +77,7 @@ class Switches:
                 one.apply(self.program)
             self.on = (*self.on, name)
         except Exception as error:  # noqa: BLE001 - the program must continue
-            self.facts[name]["error"] = said(error)
+            self.facts[name]["error"] = error_line(error)
             self._undo(name)
 
     def _undo(self, name: str) -> None:
@@ -85,7 +85,7 @@ class Switches:
             with torch.inference_mode(mode=False):
                 self._made[name].undo(self.program)
         except Exception as error:  # noqa: BLE001 - the program must continue
-            self.facts[name]["error"] = f"it could not be undone: {said(error)}"
+            self.facts[name]["error"] = f"it could not be undone: {error_line(error)}"
         self.on = tuple(one for one in self.on if one != name)
 
     def step(self) -> None:
@@ -94,7 +94,7 @@ class Switches:
             self._made[name].step()
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an error in one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text[:300]

@@ -41,7 +41,7 @@ class Value(Struct, frozen=True):
     """Standard deviation between the runs; of a single run, over its steps."""
     n: int
     of: Of
-    """What ``n`` counts, and the deviation is between."""
+    """Things that ``n`` counts, between which the deviation is: steps or runs."""
 
 
 class Number(Struct, frozen=True):

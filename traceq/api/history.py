@@ -48,8 +48,8 @@ _EMPTY = hashlib.sha256().hexdigest()
 _MOST_FILES = 10_000
 
 
-class Given(Struct, frozen=True):
-    """What the user says of runs."""
+class DigestOptions(Struct, frozen=True):
+    """Options of digests: what cannot be read from the recording."""
 
     commit: str = ""
     """Commit of the program; of the run folder or the working directory if empty."""
@@ -68,12 +68,12 @@ class Added(Struct, frozen=True):
 
 
 def add_runs(
-    file: Path, paths: Sequence[Path], options: LintOptions, given: Given
+    file: Path, paths: Sequence[Path], options: LintOptions, chosen: DigestOptions
 ) -> list[Added]:
     """Add the digests of runs to a file, all or none."""
     entries: list[tuple[str, Digest]] = []
     for path in paths:
-        entries += digests_of(path, options, given)
+        entries += digests_of(path, options, chosen)
     changed = add(file, entries)
     return [
         Added(digest, new) for (_, digest), new in zip(entries, changed, strict=True)
@@ -81,22 +81,22 @@ def add_runs(
 
 
 def digests_of(
-    path: Path, options: LintOptions, given: Given
+    path: Path, options: LintOptions, chosen: DigestOptions
 ) -> list[tuple[str, Digest]]:
     """Return the keys and digests of the runs at a path."""
     here = local(path, cache=options.load.use_cache)
     if runs := several_runs(here):
-        return [one for run in runs for one in digests_of(run, options, given)]
+        return [one for run in runs for one in digests_of(run, options, chosen)]
     if not here.exists():
         msg = f"{path} is not there"
         raise InputError(msg)
     key = key_of(here)
     document = _lint_json(here)
     if document is not None:
-        origin = _origin((path, here), options, given, {}, _started(document))
+        origin = _origin((path, here), options, chosen, {}, _started(document))
         digests = digests_of_lint(document, origin)
         return [(f"{key}-{at}", digest) for at, digest in enumerate(digests)]
-    return [(key, _digest(path, here, options, given))]
+    return [(key, _digest(path, here, options, chosen))]
 
 
 def key_of(path: Path, most: int | None = None) -> str:
@@ -147,11 +147,13 @@ def _started(document: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _digest(path: Path, here: Path, options: LintOptions, given: Given) -> Digest:
+def _digest(
+    path: Path, here: Path, options: LintOptions, chosen: DigestOptions
+) -> Digest:
     from traceq.ranks.load_job import is_job  # noqa: PLC0415 - few have jobs
 
     if is_job(here):
-        return _digest_of_job(path, here, options, given)
+        return _digest_of_job(path, here, options, chosen)
     from traceq.inputs.load_recording import load_recording  # noqa: PLC0415
     from traceq.linter.engine import lint  # noqa: PLC0415
 
@@ -166,38 +168,38 @@ def _digest(path: Path, here: Path, options: LintOptions, given: Given) -> Diges
     run = trace.run if trace else None
     manifest = run.manifest if run else {}
     started = trace.facts.start_ns if trace else None
-    origin = _origin((path, here), options, given, manifest, started)
+    origin = _origin((path, here), options, chosen, manifest, started)
     return digest_of_recording(recording, outcome, origin)
 
 
 def _digest_of_job(
-    path: Path, here: Path, options: LintOptions, given: Given
+    path: Path, here: Path, options: LintOptions, chosen: DigestOptions
 ) -> Digest:
     from traceq.formats.run import is_run, read_run  # noqa: PLC0415
     from traceq.ranks.findings import lint_job  # noqa: PLC0415
     from traceq.ranks.load_job import analysed  # noqa: PLC0415
 
-    analysis = analysed([here], options.load, on=given.on)
+    analysis = analysed([here], options.load, on=chosen.on)
     config = options.config
     report = lint_job(str(path), analysis, rules_of(config.packs), config)
     manifest = read_run(here).manifest if is_run(here) else {}
-    origin = _origin((path, here), options, given, manifest, None)
+    origin = _origin((path, here), options, chosen, manifest, None)
     return digest_of_job(analysis, report.outcomes[0], origin)
 
 
 def _origin(
     paths: tuple[Path, Path],
     options: LintOptions,
-    given: Given,
+    chosen: DigestOptions,
     manifest: Mapping[str, Any],
     started_ns: int | None,
 ) -> Origin:
     """Return what is known of a run; its path as given, and on this machine."""
     root = options.root or find_root(Path.cwd())
-    commit, dirty, at_ns = _commit(root, given.commit, manifest)
+    commit, dirty, at_ns = _commit(root, chosen.commit, manifest)
     return Origin(
         name=str(paths[0]),
-        series=given.series or _series(manifest),
+        series=chosen.series or _series(manifest),
         at_ns=at_ns or started_ns or paths[1].stat().st_mtime_ns or time.time_ns(),
         commit=commit,
         dirty=dirty,

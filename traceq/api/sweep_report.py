@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from traceq.model.sweep_run import SweepRun
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """What a report on a sweep is asked to show."""
+class ReportOptions(Struct, frozen=True, kw_only=True):
+    """Options of a report on a sweep: axes, series, baseline."""
 
     over: str | None = None
     by: str | None = None
@@ -43,27 +43,28 @@ class Asked(Struct, frozen=True, kw_only=True):
     cache: bool = True
 
 
-def sweep_report(folder: Path, asked: Asked) -> ShownSweep:
+def sweep_report(folder: Path, options: ReportOptions) -> ShownSweep:
     """Return a sweep with its curves; traces are linted once and then cached."""
     sweep = read_sweep(folder)
     runs = list(sweep.runs)
     costs: dict[tuple[str, ...], list[Cost]] = {}
-    if asked.peak_tflops is not None:
+    if options.peak_tflops is not None:
         runs = [
-            msgspec.structs.replace(run, peak_tflops=asked.peak_tflops) for run in runs
+            msgspec.structs.replace(run, peak_tflops=options.peak_tflops)
+            for run in runs
         ]
-    if asked.lint:
-        runs, costs = _linted(runs, cache=asked.cache)
+    if options.lint:
+        runs, costs = _linted(runs, cache=options.cache)
     table = sweep_table(runs)
-    over = _label(table, asked.over, "--over") or usual_over(table)
-    by = _label(table, asked.by, "--by")
+    over = _label(table, options.over, "--over") or usual_over(table)
+    by = _label(table, options.by, "--by")
     if over is not None and by is None:
         by = usual_by(table, over)
     if over is not None and over == by:
         msg = f"--over and --by are both {over}: name two labels"
         raise UsageError(msg)
-    baseline = _baseline(table, asked.baseline)
-    numbers = _numbers(table, asked.numbers)
+    baseline = _baseline(table, options.baseline)
+    numbers = _numbers(table, options.numbers)
     drawn = [
         chart
         for number in numbers

@@ -103,11 +103,11 @@ def add(
     no_cache: NoCache = False,
 ) -> None:
     """Add the digests of runs to the history; a run that is there stays as it is."""
-    from traceq.api.history import Given, add_runs
+    from traceq.api.history import DigestOptions, add_runs
     from traceq.report.history.content import run_line
 
     options = _options(config, own, steps_by, root, step_ms=step_ms, cache=not no_cache)
-    for added in add_runs(db, runs, options, Given(commit, series, on)):
+    for added in add_runs(db, runs, options, DigestOptions(commit, series, on)):
         state = "added" if added.new else "already there"
         output.write(f"{state}: {run_line(added.digest)}\n")
 
@@ -230,14 +230,14 @@ def compare(
     In CI, where the history has the runs of the main branch, --format markdown is the
     comment on a pull request.
     """
-    from traceq.api.history import Given, digests_of
+    from traceq.api.history import DigestOptions, digests_of
     from traceq.history.series import compare_new
 
     refuse_to_lose(file, [db, run], overwrite=overwrite)
     options = _options(config, own, steps_by, root, step_ms=step_ms, cache=not no_cache)
     render = renderer(f"history.{form.value}:compare")
     wide = {"width": None if file else output.width()} if form is Format.text else {}
-    entries = digests_of(run, options, Given(commit, series, on))
+    entries = digests_of(run, options, DigestOptions(commit, series, on))
     if len(entries) != 1:
         msg = f"{run} has {len(entries)} runs in it: give one"
         raise UsageError(msg)

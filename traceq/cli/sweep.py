@@ -132,7 +132,7 @@ def report(
     A table as text, Markdown, CSV or LaTeX, all numbers as JSON, or a page with
     charts. A run that failed is a row with its reason.
     """
-    from traceq.api.sweep_report import Asked, sweep_report
+    from traceq.api.sweep_report import ReportOptions, sweep_report
     from traceq.report.page.error_bars import Log
 
     if log not in get_args(Log):
@@ -143,7 +143,7 @@ def report(
     refuse_to_lose(file, [], overwrite=overwrite)
     shown = sweep_report(
         folder,
-        Asked(
+        ReportOptions(
             over=over,
             by=by,
             numbers=number or (),

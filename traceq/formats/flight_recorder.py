@@ -64,7 +64,7 @@ _ENDINGS = re.compile(r"\.(json|pickle|pkl|bin)$")
 
 
 class Dump(Struct, frozen=True):
-    """What the flight recorder of one rank has."""
+    """Dump of one rank's flight recorder: its groups and calls."""
 
     path: str
     rank: int

@@ -53,10 +53,10 @@ def link(
         shallow = deep.without(raw, left_out)
         return link(shallow, owners, steps_by, too_deep + left_out.height)
     tell("graph", 2, _STAGES)
-    names_told = _Told(frames, regions, kinds)
-    ops, memory, runtime = _on_host(raw, tree, windows, names_told, owners)
+    facts = _FactsOfNames(frames, regions, kinds)
+    ops, memory, runtime = _on_host(raw, tree, windows, facts, owners)
     # Of a large trace each table counts: what is linked is not needed any more.
-    del tree, kinds, names_told, raw["kernels"]
+    del tree, kinds, facts, raw["kernels"]
     kernels, backlog = steps.place_stray(launches.link(work, runtime, ops), windows)
     del work
     tell("graph", 6, _STAGES)
@@ -86,7 +86,7 @@ def link(
     return Linked(linked, detected, too_deep)
 
 
-class _Told(NamedTuple):
+class _FactsOfNames(NamedTuple):
     """Facts from names: of frames, regions and ops."""
 
     frames: pl.DataFrame
@@ -98,11 +98,11 @@ def _on_host(
     raw: dict[str, pl.DataFrame],
     tree: HostTree,
     windows: pl.DataFrame,
-    told: _Told,
+    facts: _FactsOfNames,
     owners: Owners,
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Return ops, allocations and calls; each raw table goes once it is linked."""
-    frames, regions, kinds = told
+    frames, regions, kinds = facts
     place, moment = at_once(
         lambda: source_places.of_tree(tree, frames, autograd.is_node(raw["ops"])),
         lambda: _moments(tree, windows, kinds, regions, frames["module"]),

@@ -52,7 +52,7 @@ class Failure(NamedTuple):
     row: Mapping[str, Any]
     """A row of ``FAILURES``."""
     context: OutOfMemory | None
-    """What the program was doing, where that was recorded."""
+    """Activity of the program at the error, where that was recorded."""
     room: Room
     live: pl.DataFrame
     """The allocations that lived then."""
