@@ -13,6 +13,7 @@ from command import traceq
 from nsys_tables import PROCESS, write_export
 from recordings import NSYS, path_of
 
+from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.formats.chrome import read as read_chrome
 from traceq.inputs.load_trace import load
 
@@ -345,3 +346,10 @@ def test_the_last_steps_without_kernels_are_not_averaged() -> None:
     averaged = steps.filter("averaged")
     assert averaged.height < steps.height
     assert (averaged["kernels"] > 0).all()
+
+
+def test_steps_without_recorded_kernels_are_no_kind_of_step() -> None:
+    if "h100_2gpu_1s" not in NSYS:
+        pytest.skip("the export is not ours to give away, and ../shared is not there")
+
+    assert step_kinds(load(NSYS["h100_2gpu_1s"], cache=False)) is None

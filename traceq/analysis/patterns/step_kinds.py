@@ -25,7 +25,8 @@ def step_kinds(trace: Trace) -> StepKinds | None:
 
     What was measured without the profiler goes before what the recorded steps show.
     """
-    steps = trace.steps.filter(~pl.col("warmup"))
+    # A last step whose kernels were not recorded takes no time.
+    steps = trace.steps.filter(~pl.col("warmup"), pl.col("time") > 0)
     if not steps.height:
         return None
     timed = trace.rank.step_time if trace.rank else None

@@ -68,7 +68,7 @@ def typical_step(trace: Trace) -> int | None:
 
     Of several it is the first.
     """
-    steady = trace.steps.filter(~pl.col("warmup"))
+    steady = trace.steps.filter(~pl.col("warmup"), pl.col("time") > 0)
     if not steady.height:
         return None
     away = (pl.col("time") - pl.col("time").median()).abs()
