@@ -352,4 +352,7 @@ def test_steps_without_recorded_kernels_are_no_kind_of_step() -> None:
     if "h100_2gpu_1s" not in NSYS:
         pytest.skip("the export is not ours to give away, and ../shared is not there")
 
-    assert step_kinds(load(NSYS["h100_2gpu_1s"], cache=False)) is None
+    kinds = step_kinds(load(NSYS["h100_2gpu_1s"], cache=False))
+
+    assert kinds is not None
+    assert (kinds.recorded, kinds.recorded_long) == (13, 1)

@@ -255,19 +255,22 @@ def measure(
     )
     warmup = _warmup(timed["time"])
     steady = ~warmup
-    whole = steady & ~_cut_off(timed)
+    whole = steady & ~cut_off(timed)
     averaged = (whole if whole.any() else steady).alias("averaged")
     return schema.TABLES["steps"].shaped(
         timed.with_columns(_idle(timed, gpu), warmup, averaged)
     )
 
 
-def _cut_off(steps: pl.DataFrame) -> pl.Series:
+def cut_off(steps: pl.DataFrame) -> pl.Series:
     """Mark the last steps whose work the GPU did not get to before recording ended.
 
     A host that runs ahead launches them, and most of their kernels are not recorded.
+    Where that holds for all steps, none is marked: the trace has no GPU work.
     """
     whole = steps["kernels"] >= _WHOLE * steps["launches"]
+    if not whole.any():
+        return whole
     return ~whole.reverse().cum_max().reverse()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.patterns.iterations import iterations
+from traceq.graph.steps import cut_off
 from traceq.model.lint_report import StepKinds
 from traceq.model.run import longer_ones
 
@@ -25,8 +26,7 @@ def step_kinds(trace: Trace) -> StepKinds | None:
 
     What was measured without the profiler goes before what the recorded steps show.
     """
-    # A last step whose kernels were not recorded takes no time.
-    steps = trace.steps.filter(~pl.col("warmup"), pl.col("time") > 0)
+    steps = trace.steps.filter(~pl.col("warmup"), ~cut_off(trace.steps))
     if not steps.height:
         return None
     timed = trace.rank.step_time if trace.rank else None

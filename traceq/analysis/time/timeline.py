@@ -18,6 +18,7 @@ from traceq.analysis.time.gpu_causes import gpu_causes
 from traceq.analysis.time.idle_causes import idle_stretches
 from traceq.common.expressions import END, text
 from traceq.graph.nesting import depth, parents
+from traceq.graph.steps import cut_off
 from traceq.model.names import MODULE, STEP
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def typical_step(trace: Trace) -> int | None:
 
     Of several it is the first.
     """
-    steady = trace.steps.filter(~pl.col("warmup"), pl.col("time") > 0)
+    steady = trace.steps.filter(~pl.col("warmup"), ~cut_off(trace.steps))
     if not steady.height:
         return None
     away = (pl.col("time") - pl.col("time").median()).abs()
