@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,6 +197,29 @@ def test_the_outermost_module_of_a_running_thread_is_found() -> None:
     thread.join()
     assert found == [model]
     assert repeated_calls.outermost_modules() == []
+
+
+def test_looking_for_modules_keeps_no_local_variable_of_the_program_alive() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    locals_of_program = []
+
+    def program() -> None:
+        large = torch.ones(1)
+        locals_of_program.append(weakref.ref(large))
+        inside.set()
+        go_on.wait(10)
+
+    thread = threading.Thread(target=program)
+    gc.disable()
+    try:
+        thread.start()
+        inside.wait(10)
+        repeated_calls.outermost_modules()
+        go_on.set()
+        thread.join()
+        assert locals_of_program[0]() is None
+    finally:
+        gc.enable()
 
 
 def called(calls: Any, model: Any, times: int) -> None:  # noqa: ANN401 - of collect/

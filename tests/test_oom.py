@@ -217,6 +217,35 @@ def test_a_training_layer_is_advised_to_be_checkpointed(
     assert found["enough"]
 
 
+def test_layers_are_advised_to_be_checkpointed_where_the_backward_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails, _ = runs_out(tmp_path, FULL.replace("[2G of 0G]", "[1G of 0G]"), monkeypatch)
+    net = model(lambda: None)
+    out = net(torch.randn(16, 8))
+    # A backward runs without gradients: what it computes has none itself.
+    out.grad_fn.register_prehook(lambda _: fails())
+    out.sum().backward()
+    found = first_change(view_of(tmp_path))
+    assert (found["change"], found["subject"], found["value"]) == (
+        *("checkpoint", "Layer"),
+        4,
+    )
+
+
+def test_what_is_no_input_of_a_model_is_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails, _ = runs_out(tmp_path, FULL, monkeypatch)
+    table = torch.randn(16, 8)
+    fails()
+    del table
+    view = view_of(tmp_path)
+    row = failures(view).row(0, named=True)
+    kinds = changes(failure(view, row, view.oom))["change"].cast(str)
+    assert "batch" not in kinds
+
+
 def test_an_evaluation_with_gradients_is_advised_no_grad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

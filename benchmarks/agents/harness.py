@@ -135,10 +135,12 @@ def step_ms(folder: Path, file: str, *words: str) -> float | None:
     return float(match[1]) if match and done.returncode == 0 else None
 
 
-def measure(folder: Path, repeats: int) -> list[dict[str, Any]]:
+def measure(folder: Path, repeats: int, only: list[str]) -> list[dict[str, Any]]:
     """Time the programs, their twins and their edited copies in turn."""
     rows = []
     for program in PROGRAMS:
+        if only and program.name not in only:
+            continue
         place, file = folder / program.name, f"{program.name}.py"
         copies = sorted(one.name for one in place.glob("*-*") if one.is_dir())
         times: dict[str, list[float | None]] = {}
@@ -190,6 +192,7 @@ def main() -> None:
     parser.add_argument("--name", default="literal", help="name of the agent")
     parser.add_argument("--arms", nargs="*", choices=ARMS, default=[*ARMS])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=[], help="programs to measure")
     chosen = parser.parse_args()
     folder = chosen.folder.resolve()
     if chosen.what == "record":
@@ -197,7 +200,7 @@ def main() -> None:
     elif chosen.what == "edit":
         edit(folder, chosen.agent, chosen.name, tuple(chosen.arms))
     else:
-        measure(folder, chosen.repeats)
+        measure(folder, chosen.repeats, chosen.only)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COLLECT = Path(__file__).resolve().parents[2] / "collect"
-ROUNDS, WARMUP = 12, 10
+ROUNDS, WARMUP = 8, 10
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMITS = {"history": 0.01, "watch": 0.02}
 
@@ -144,12 +144,12 @@ def summary(found: list[float]) -> dict[str, float]:
 
 def main() -> None:
     """Measure all programs and say which limits hold."""
-    results = {
-        one.__name__: measure(one) for one in (transformer, small_layers, convolutions)
-    }
-    Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")
-    for name, row in results.items():
-        print(name, json.dumps(row))
+    results = {}
+    for program in (transformer, small_layers, convolutions):
+        name = program.__name__
+        row = results[name] = measure(program)
+        Path(sys.argv[1]).write_text(json.dumps(results, indent=1) + "\n")
+        print(name, json.dumps(row), flush=True)
         for what, limit in LIMITS.items():
             holds = "holds" if row[what]["share"] <= limit else "DOES NOT HOLD"
             print(f"  {what} <= {limit:.0%}: {holds} ({row[what]['share']:.2%})")

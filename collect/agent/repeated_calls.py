@@ -230,11 +230,10 @@ def _first_tensor_is_cuda(result: Any) -> bool:
 def outermost_modules() -> list[Module]:
     """Return, for each running thread, the module whose call encloses all others."""
     frames = sys._current_frames()  # noqa: SLF001
-    modules = [
-        outermost_module(frame)
-        for thread, frame in frames.items()
-        if thread != threading.get_ident()
-    ]
+    # The own frame would hold itself through this dict, and the frames of the program
+    # with all their tensors, until the garbage collector runs.
+    frames.pop(threading.get_ident(), None)
+    modules = [outermost_module(frame) for frame in frames.values()]
     return [module for module in modules if module is not None]
 
 

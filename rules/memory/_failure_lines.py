@@ -25,6 +25,8 @@ _ADVICE = {
     " free blocks: {first}",
     "fragmented, expandable": "free first what lies between the free blocks: {first};"
     " or allocate it before what is short-lived",
+    "fragmented, small": "free first what lies between the free blocks: {first}; or"
+    " allocate it before what is short-lived, or as parts of one tensor",
     "limited": "the device has room, but a limit forbids using it: raise"
     " torch.cuda.set_per_process_memory_fraction; or free first: {first}",
     "full": "use less: free first {first}; or a smaller batch, activation"
@@ -114,6 +116,8 @@ def usual_advice(failed: oom_changes.Failure, held: list[dict[str, Any]]) -> str
         exact += ", limited"
     elif failed.history.snapshot.segments["expandable"].any():
         exact += ", expandable"
+    elif failed.room.whole_pages < failed.missing:
+        exact += ", small"
     return _ADVICE.get(exact, _ADVICE[cause]).format(first=first)
 
 

@@ -121,10 +121,12 @@ def find_root(start: Path) -> Path | None:
 
 
 def read_repository(root: Path) -> Repository:
-    """List the files under a root: those that git knows, else all of them."""
+    """List the files under a root: those that git knows, else all of them.
+
+    Git knows no file of a folder that it ignores.
+    """
     files: dict[str, list[str]] = {}
-    listed = _from_git(root)
-    for number, file in enumerate(_walked(root) if listed is None else listed):
+    for number, file in enumerate(_from_git(root) or _walked(root)):
         if number >= _MOST_FILES:
             break
         files.setdefault(file.rpartition("/")[2], []).append(file)

@@ -1,6 +1,7 @@
 """Two of three results are dropped, and what is free lies between the third ones.
 
-The fix is PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which record.py sets.
+The results lie in one segment, which a larger tensor left. The fix is
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which record.py sets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from parts import GIB, leave
 
 torch.cuda.init()
 leave(4 * GIB)
-results = [torch.empty(6 << 20, dtype=torch.uint8, device="cuda") for _ in range(600)]
+large = torch.empty(3 * GIB, dtype=torch.uint8, device="cuda")
+del large
+results = [torch.empty(128 << 20, dtype=torch.uint8, device="cuda") for _ in range(24)]
 results = results[::3]
-table = torch.empty(GIB, dtype=torch.uint8, device="cuda")  # here
+table = torch.empty(3 * GIB // 2, dtype=torch.uint8, device="cuda")  # here
 print(f"{len(results)} results, {table.numel()} bytes")

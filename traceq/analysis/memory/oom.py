@@ -33,6 +33,8 @@ FAILURES = Table(
     },
 )
 
+# Expandable segments map and unmap memory for large tensors in pages of this size.
+_PAGE = 20 << 20
 _NEEDED = ("weights", "gradients", "optimizer state")
 
 
@@ -62,6 +64,8 @@ class Room:
     """Number of free blocks that this is in."""
     largest: int
     """The largest of them."""
+    whole_pages: int
+    """What expandable segments could release of them: whole pages within a block."""
     other_streams: int
     """Reserved memory that is free for other streams, which it cannot use."""
     cause: str
@@ -90,10 +94,17 @@ def room(history: History, failure: Mapping[str, Any]) -> Room:
         free=free,
         free_blocks=usable.height,
         largest=max(usable["size"], default=0),
+        whole_pages=_whole_pages(usable["size"]),
         other_streams=int(every["size"].sum()) - free,
         cause=cause,
         allocations_after=later.height,
     )
+
+
+def _whole_pages(sizes: pl.Series) -> int:
+    """Return what lies in whole pages of free blocks; a block may begin within one."""
+    pages = (sizes // _PAGE - 1).clip(lower_bound=0)
+    return int(pages.sum()) * _PAGE
 
 
 def droppable(history: History, device: int, event: int | None) -> pl.DataFrame:

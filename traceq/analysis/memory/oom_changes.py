@@ -119,12 +119,28 @@ def _later(found: Failure) -> int:
     layer = oom.layer
     if found.phase == "optimizer":
         return max(0, _states(oom) - found.held("optimizer state") - asked)
+    if found.phase == "backward":
+        # Gradients of all parameters remain, where the activations were.
+        kept = found.held("activations", "attention scores", "gradients")
+        return max(0, oom.trainable_bytes - kept)
     if found.phase != "forward" or layer is None or not oom.grad_enabled:
         return 0
     done = _done(layer)
-    kept = found.held("activations", "attention scores")
+    kept = int(_of_this_call(found)["size"].sum())
     left = (layer.siblings or 0) - done
     return max(0, round(kept / done * left) - asked)
+
+
+def _of_this_call(found: Failure) -> pl.DataFrame:
+    """Return the activations of the call that failed, not those of an earlier one."""
+    kinds = text("category").is_in(["activations", "attention scores"])
+    activations = found.live.filter(kinds)
+    stack = found.context.stack if found.context is not None else ()
+    if not stack:
+        return activations
+    outermost = f"{stack[-1].file}:{stack[-1].line} {stack[-1].function}"
+    same = activations.filter(text("chain").str.ends_with(outermost))
+    return same if same.height else activations
 
 
 def _done(layer: OpenModule) -> float:
@@ -207,16 +223,18 @@ def _expandable(found: Failure) -> Iterator[_Row]:
     free = found.room
     expandable = found.history.snapshot.segments["expandable"].any()
     if free.cause == "fragmented" and not found.limited and not expandable:
-        saves = max(free.free, found.missing)
-        yield _row(found, "expandable_segments", saves, None, free.free_blocks)
+        yield _row(
+            found, "expandable_segments", free.whole_pages, None, free.free_blocks
+        )
 
 
 def _fails_in(found: Failure, flag: str, node: str) -> bool:
     """Return whether the failed allocation was of one kind of operator."""
     stack = found.history.snapshot.events["stack"][found.row["event"]]
-    sources = found.history.sources.filter(pl.col("stack") == stack)
-    if stack is not None and sources[flag].any():
-        return True
+    if stack is not None:
+        sources = found.history.sources.filter(pl.col("stack") == stack)
+        if sources[flag].any():
+            return True
     return found.context is not None and bool(re.search(node, found.context.node))
 
 
@@ -267,10 +285,10 @@ def _temporaries(found: Failure) -> pl.DataFrame:
 
 def _checkpoint(found: Failure) -> Iterator[_Row]:
     oom = found.context
-    if oom is None or not oom.grad_enabled or oom.evaluates:
+    if oom is None or oom.evaluates:
         return
     layer = oom.layer
-    if found.phase == "forward" and layer is not None:
+    if found.phase == "forward" and layer is not None and oom.grad_enabled:
         count, kind, each = layer.siblings or 0, layer.kind, layer.input_bytes
     elif found.phase == "backward" and oom.layers is not None:
         count, kind, each = oom.layers.count, oom.layers.kind, 0

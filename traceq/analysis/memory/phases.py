@@ -32,6 +32,7 @@ _PHASE = pl.Enum(PHASES)
 # Where phases lie inside each other, the one that is named first counts.
 _INNER_FIRST = ("optimizer", "backward", "forward", "data")
 _PASSES = ("forward", "backward", "optimizer")
+_FREES = ("free_requested", "free_completed")
 
 
 def event_phases(snapshot: Snapshot, sources: pl.DataFrame) -> pl.DataFrame:
@@ -42,8 +43,11 @@ def event_phases(snapshot: Snapshot, sources: pl.DataFrame) -> pl.DataFrame:
     a stack was made on a thread of autograd, which runs no Python.
     """
     marks = _marks(snapshot)
+    # A free may have the stack of its allocation, which another phase made.
+    allocates = ~pl.col("action").is_in(_FREES)
     rows = (
         snapshot.events.select("device", "ts", "stack", "action", event="id")
+        .with_columns(stack=pl.when(allocates).then("stack"))
         .join(_by_stack(sources), on="stack", how="left", maintain_order="left")
         .with_columns(by_stack=_by_stack_or_none(snapshot))
         .with_columns(region=_region(snapshot.events["ts"], marks))

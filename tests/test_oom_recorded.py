@@ -1,0 +1,59 @@
+"""Out of memory: lint of programs of benchmarks/oom that ran out on an H200."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+import traceq
+
+if TYPE_CHECKING:
+    from traceq.model.findings import Finding
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / "tests" / "data" / "oom"
+PROGRAMS = ROOT / "benchmarks" / "oom"
+EXPECTED: dict[str, Any] = json.loads((PROGRAMS / "expected.json").read_text())
+
+
+def failed_allocation(name: str) -> Finding:
+    (outcome,) = traceq.lint(RECORDED / name, cache=False).report.outcomes
+    (finding,) = [one for one in outcome.findings if one.code == "MEM010"]
+    return finding
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_cause_and_the_line_are_right(name: str) -> None:
+    score = runpy.run_path(str(PROGRAMS / "score.py"))["score"]
+    ends = {"status": 1, "error": "OutOfMemoryError"}
+    result = {"plain": ends, "recorded": ends, "fixed": {"status": 0}}
+    scored = score(RECORDED / name, result, EXPECTED[name])
+    assert (scored["cause"], scored["line"]) == (True, True)
+
+
+def test_states_of_the_first_step_are_no_leak_although_activations_are_freed_then() -> (
+    None
+):
+    (outcome,) = traceq.lint(RECORDED / "first_step", cache=False).report.outcomes
+    assert "MEM003" not in {one.code for one in outcome.findings}
+
+
+def test_activations_of_an_earlier_forward_are_not_what_a_layer_needs() -> None:
+    data: Any = failed_allocation("earlier_forward").data
+    assert data["missing_bytes"] + data["later_bytes"] < 4 << 30
+
+
+def test_holes_smaller_than_a_page_are_no_case_for_expandable_segments() -> None:
+    changes = pl.DataFrame(failed_allocation("small_blocks").data["changes"])
+    expandable = changes.filter(change="expandable_segments")
+    assert expandable["enough"].to_list() == [False]
+
+
+def test_a_table_that_does_not_fit_is_no_batch() -> None:
+    changes = pl.DataFrame(failed_allocation("small_blocks").data["changes"])
+    assert "batch" not in changes["change"]
