@@ -186,6 +186,13 @@ def test_an_error_of_ours_is_not_raised_into_the_program(
     assert "ZeroDivisionError" in missing["why"]
 
 
+def test_the_history_rests_only_in_a_training_that_uses_little_memory() -> None:
+    may_rest = out_of_memory.may_rest
+    assert may_rest(50, 26 * GIB, 80 * GIB)
+    assert not may_rest(50, 27 * GIB, 80 * GIB)
+    assert not may_rest(49, GIB, 80 * GIB)
+
+
 def test_only_the_first_failures_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,9 @@
 """Out-of-memory errors: the allocator's history from the start, and what each leaves.
 
 The history is bounded, and off while steps are timed and traced, whose times it would
-change. When an allocation fails, torch calls us before it raises the error: then the
+change. It costs a few microseconds an allocation, which is a tenth of a step of many
+small kernels, so it rests while a training uses little of the GPU's memory. When an
+allocation fails, torch calls us before it raises the error: then the
 snapshot is written, with the program's lines and modules beside it, and the program
 goes on as it would have.
 """
@@ -25,6 +27,12 @@ from .wrapping import wrap
 
 FORMAT = 1
 ENTRIES = 100_000
+RESTS_AFTER = 50
+"""Steps of an optimizer after which the history may rest."""
+RESTS_BELOW = 1 / 3
+"""Share of the device's memory below which it does: a step would have to take thrice."""
+LOOK_EVERY = 16
+"""Steps between two looks at the memory."""
 MOST = 8
 """Failures of a process that are written: some programs try sizes until one fits."""
 
@@ -48,6 +56,8 @@ class OutOfMemory:
         self._history: MemoryHistory | None = None
         self._wanted = True
         self._attached = False
+        self._resting = False
+        self._awake_from = 0  # a step of the optimizer
         self._by_optimizer: dict[int, int] = {}
         self._lock = threading.Lock()
         self._hook: Any = None
@@ -61,6 +71,7 @@ class OutOfMemory:
         with contextlib.suppress(Exception):
             memory = cuda_api.memory
             self._undo.append(wrap(memory, "_record_memory_history", self._recorded))
+            self._undo.append(wrap(torch.nn.Module, "eval", self._evaluates))
             self._hook = register_optimizer_step_post_hook(self._optimizer_stepped)
             # Where CUDA is not initialised yet, torch calls this when it is.
             cuda_api._lazy_call(self._begin)  # noqa: SLF001
@@ -81,6 +92,7 @@ class OutOfMemory:
         """Keep the history from now on, or not: the schedule needs the times alone."""
         self._wanted = on
         on = on and not self.off and not self.foreign and self._attached
+        on = on and not self._resting
         if on == (self._history is not None):
             return
         if on:
@@ -111,7 +123,27 @@ class OutOfMemory:
     def _optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not torch_state.compiling():
             key = id(optimizer)
-            self._by_optimizer[key] = self._by_optimizer.get(key, 0) + 1
+            steps = self._by_optimizer[key] = self._by_optimizer.get(key, 0) + 1
+            if steps % LOOK_EVERY == 0:
+                self._look(steps)
+
+    def _look(self, steps: int) -> None:
+        """Let the history rest, or go on, by the memory that is reserved."""
+        with contextlib.suppress(Exception):  # the program must continue
+            device = cuda_api.current_device()
+            total = cuda_api.get_device_properties(device).total_memory
+            reserved = cuda_api.memory_reserved(device)
+            self._resting = may_rest(steps - self._awake_from, reserved, total)
+            self.keep(on=self._wanted)
+
+    def _evaluates(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wake the history: an evaluation may need far more than a training step."""
+        if self._resting:
+            self._resting = False
+            self._awake_from = max(self._by_optimizer.values(), default=0)
+            with contextlib.suppress(Exception):  # the program must continue
+                self.keep(on=self._wanted)
+        return method(*args, **kwargs)
 
     def step(self) -> int:
         """Return the number of steps so far, also after the recorded ones."""
@@ -232,6 +264,11 @@ def with_failure(snapshot: Any, device: int, failure: dict[str, Any]) -> Any:
 def _counts(entry: dict[str, Any]) -> bool:
     """Return whether an entry is not one of the snapshot itself."""
     return entry["action"] not in ("snapshot", "segment_free")
+
+
+def may_rest(steps: int, reserved: int, total: int) -> bool:
+    """Return whether the history may rest after so many steps of a training."""
+    return steps >= RESTS_AFTER and reserved < RESTS_BELOW * total
 
 
 def is_supported() -> bool:
