@@ -19,12 +19,15 @@ from mkdocs.structure.files import File
 
 from traceq.api.job import job
 from traceq.api.lint import lint
+from traceq.api.sweep_report import ReportOptions, sweep_report
 from traceq.common.import_folder import mount
 from traceq.inputs.labels import labelled
 from traceq.linter.pack import load_rules
 from traceq.report import rule_pages
 from traceq.report.base.site import SITE
 from traceq.report.page.build import report_page
+from traceq.report.page.page import render
+from traceq.report.page.parts.sweep_table import sections
 from traceq.report.page.views import ranks_page
 from traceq.testing import draw
 from traceq.testing.examples import DEVICE
@@ -55,6 +58,11 @@ _FOLDERS = {
     "serving": "tests/data/serving/host_gap_overlapped_vllm.json.gz",
 }
 """Recordings of reports that are not called like their fixture."""
+_SWEEPS = {
+    "attention_sweep": "fixtures/sweeps/attention",
+    "sizes_sweep": "fixtures/sweeps/sizes",
+}
+"""Folders of traceq sweep, whose reports have charts instead of a step."""
 _SWEEP = "sweep"
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -80,6 +88,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     mount(ROOT / "docs", "_docs_of_traceq")
     thumbnail = import_module("_docs_of_traceq.thumbnails").thumbnail
     for name in dict.fromkeys(_REPORT.findall(gallery)):
+        if name in _SWEEPS:
+            page = _sweep_page(name)
+            files.append(File.generated(config, f"gallery/{name}.html", content=page))
+            continue
         page, outcome = _report(name)
         files.append(File.generated(config, f"gallery/{name}.html", content=page))
         picture = f"gallery/{name}.svg"
@@ -122,6 +134,12 @@ def _report(name: str) -> tuple[str, Outcome]:
     outcomes = result.report.outcomes
     timed = next((one for one in outcomes if one.bound is not None), outcomes[0])
     return report_page(result.recordings, result.report), timed
+
+
+def _sweep_page(name: str) -> str:
+    """Return the report of a recorded sweep."""
+    shown = sweep_report(ROOT / _SWEEPS[name], ReportOptions(cache=False))
+    return render(f"Sweep {shown.sweep.folder.name}", sections(shown))
 
 
 def _drawn_job(folder: Path) -> list[Path]:

@@ -33,6 +33,24 @@ def test_two_points_have_no_law() -> None:
     assert best_fit((512.0, 512.0, 1024.0), (1.0, 1.1, 2.0)) is None
 
 
+def test_steps_that_wait_for_the_host_up_to_a_size_have_a_floor() -> None:
+    # Block-sparse attention on an H200, in ms.
+    lengths = (1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+    fit = best_fit(lengths, (1.89, 1.32, 1.78, 2.72, 5.30), floors=True)
+
+    assert fit is not None
+    assert (fit.law, fit.floor) == ("linear", True)
+    assert 4096 < (fit.begins or 0) < 8192
+
+
+def test_a_sum_of_two_parts_has_no_floor() -> None:
+    lengths = (1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+    fit = best_fit(lengths, [3 + n / 1000 for n in lengths], floors=True)
+
+    assert fit is not None
+    assert (fit.law, fit.floor) == ("linear", False)
+
+
 def test_points_that_follow_no_law_have_a_large_error() -> None:
     fit = best_fit((1.0, 2.0, 3.0, 4.0), (1.0, 9.0, 2.0, 8.0))
 

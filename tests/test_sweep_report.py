@@ -7,7 +7,8 @@ import io
 import json
 import re
 import statistics
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import browser
@@ -18,9 +19,7 @@ from traceq.analysis.configurations import sweep_table
 from traceq.analysis.sweep_series import Cost, growths
 from traceq.model.sweep_run import SweepRun
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+RECORDED = Path(__file__).resolve().parent.parent / "fixtures" / "sweeps"
 LENGTHS = [512, 1024, 2048, 4096, 8192]
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 GiB"
 
@@ -338,3 +337,21 @@ def test_findings_that_grow_with_size_are_named() -> None:
     assert found["ATT001"].fit is not None
     assert found["ATT001"].fit.law == "quadratic"
     assert not found["SYN001"].grows
+
+
+def test_texts_are_in_the_order_of_the_grid() -> None:
+    found = read(RECORDED / "sizes")["configurations"]
+    sizes = [one["labels"]["size"] for one in found]
+    assert list(dict.fromkeys(sizes)) == ["small", "medium", "large"]
+
+
+def test_sparse_attention_grows_linearly_once_it_no_longer_waits_for_the_host() -> None:
+    charts = read(RECORDED / "attention", "--number", "step")["charts"]
+    laws = {one["name"]: one["fit"] for one in charts[0]["series"]}
+    assert laws["dense"]["law"] == "quadratic"
+    assert (laws["sparse"]["law"], laws["sparse"]["floor"]) == ("linear", True)
+
+
+def test_two_series_over_texts_are_compared() -> None:
+    sentences = read(RECORDED / "sizes")["sentences"]
+    assert any("12% (large) to 30% (small)" in one for one in sentences)

@@ -30,7 +30,7 @@ ENTRIES = 100_000
 RESTS_AFTER = 50
 """Steps of an optimizer after which the history may rest."""
 RESTS_BELOW = 1 / 3
-"""Share of the device's memory below which it does: a step would have to take thrice."""
+"""Share of the device's memory below which it rests: a step would have to triple."""
 LOOK_EVERY = 16
 """Steps between two looks at the memory."""
 MOST = 8

@@ -10,7 +10,7 @@ from msgspec import Struct
 from traceq.analysis.base.scaling_laws import label_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from traceq.model.sweep_run import SweepRun
 
@@ -71,7 +71,9 @@ class SweepTable(Struct, frozen=True):
     """Labels, those that differ first."""
     numbers: tuple[Number, ...]
     configurations: tuple[Configuration, ...]
-    """By their labels, numbers by size."""
+    """By their labels, numbers by size, texts as in the grid."""
+    grid: Mapping[str, Sequence[str]]
+    """Values of labels in the order that the user wrote."""
 
     def number(self, name: str) -> Number | None:
         """Return the column of this name."""
@@ -84,11 +86,14 @@ class SweepTable(Struct, frozen=True):
     def values_of(self, key: str) -> list[str]:
         """Return the values of a label, in order."""
         found = {one.labels.get(key, "") for one in self.configurations}
-        return sorted(found, key=label_order)
+        return sorted(found, key=_order(self.grid.get(key, ())))
 
 
-def sweep_table(runs: Sequence[SweepRun]) -> SweepTable:
+def sweep_table(
+    runs: Sequence[SweepRun], grid: Mapping[str, Sequence[str]] | None = None
+) -> SweepTable:
     """Return the configurations of runs, in the order of their labels."""
+    grid = grid or {}
     keys = list(dict.fromkeys(key for run in runs for key in run.labels))
     groups: dict[tuple[str, ...], list[SweepRun]] = {}
     for run in sorted(runs, key=lambda one: one.repeat):
@@ -97,7 +102,13 @@ def sweep_table(runs: Sequence[SweepRun]) -> SweepTable:
     own = dict.fromkeys(
         name for run in runs for name in run.numbers if name not in _STATED
     )
-    ordered = sorted(groups.items(), key=lambda pair: [*map(label_order, pair[0])])
+    orders = [_order(grid.get(key, ())) for key in keys]
+    ordered = sorted(
+        groups.items(),
+        key=lambda pair: [
+            order(value) for order, value in zip(orders, pair[0], strict=True)
+        ],
+    )
     configurations = [_configuration(keys, members, own) for _, members in ordered]
     names = [
         *(Number(name, unit) for name, unit in _UNITS.items()),
@@ -108,13 +119,20 @@ def sweep_table(runs: Sequence[SweepRun]) -> SweepTable:
         keys=tuple(keys),
         numbers=tuple(one for one in names if one.name in known),
         configurations=tuple(configurations),
+        grid=grid,
     )
 
 
-def label_order(value: str) -> tuple[bool, float, str]:
-    """Return the key by which values of a label are sorted: numbers first."""
-    number = label_number(value)
-    return (number is None, number or 0.0, value)
+def _order(grid: Sequence[str]) -> Callable[[str], tuple[bool, float, int, str]]:
+    """Return the key that sorts a label's values: numbers first, texts by the grid."""
+    places = {value: place for place, value in enumerate(grid)}
+
+    def key(value: str) -> tuple[bool, float, int, str]:
+        number = label_number(value)
+        place = 0 if number is not None else places.get(value, len(places))
+        return (number is None, number or 0.0, place, value)
+
+    return key
 
 
 def _own_name(name: str) -> str:

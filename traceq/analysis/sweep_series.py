@@ -18,7 +18,7 @@ from traceq.analysis.base.scaling_laws import (
     crossing,
     label_number,
 )
-from traceq.analysis.configurations import Value, label_order
+from traceq.analysis.configurations import Value
 from traceq.analysis.sweep import TOO_FAR
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def charts(
 ) -> list[SweepChart]:
     """Return a number over a label: a chart for each value of all other labels."""
     fixed_keys = [key for key in table.different() if key not in (over, by)]
+    names = table.values_of(by) if by else [""]
     numeric = is_numeric(table, over)
     places = {value: at for at, value in enumerate(table.values_of(over))}
     groups: dict[tuple[str, ...], dict[str, list[Point]]] = {}
@@ -146,7 +147,8 @@ def charts(
         name = one.labels.get(by, "") if by else ""
         at = (label_number(text) or 0.0) if numeric else float(places[text])
         point = Point(text, at, value)
-        groups.setdefault(fixed, {}).setdefault(name, []).append(point)
+        curves = groups.setdefault(fixed, {each: [] for each in names})
+        curves[name].append(point)
     return [
         _chart(
             number,
@@ -154,7 +156,7 @@ def charts(
             by,
             dict(zip(fixed_keys, fixed, strict=True)),
             numeric=numeric,
-            curves=curves,
+            curves={name: points for name, points in curves.items() if points},
             baseline="=".join(baseline) if baseline else "",
         )
         for fixed, curves in groups.items()
@@ -172,6 +174,7 @@ def growths(
     configuration that is not among them has not been linted.
     """
     fixed_keys = [key for key in table.different() if key != over]
+    values = table.values_of(over)
     groups: dict[tuple[str, ...], list[Configuration]] = {}
     for one in table.configurations:
         if labels_of(table, one) in costs and "step" in one.values:
@@ -179,7 +182,7 @@ def growths(
             groups.setdefault(fixed, []).append(one)
     found = []
     for fixed, members in groups.items():
-        members.sort(key=lambda one: label_order(one.labels.get(over, "")))
+        members.sort(key=lambda one: values.index(one.labels.get(over, "")))
         if len(members) < _FEW:
             continue
         lists = [costs[labels_of(table, one)] for one in members]
@@ -279,10 +282,13 @@ def _chart(  # noqa: PLR0913 - the parts of a chart
     # Ratios follow no such law, and meet where the numbers themselves do.
     fitted = numeric and not baseline
     series = [
-        _series(name, sorted(points, key=lambda point: point.at), fitted=fitted)
-        for name, points in sorted(
-            curves.items(), key=lambda pair: label_order(pair[0])
+        _series(
+            name,
+            sorted(points, key=lambda point: point.at),
+            fitted=fitted,
+            floors=number.name == "step",
         )
+        for name, points in curves.items()
     ]
     meetings = [
         meeting
@@ -301,11 +307,13 @@ def _chart(  # noqa: PLR0913 - the parts of a chart
     )
 
 
-def _series(name: str, points: list[Point], *, fitted: bool) -> Series:
+def _series(name: str, points: list[Point], *, fitted: bool, floors: bool) -> Series:
     fit = None
     if fitted:
         fit = best_fit(
-            [point.at for point in points], [point.value.mean for point in points]
+            [point.at for point in points],
+            [point.value.mean for point in points],
+            floors=floors,
         )
     return Series(name, tuple(points), fit if fit and fit.error <= TOO_FAR else None)
 

@@ -55,7 +55,7 @@ def sweep_report(folder: Path, options: ReportOptions) -> ShownSweep:
         ]
     if options.lint:
         runs, costs = _linted(runs, cache=options.cache)
-    table = sweep_table(runs)
+    table = sweep_table(runs, sweep.grid)
     over = _label(table, options.over, "--over") or usual_over(table)
     by = _label(table, options.by, "--by")
     if over is not None and by is None:

@@ -46,7 +46,14 @@ def read_sweep(folder: Path) -> SweepRuns:
         planned=max(len(_list(facts.get("order"))), len(runs)),
         seed=seed if isinstance(seed, int) else None,
         runs=tuple(runs),
+        grid=_grid(facts.get("grid")),
     )
+
+
+def _grid(content: object) -> dict[str, tuple[str, ...]]:
+    if not isinstance(content, dict):
+        return {}
+    return {str(key): tuple(map(str, _list(of))) for key, of in content.items()}
 
 
 def _read(file: Path) -> dict[str, Any]:

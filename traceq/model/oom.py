@@ -77,7 +77,7 @@ class OutOfMemory(Struct, frozen=True):
 
     @property
     def batch(self) -> int | None:
-        """The first size of a model's first input; None if it is no batch of several."""
+        """The first size of a model's first input; None if that is no batch."""
         if not self.modules and self.layers is None and not self.optimizers:
             return None
         sizes = next((shape for shape in self.inputs if shape), ())

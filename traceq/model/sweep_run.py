@@ -68,3 +68,5 @@ class SweepRuns(Struct, frozen=True):
     seed: int | None
     runs: tuple[SweepRun, ...]
     """Those that have ended, by name."""
+    grid: dict[str, tuple[str, ...]]
+    """Values of each label, as the user wrote them."""

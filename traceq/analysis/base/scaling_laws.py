@@ -1,13 +1,14 @@
 """Scaling laws fitted to a few measurements: constant, linear, quadratic or cubic.
 
 A law is a + b·x^p with a ≥ 0 and b ≥ 0: the work has a fixed cost, and more work never
-takes less time.
+takes less time. The time of a step may also be max(a, b·x^p): small work waits for the
+host, which needs the same for any size.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,10 @@ _LARGEST = 1e30
 
 @dataclass(frozen=True)
 class Fit:
-    """The law that fits best, as ``base + slope * x ** power``."""
+    """The law that fits best, as ``base + slope * x ** power``.
+
+    With a floor it is the larger of the two parts, not their sum.
+    """
 
     power: int
     base: float
@@ -38,6 +42,14 @@ class Fit:
     error: float
     """The largest distance of a point from it, as a share of the largest amount."""
     points: int
+    floor: bool = False
+
+    @property
+    def begins(self) -> float | None:
+        """The value from which it grows; none without a floor."""
+        if not self.floor:
+            return None
+        return float((self.base / self.slope) ** (1 / self.power))
 
     @property
     def law(self) -> str:
@@ -46,7 +58,8 @@ class Fit:
 
     def at(self, value: float) -> float:
         """Return the value of the law at ``x``."""
-        return self.base + self.slope * value**self.power
+        grown = self.slope * value**self.power
+        return max(self.base, grown) if self.floor else self.base + grown
 
 
 @dataclass(frozen=True)
@@ -71,15 +84,19 @@ def label_number(text: str) -> float | None:
     return value if abs(value) <= _LARGEST else None
 
 
-def best_fit(values: Sequence[float], amounts: Sequence[float]) -> Fit | None:
+def best_fit(
+    values: Sequence[float], amounts: Sequence[float], *, floors: bool = False
+) -> Fit | None:
     """Return the law with the smallest squared error, with a penalty for parameters.
 
     None with fewer than three different values. What shrinks fits none of them: its
-    error is large.
+    error is large. ``floors`` tries laws with a floor, too.
     """
     if len(set(values)) < ENOUGH:
         return None
     fits = [_fitted(values, amounts, power) for power in _LAWS]
+    if floors:
+        fits += _with_floors(values, amounts)
     return min(fits, key=lambda fit: _score(fit, values, amounts))
 
 
@@ -122,12 +139,31 @@ def _fitted(values: Sequence[float], amounts: Sequence[float], power: int) -> Fi
         slope = sum(x * y for x, y in zip(terms, amounts, strict=True)) / sum(
             x * x for x in terms
         )
+    return _with_error(Fit(power, base, slope, 0.0, len(values)), values, amounts)
+
+
+def _with_floors(values: Sequence[float], amounts: Sequence[float]) -> list[Fit]:
+    """Return laws with a floor: of the smaller values, two or more are on it."""
+    pairs = sorted(zip(values, amounts, strict=True))
+    fits = []
+    for count in range(2, len(pairs) - 1):
+        base = sum(amount for _, amount in pairs[:count]) / count
+        for power in _LAWS:
+            terms = [(value**power, amount) for value, amount in pairs[count:]]
+            slope = sum(x * y for x, y in terms) / (sum(x * x for x, _ in terms) or 1.0)
+            fit = Fit(power, base, slope, 0.0, len(pairs), floor=True)
+            low, high = pairs[count - 1][0], pairs[count][0]
+            if power and slope > 0 and base > 0 and low <= (fit.begins or 0.0) <= high:
+                fits.append(_with_error(fit, values, amounts))
+    return fits
+
+
+def _with_error(fit: Fit, values: Sequence[float], amounts: Sequence[float]) -> Fit:
     distances = (
-        abs(base + slope * value**power - amount)
+        abs(fit.at(value) - amount)
         for value, amount in zip(values, amounts, strict=True)
     )
-    error = max(distances) / (max(map(abs, amounts)) or 1.0)
-    return Fit(power, base, slope, error, len(values))
+    return replace(fit, error=max(distances) / (max(map(abs, amounts)) or 1.0))
 
 
 def _line(terms: Sequence[float], amounts: Sequence[float]) -> tuple[float, float]:

@@ -125,6 +125,7 @@ def _fit(fit: Fit | None) -> dict[str, Any] | None:
         "base": fit.base,
         "slope": fit.slope,
         "power": fit.power,
+        "floor": fit.floor,
         "error": fit.error,
     }
 

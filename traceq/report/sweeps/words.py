@@ -39,6 +39,7 @@ _GROWS = {
     "cubic": "grows with the cube",
 }
 _MOST_FINDINGS = 5
+_TWO = 2
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
@@ -154,6 +155,7 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
     for chart in shown.charts:
         if chart.number.name == "step":
             yield from _laws(chart)
+            yield from _two_series(chart)
         yield from (meeting_text(one, chart) for one in chart.meetings)
     for chart in shown.ratios:
         if chart.number.name == "step":
@@ -199,10 +201,32 @@ def _laws(chart: SweepChart) -> Iterator[str]:
         if series.fit:
             name = f" of {chart.by}={series.name}" if chart.by else ""
             error = max(1, math.ceil(100 * series.fit.error))
+            begins = series.fit.begins
+            start = f" from {about(begins)} on" if begins else ""
             yield printable(
-                f"the step{name} {_GROWS[series.fit.law]} with {chart.over}"
+                f"the step{name} {_GROWS[series.fit.law]} with {chart.over}{start}"
                 f"{_of(chart.fixed)} (fits within {error}% of the largest)"
             )
+
+
+def _two_series(chart: SweepChart) -> Iterator[str]:
+    """Yield how two series over texts, which have no law, relate to each other."""
+    if chart.numeric or len(chart.series) != _TWO or not chart.by:
+        return
+    first, second = chart.series
+    others = {point.text: point.value.mean for point in second.points}
+    ratios = [
+        (point.value.mean / others[point.text], point.text)
+        for point in first.points
+        if others.get(point.text)
+    ]
+    if ratios:
+        (low, at), (high, end) = min(ratios), max(ratios)
+        most = f" to {high:.0%} ({end})" if at != end else ""
+        yield printable(
+            f"{chart.by}={first.name} takes {low:.0%} ({at}){most} of the step of"
+            f" {chart.by}={second.name}{_of(chart.fixed)}"
+        )
 
 
 def _ratios(chart: SweepChart) -> Iterator[str]:
