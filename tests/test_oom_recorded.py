@@ -13,7 +13,7 @@ import pytest
 import traceq
 
 if TYPE_CHECKING:
-    from traceq.model.findings import Finding
+    from traceq.model.finding import Finding
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "tests" / "data" / "oom"
