@@ -1,4 +1,4 @@
-"""An optimizer that is not fused, over many small parameters."""
+"""An optimizer that is not fused, over large parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from loops import CUDA, DEVICE, loop, options, size
 
-WIDTH, LAYERS, BATCH = size(256, 16), 64, 16
+WIDTH, LAYERS, BATCH = size(2048, 16), 24, 64
 
 
 def optimizer_of(model: nn.Module, *, fixed: bool) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""A policy whose arguments are checked in every step."""
+"""A policy whose arguments are checked for each of many actions of a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.distributions import Categorical
 
 from loops import CUDA, DEVICE, loop, options, size
 
-WIDTH, ACTIONS, BATCH = size(512, 16), 16, 256
+WIDTH, ACTIONS, BATCH, TIMES = size(512, 16), 16, 256, 24
 
 
 def log_probability(logits: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -27,11 +27,12 @@ def main() -> None:
     model.append(nn.Linear(WIDTH, ACTIONS)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=CUDA)
     x = torch.randn(BATCH, WIDTH, device=DEVICE)
-    action = torch.randint(ACTIONS, (BATCH,), device=DEVICE)
+    actions = torch.randint(ACTIONS, (TIMES, BATCH), device=DEVICE)
 
     def step(_: int) -> None:
         optimizer.zero_grad()
-        (-compute(model(x), action).mean()).backward()
+        logits = model(x)
+        (-sum(compute(logits, action).mean() for action in actions)).backward()
         optimizer.step()
 
     loop(step, chosen.steps)
