@@ -18,8 +18,14 @@ from traceq.common.progress import expect, reading, say
 from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
-from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
-from traceq.formats.nsys.recognition import is_export, is_snapshot_database
+from traceq.formats.kinds import (
+    PACKED,
+    is_log,
+    is_snapshot_database,
+    is_snapshot_name,
+    kind_of,
+)
+from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run
 from traceq.formats.strangers import stranger
 from traceq.inputs import remote
