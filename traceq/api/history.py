@@ -21,6 +21,7 @@ from traceq.common.git_repository import (
     find_root,
 )
 from traceq.common.progress import say
+from traceq.common.units import NS_PER_S
 from traceq.errors import InputError, UsageError
 from traceq.history.bisection import Bisection, bisect
 from traceq.history.make import (
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from traceq.history.digest import Digest
     from traceq.history.jumps import Name
 
-_NS = 1_000_000_000
 # The JSON of lint begins so.
 _LINT_JSON = b'{"version"'
 _LARGEST_JSON = 256 << 20
@@ -219,8 +219,8 @@ def _commit(
         return "", False, None
     commit, seconds = known
     if wanted:
-        return commit, bool(recorded.get("dirty")) and not name, seconds * _NS
-    return commit, bool(changed_files(root)), seconds * _NS
+        return commit, bool(recorded.get("dirty")) and not name, seconds * NS_PER_S
+    return commit, bool(changed_files(root)), seconds * NS_PER_S
 
 
 def _series(manifest: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from traceq.check.fixture import TRACES
 from traceq.check.whole import written_whole
 from traceq.common import toml
 from traceq.common.safe_text import printable
-from traceq.common.units import NS_PER_MS
+from traceq.common.units import NS_PER_MS, NS_PER_S
 from traceq.common.words import counted
 from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.sanitize.fields import gpu_name
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from traceq.shrink import Shrunk
 
 _KILOBYTE = 1000
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +119,7 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
         "gpu": (gpu_name(names[0] or "") or "unknown") if len(names) else "none",
     }
     if facts.start_ns:
-        moment = dt.datetime.fromtimestamp(facts.start_ns / _NS_PER_S, dt.timezone.utc)
+        moment = dt.datetime.fromtimestamp(facts.start_ns / NS_PER_S, dt.timezone.utc)
         origin_facts["date"] = moment.date()
     return origin_facts
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceq.common import units
 from traceq.common.safe_text import printable
+from traceq.common.units import NS_PER_S
 from traceq.common.words import counted, listed
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
@@ -41,7 +42,6 @@ _COUNTS = ("syncs", "kernels")
 _COMMIT = 10
 _MOST_CAUSES = 3
 _MOST_FINDINGS = 10
-_NS = 1_000_000_000
 
 
 def value(name: Name, amount: float) -> str:
@@ -73,7 +73,7 @@ def commit(run: Run) -> str:
 def date(run: Run) -> str:
     """Return the day of a run."""
     try:
-        moment = datetime.fromtimestamp(run.at_ns / _NS, tz=timezone.utc)
+        moment = datetime.fromtimestamp(run.at_ns / NS_PER_S, tz=timezone.utc)
     except (ValueError, OverflowError, OSError):
         return "-"
     return moment.date().isoformat()
