@@ -10,14 +10,14 @@ from traceq.analysis.base import assumptions
 from traceq.analysis.time import host_activity
 from traceq.linter import Evidence, Fix, View, at_function, counted, has_like, time
 
-from ._graph_obstacles import HARD, UNCOMPILED
 from ._graphed_model import graphed_model
 from ._host_bound_fixes import OF_OPS, around_ns, gaps_between, replayed, uncompiled
+from ._obstacle import HARD, UNCOMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ._graph_obstacles import Obstacle
+    from ._obstacle import Obstacle
 
 _MOST_ENTRIES = 4
 # A smaller fraction outside of the model is usually the loss. Heuristic threshold.
