@@ -57,9 +57,9 @@ def _text(path: Path) -> bytes:
 
 
 def _events(text: bytes) -> list[dict[str, Any]]:
-    found = json.loads(text)
+    content = json.loads(text)
     events: list[dict[str, Any]] = (
-        found["traceEvents"] if isinstance(found, dict) else found
+        content["traceEvents"] if isinstance(content, dict) else content
     )
     return events
 
@@ -76,7 +76,7 @@ def _compared(engine: str, path: Path, folder: Path) -> bool:
     ((errors,),) = _asked(engine, path, _ERRORS)[0]
     answers = _asked(engine, file, _ERRORS, _OURS, _ARROWS, _POINTS)
     ((now,),), (ours,), ((arrows,),), ((points,),) = answers
-    kept = (
+    same = (
         now <= errors
         and ours == [kinds.count("X"), length]
         and arrows == kinds.count("s")
@@ -84,22 +84,22 @@ def _compared(engine: str, path: Path, folder: Path) -> bool:
     )
     file_ratio = file.stat().st_size / path.stat().st_size
     print(
-        f"{'ok  ' if kept else 'LOST'} {path.parent.name}/{path.name}:"
+        f"{'ok  ' if same else 'LOST'} {path.parent.name}/{path.name}:"
         f" {len(outcome.findings)} findings, import errors {errors} before and {now}"
         f" after, {ours[0]} of {kinds.count('X')} slices, {arrows} of"
         f" {kinds.count('s')} arrows, {points} points; text"
         f" +{100 * (len(after) / len(before) - 1):.1f}%, file"
         f" {path.stat().st_size / 1e6:.2f} MB {100 * (file_ratio - 1):+.1f}%"
     )
-    return kept
+    return same
 
 
 def main() -> None:
     """Compare each trace of the command line."""
     engine, *paths = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        kept = [_compared(engine, Path(path), Path(folder)) for path in paths]
-    sys.exit(not all(kept))
+        same = [_compared(engine, Path(path), Path(folder)) for path in paths]
+    sys.exit(not all(same))
 
 
 if __name__ == "__main__":
