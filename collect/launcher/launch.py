@@ -144,14 +144,14 @@ class Launch:
 
     def _incomplete(self, why: str) -> str:
         """Return the remains of a run whose run file cannot be written, in words."""
-        kept = [
+        retained = [
             file.name
             for kind in ("trace.json.gz", "memory.pickle.gz")
             for file in sorted(self.folder.glob(f"rank-*.{kind}"))
         ]
-        if not kept:
+        if not retained:
             return f"nothing was written: {why}"
-        there = f"{self.folder} has {', '.join(kept)}"
+        there = f"{self.folder} has {', '.join(retained)}"
         return f"{self.file.name} cannot be completed: {why}; {there}"
 
     def _execute(self, tee: Tee) -> int:
@@ -245,11 +245,11 @@ class Launch:
         }
 
     def _show_progress(self) -> None:
-        found = sorted(self.status_folder.glob("status-*"))
-        if not found:
+        result = sorted(self.status_folder.glob("status-*"))
+        if not result:
             return
         try:
-            phase, done, total = found[0].read_text().split("\t")
+            phase, done, total = result[0].read_text().split("\t")
             if phase == "done" and self.options.then_exit:
                 return
             self.screen.progress(phase, int(done), int(total))
@@ -290,11 +290,11 @@ class Launch:
 
     def _world_size(self, ranks: list[dict[str, Any]]) -> int | None:
         """Return the job's number of ranks, as its processes say; None without any."""
-        said = [rank["world_size"] for rank in ranks]
+        stated = [rank["world_size"] for rank in ranks]
         for file in self.status_folder.glob("left-out-*"):
             with contextlib.suppress(OSError, ValueError):
-                said.append(int(file.read_text()))
-        return max(said, default=None)
+                stated.append(int(file.read_text()))
+        return max(stated, default=None)
 
     def _missing(self, ranks: list[dict[str, Any]]) -> list[dict[str, str]]:
         """Return the parts that are missing from the whole run, with the reasons."""
@@ -313,7 +313,7 @@ class Launch:
         """Measure what recording costs, or note why not; no error of that is ours."""
         if self.options.no_overhead or not self.facts["ranks"]:
             return
-        found = None
+        result = None
         rank = overhead.measured_rank(self.facts["ranks"])
         python = overhead.interpreter(rank, self.status_folder)
         why = overhead.why_not(self.facts["exit"], rank, python)
@@ -326,11 +326,11 @@ class Launch:
                 why = overhead.wait(self._child)
             except OSError as error:
                 why = f"{python} could not be started: {error.strerror}"
-            found = manifest.read(file) or None
-        if found is None:
+            result = manifest.read(file) or None
+        if result is None:
             why = why or "the measurement wrote nothing"
             self.facts["missing"].append({"what": "recorder_overhead", "why": why})
-        self.facts["recorder_overhead"] = found
+        self.facts["recorder_overhead"] = result
         manifest.write(self.file, self.facts)
 
     def _why_no_step(self) -> str:

@@ -140,15 +140,15 @@ def _in_workers(
 ) -> Explanation:
     """Say what to do where workers load."""
     message, advice = LOADERS[_IN_WORKERS]
-    plan, goes = WorkerPlan.of(view, regions, workers), 1.0
+    plan, removed = WorkerPlan.of(view, regions, workers), 1.0
     waited = waited_ns(view, regions)
     taken = ready_batches(row["loading"], waited, times_as_many(view, plan))
     if taken:
-        (message, advice), goes = taken, _THREAD
+        (message, advice), removed = taken, _THREAD
     if taken == READY and view.steps < _LONG:
         advice = _READY_FOR_NOW
     advice = advice.replace("{to}", more_workers(view, plan))
-    return Explanation(message, advice, goes, tuple(wait_evidence(view, waited)))
+    return Explanation(message, advice, removed, tuple(wait_evidence(view, waited)))
 
 
 def _rows(loads: RowByRow, example: str) -> Explanation:

@@ -83,8 +83,8 @@ class SweepTable(Struct, frozen=True):
 
     def values_of(self, key: str) -> list[str]:
         """Return the values of a label, in order."""
-        found = {one.labels.get(key, "") for one in self.configurations}
-        return sorted(found, key=label_order)
+        values = {one.labels.get(key, "") for one in self.configurations}
+        return sorted(values, key=label_order)
 
 
 def sweep_table(runs: Sequence[SweepRun]) -> SweepTable:

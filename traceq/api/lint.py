@@ -259,8 +259,8 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
             Report.of(outcomes, config.fail_on, config.allow), baseline
         )
         tell("writing")
-        asked = options.root is not None
-        report, outside = _in_repository(report, listing, asked=asked)
+        requested = options.root is not None
+        report, outside = _in_repository(report, listing, requested=requested)
     recordings = [task.recording for task in read if options.tables and task.recording]
     return LintResult(
         report=report,
@@ -419,7 +419,7 @@ def _sources(recordings: Sequence[Recording]) -> dict[str, Mapping[str, str]]:
 
 
 def _in_repository(
-    report: Report, listing: _Listing | None, *, asked: bool
+    report: Report, listing: _Listing | None, *, requested: bool
 ) -> tuple[Report, str]:
     """Return the report with paths of the repository, and what is not in it."""
     if listing is None:
@@ -427,6 +427,6 @@ def _in_repository(
     report, missing = located(report, listing.repository())
     places = [one.place for outcome in report.outcomes for one in outcome.findings]
     # In a repository of another program nothing is found, nor need it be.
-    if missing and (asked or any(one.path for one in places)):
+    if missing and (requested or any(one.path for one in places)):
         say(missing)
     return report, missing

@@ -260,15 +260,17 @@ def _expectation(
         return
     there, wanted = Counter(findings), Counter(expectation)
     new = sorted((there - wanted).elements(), key=lambda one: one.order)
-    gone = sorted((wanted - there).elements(), key=lambda one: one.order)
+    missing = sorted((wanted - there).elements(), key=lambda one: one.order)
     for one in new:
-        other = next((old for old in gone if old.fingerprint == one.fingerprint), None)
+        other = next(
+            (old for old in missing if old.fingerprint == one.fingerprint), None
+        )
         if other is None:
             yield Difference("new", one.message, one)
         else:
-            gone.remove(other)
+            missing.remove(other)
             yield Difference("changed", _changed(other, one), one)
-    for one in gone:
+    for one in missing:
         yield Difference("gone", one.message, one)
 
 

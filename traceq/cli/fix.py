@@ -66,7 +66,7 @@ def command(
         msg = "--diff shows the edits and --write makes them: choose one"
         raise UsageError(msg)
     require_libcst()
-    found = lint(
+    result = lint(
         path or _newest(),
         rules=packs,
         packs=not no_packs,
@@ -75,13 +75,13 @@ def command(
         tables=False,
         cache=not no_cache,
     )
-    if found.repository is None:
+    if result.repository is None:
         msg = "the source is not in a git repository: --root DIR says where it is"
         raise UsageError(msg)
-    wanted = _wanted(found, proposed(found), only)
-    proposals, files = combine(wanted, found.repository)
+    wanted = _wanted(result, proposed(result), only)
+    proposals, files = combine(wanted, result.repository)
     if write:
-        _write(found.repository, files, proposals)
+        _write(result.repository, files, proposals)
     else:
         _print(render(files))
     refused = [one for one in proposals if one.refusal]
@@ -102,7 +102,7 @@ def _newest() -> Path:
 
 
 def _wanted(
-    found: LintResult, by_recording: list[list[Proposal]], only: list[str] | None
+    result: LintResult, by_recording: list[list[Proposal]], only: list[str] | None
 ) -> list[Proposal]:
     """Return the proposals of the findings that were asked for, worst first.
 
@@ -110,7 +110,7 @@ def _wanted(
     """
     pairs = [
         (finding, proposal)
-        for outcome, proposals in zip(found.report.outcomes, by_recording, strict=True)
+        for outcome, proposals in zip(result.report.outcomes, by_recording, strict=True)
         for finding, proposal in zip(outcome.findings, proposals, strict=True)
     ]
     if not only:

@@ -214,7 +214,7 @@ def _blocks(segments: list[Any], stacks: StackTable) -> pl.DataFrame:
     # Before torch 2.1 a block had a history, its latest tensor first, and no address.
     latest: list[dict[str, Any]]
     latest = [next(iter(block.get("history", ())), {}) for block in blocks]
-    asked = [
+    requested = [
         block.get("requested_size", last.get("real_size", block["size"]))
         if block["state"] in _ACTIVE
         else 0
@@ -229,7 +229,7 @@ def _blocks(segments: list[Any], stacks: StackTable) -> pl.DataFrame:
         "device": number_column([segments[at]["device"] for at in of_segment]),
         "address": number_column(list(_addresses(segments))),
         "size": number_column([block["size"] for block in blocks]),
-        "requested": number_column(asked),
+        "requested": number_column(requested),
         "state": enum_column(STATES, [block["state"] for block in blocks]),
         "stack": number_column(stacks.numbers(frames)),
     }
@@ -287,15 +287,15 @@ def _devices(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
             allocated=pl.sum("allocated"),
         )
     )
-    asked, state = pl.col("requested"), pl.col("state")
+    requested, state = pl.col("requested"), pl.col("state")
     allocs = events.filter(pl.col("action") == "alloc")
     recorded = blocks.filter(state.is_in(_ACTIVE), pl.col("stack").is_not_null())
     parts = (
         of_segments,
         events.group_by("device").agg(events=pl.len()),
         blocks.group_by("device").agg(
-            requested=asked.filter(state == _ACTIVE[0]).sum(),
-            pending=asked.filter(state == _ACTIVE[1]).sum(),
+            requested=requested.filter(state == _ACTIVE[0]).sum(),
+            pending=requested.filter(state == _ACTIVE[1]).sum(),
         ),
         # A ring buffer keeps the newest events: if the tensor that holds a block came
         # while events were recorded, only being overwritten takes its event away.

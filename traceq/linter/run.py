@@ -256,8 +256,8 @@ def _why_skipped(rule: Rule, views: Views) -> str:
     trace = views.trace
     if trace is None:
         return _NO_TRACE
-    asked = trace if not rule.without_gpu else views.without_gpu or trace
-    missing = {need for need in rule.needs if not asked.meets(need)}
+    requested = trace if not rule.without_gpu else views.without_gpu or trace
+    missing = {need for need in rule.needs if not requested.meets(need)}
     recorder = trace.trace.facts.recorder
     return "; ".join(lacking(need, recorder) for need in Need if need in missing)
 

@@ -125,6 +125,6 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
 
 
 def _trimmed(shrunk: Shrunk) -> str:
-    gone = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
+    removed = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
     text = f"by traceq shrink: {_kept(shrunk)}"
-    return f"{text}; without {gone}" if gone else text
+    return f"{text}; without {removed}" if removed else text

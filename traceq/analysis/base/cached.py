@@ -32,13 +32,13 @@ def cached_per_trace(
     lock = Lock()
 
     @wraps(question)
-    def answer(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
-        if named or len(given) < count:
-            call = parameters().bind(*given, **named)
+    def answer(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        if named or len(arguments) < count:
+            call = parameters().bind(*arguments, **named)
             call.apply_defaults()
             trace, *others = call.arguments.values()
         else:
-            trace, *others = given
+            trace, *others = arguments
         # By position, also for arguments that are passed by name.
         key = tuple(map(_identity, others))
         with lock:
@@ -49,7 +49,7 @@ def cached_per_trace(
             if key not in by_key:
                 by_key[key] = _Answer(others)
             entry = by_key[key]
-        return entry.get(partial(question, *given, **named))
+        return entry.get(partial(question, *arguments, **named))
 
     return answer
 

@@ -396,9 +396,9 @@ def _estimated(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
     A step that was measured to take longer than those that were recorded scales all of
     the host's time, that of searches too.
     """
-    found = _between(spans, partial(_worked, account.replay, account.scale))
+    result = _between(spans, partial(_worked, account.replay, account.scale))
     recorded = spans["end"] - spans["start"]
-    return found.zip_with(found <= recorded, recorded.cast(found.dtype))
+    return result.zip_with(result <= recorded, recorded.cast(result.dtype))
 
 
 # Columns that are looked up or computed only for the requested spans.

@@ -255,16 +255,16 @@ def idle(outcome: Outcome) -> str:
 
 def gpu(outcome: Outcome) -> str:
     """Return the part of the GPU's losses that findings explain, and the rest."""
-    found = outcome.gpu
-    if found is None or found.above_ns < _MATTERS * found.busy_ns:
+    account = outcome.gpu
+    if account is None or account.above_ns < _MATTERS * account.busy_ns:
         return ""
     text = (
-        f"The findings explain {time(found.explained_ns)} of the"
-        f" {time(found.above_ns)} in which the GPU does more than its work needs"
+        f"The findings explain {time(account.explained_ns)} of the"
+        f" {time(account.above_ns)} in which the GPU does more than its work needs"
     )
-    if not found.unexplained or found.share > _ALL_EXPLAINED:
+    if not account.unexplained or account.share > _ALL_EXPLAINED:
         return text
-    rest = found.unexplained[0]
+    rest = account.unexplained[0]
     at = at_function(rest.file, rest.line, rest.function)
     return (
         f"{text}; largest unexplained, {time(rest.ns)}: {rest.part},"
