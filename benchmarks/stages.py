@@ -53,11 +53,11 @@ def _stages(
     path: str, options: dict[str, Any], started: float
 ) -> dict[str, tuple[float, float]]:
     """Lint as the command does, and return what each stage took."""
-    from traceq.common.progress import Watcher, watched  # noqa: PLC0415 - imports are timed
+    from traceq.common.progress import ProgressListener, watched  # noqa: PLC0415 - imports are timed
 
     clock = _Clock(started)
 
-    class Stages(Watcher):
+    class Stages(ProgressListener):
         def tell(self, phase: str, *_: object) -> None:
             clock.begin(phase)
 

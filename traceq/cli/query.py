@@ -61,11 +61,13 @@ def command(
     import polars as pl
 
     from traceq.api.settings import load_options
-    from traceq.inputs.load_recording import load_shown
+    from traceq.inputs.load_recording import load_trace_with_notices
 
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
-    trace = load_shown(path, load_options(own=own, rank=rank, cache=not no_cache))
+    trace = load_trace_with_notices(
+        path, load_options(own=own, rank=rank, cache=not no_cache)
+    )
     try:
         with pl.SQLContext(_asked(trace), eager=True) as context:
             frame = context.execute(sql)

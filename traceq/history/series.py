@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from traceq.common.progress import say
+from traceq.common.progress import notify
 from traceq.errors import UsageError
 from traceq.history.changes import Difference, difference
 from traceq.history.jumps import NEIGHBOURS, Jump, Shift, against, jumps_of
@@ -143,7 +143,7 @@ def explain(file: Path, before: str, after: str) -> Explained:
             sides = [[run for run in side if run.group == group] for side in sides]
         else:
             first, second = (side[0] for side in sides)
-            say(
+            notify(
                 f"{first.name} and {second.name} are of different series, or on other"
                 " GPUs: their times say little about each other"
             )

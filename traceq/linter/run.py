@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from traceq.analysis.base.ops_as_kernels import with_ops_as_kernels
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.linter.finding_lines import with_function, with_line
 from traceq.linter.need import Need, lacking
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
@@ -111,9 +111,9 @@ def run(rules: Iterable[Rule], views: Views) -> Ran:
     ran = Ran((), (), ())
     for done, (rule, result) in enumerate(_at_once(every, views)):
         if rule.residual:
-            tell("the rest", 0, 1, rule.code)
+            report_progress("the rest", 0, 1, rule.code)
         else:
-            tell("rules", done, len(every), rule.code)
+            report_progress("rules", done, len(every), rule.code)
         ran += result()
     return ran
 

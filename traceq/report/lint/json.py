@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import (
         ExplainedGpu,
         ExplainedIdle,
-        Outcome,
+        RecordingReport,
         Report,
         Skipped,
     )
@@ -52,7 +52,7 @@ def render(report: Report, proposals: Proposals = ()) -> str:
     return plain_json(orjson.dumps(document).decode()) + "\n"
 
 
-def _outcome(outcome: Outcome, edits: Mapping[str, Proposal]) -> dict[str, Any]:
+def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[str, Any]:
     def finding(one: Finding) -> dict[str, Any]:
         return _short(finding_data(one)) | next_data(
             one, outcome, edits.get(one.fingerprint)
