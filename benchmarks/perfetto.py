@@ -41,7 +41,7 @@ _ARROWS = """
 _POINTS = "SELECT count(*) FROM counter"
 
 
-def _asked(engine: str, trace: Path, *queries: str) -> list[list[list[Any]]]:
+def _query(engine: str, trace: Path, *queries: str) -> list[list[list[Any]]]:
     done = subprocess.run(
         ("node", _SCRIPT, engine, trace, *queries),  # noqa: S607 - wherever it is
         capture_output=True,
@@ -73,8 +73,8 @@ def _compared(engine: str, path: Path, folder: Path) -> bool:
     added = _events(after)[len(_events(before)) :]
     kinds = [event["ph"] for event in added]
     length = sum(round(1000 * event["dur"]) for event in added if event["ph"] == "X")
-    ((errors,),) = _asked(engine, path, _ERRORS)[0]
-    answers = _asked(engine, file, _ERRORS, _OURS, _ARROWS, _POINTS)
+    ((errors,),) = _query(engine, path, _ERRORS)[0]
+    answers = _query(engine, file, _ERRORS, _OURS, _ARROWS, _POINTS)
     ((now,),), (ours,), ((arrows,),), ((points,),) = answers
     same = (
         now <= errors

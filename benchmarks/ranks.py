@@ -60,7 +60,9 @@ def planted(traces: list[Path], trials: int) -> None:
             _print_noise(rank, chance, trials, count)
         for plant in plants:
             for share in _DELAYS:
-                result = sum(_found(rank, chance, plant, share) for _ in range(trials))
+                result = sum(
+                    _is_named(rank, chance, plant, share) for _ in range(trials)
+                )
                 right, tried = right + result, tried + trials
                 print(f"  {plant} of {share:.0%} of a step: {result} of {trials}")
     print(f"right rank and cause: {right} of {tried}, {right / tried:.1%}")
@@ -86,7 +88,7 @@ def _print_noise(
     )
 
 
-def _found(
+def _is_named(
     rank: planting.Copied, chance: random.Random, plant: str, share: float
 ) -> bool:
     late = chance.randrange(planting.RANKS)

@@ -74,7 +74,7 @@ CACHE_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, Traceq
 _writers: list[threading.Thread] = []
 _given_up = threading.Event()
 _hashing = threading.Lock()
-_noted: dict[tuple[object, ...], str] = {}
+_digests: dict[tuple[object, ...], str] = {}
 
 
 class Question(Struct, frozen=True):
@@ -289,7 +289,7 @@ class StreamingDigest:
     def note(self, path: Path, status: os.stat_result) -> None:
         """Store the digest for this process, if the whole file was read."""
         if self._size == status.st_size:
-            _noted[_name(path, status)] = self._digest.hexdigest()
+            _digests[_name(path, status)] = self._digest.hexdigest()
 
 
 def digest(path: Path, status: os.stat_result) -> str:
@@ -300,7 +300,7 @@ def digest(path: Path, status: os.stat_result) -> str:
     with _hashing:
         if remembered := _seen(path, status):
             return remembered
-        computed = _noted.get(_name(path, status)) or _hash(path)
+        computed = _digests.get(_name(path, status)) or _hash(path)
         with suppress(OSError):
             if not abandoned():
                 _remember(path, status, computed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.completion import codes
 from traceq.cli.options import ConfigFile, NoCache, NoPacks, Packs, Root
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
@@ -36,6 +37,7 @@ def command(
         typer.Option(
             help="Edit only these: codes or names of rules, or names of edits.",
             metavar="RULE",
+            autocompletion=codes,
         ),
     ] = None,
     show: Annotated[

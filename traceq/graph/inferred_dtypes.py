@@ -61,7 +61,7 @@ def with_inferred_dtypes(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Dat
     ops, inputs = tables["ops"], tables["inputs"]
     if inputs.is_empty() or inputs["types"].null_count() < inputs.height:
         return inferred
-    requested = _asked(ops, _of_ops(ops, _of_kernels(tables["kernels"])))
+    requested = _requested_dtypes(ops, _of_ops(ops, _of_kernels(tables["kernels"])))
     distinct = (
         requested.drop_nulls("inputs")
         .unique()
@@ -79,7 +79,7 @@ def with_inferred_dtypes(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Dat
     return inferred
 
 
-def _asked(ops: pl.DataFrame, dtypes: pl.DataFrame) -> pl.DataFrame:
+def _requested_dtypes(ops: pl.DataFrame, dtypes: pl.DataFrame) -> pl.DataFrame:
     """Return for each op its inputs, with the dtypes of the first and of the others."""
     name = text("name")
     to, of = pl.col("to"), pl.coalesce("of", "to")

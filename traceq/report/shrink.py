@@ -75,7 +75,7 @@ def _next(result: Result, folder: str) -> list[str]:
 def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:
     size = len(shrunk.trace or b"") / _KILOBYTE
     lines = [
-        f"{printable(str(folder / TRACES[0]))}: {size:,.0f} kB, {_kept(shrunk)}",
+        f"{printable(str(folder / TRACES[0]))}: {size:,.0f} kB, {_contents(shrunk)}",
         *(f"  left out: {count:,} {what}" for what, count in shrunk.dropped.items()),
     ]
     if size > max_kb:
@@ -87,7 +87,7 @@ def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:
     return lines
 
 
-def _kept(shrunk: Shrunk) -> str:
+def _contents(shrunk: Shrunk) -> str:
     steps, of = shrunk.steps
     events, of_events = shrunk.events
     return f"{steps} of {of} steps, {events:,} of {of_events:,} events"
@@ -126,5 +126,5 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
 
 def _trimmed(shrunk: Shrunk) -> str:
     removed = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
-    text = f"by traceq shrink: {_kept(shrunk)}"
+    text = f"by traceq shrink: {_contents(shrunk)}"
     return f"{text}; without {removed}" if removed else text

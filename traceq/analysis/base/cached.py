@@ -65,15 +65,15 @@ class _Answer(Generic[Result]):
         # Hold the arguments, so that no other object gets their id.
         self._others = others
         self._lock = RLock()
-        self._found: list[Result] = []
+        self._result: list[Result] = []
 
     def get(self, work_out: Callable[[], Result]) -> Result:
         """Return the result; if computing it fails, the next caller tries again."""
-        if not self._found:
+        if not self._result:
             with self._lock:
-                if not self._found:
-                    self._found.append(work_out())
-        return self._found[0]
+                if not self._result:
+                    self._result.append(work_out())
+        return self._result[0]
 
 
 def _identity(value: object) -> tuple[type, object]:

@@ -54,7 +54,7 @@ def category_of(label: str) -> str | None:
 
 def labels(snapshot: Snapshot, lifetimes: pl.DataFrame) -> pl.Series:
     """Return the category that a label of each allocation names, as ``label``."""
-    annotated = _noted(snapshot)
+    annotated = _annotated_allocations(snapshot)
     if annotated.is_empty():
         return pl.repeat(None, lifetimes.height, dtype=pl.String, eager=True).alias(
             "label"
@@ -84,7 +84,7 @@ def labels(snapshot: Snapshot, lifetimes: pl.DataFrame) -> pl.Series:
     return rows["label"]
 
 
-def _noted(snapshot: Snapshot) -> pl.DataFrame:
+def _annotated_allocations(snapshot: Snapshot) -> pl.DataFrame:
     """Return the events whose text names a category."""
     text = pl.col("user_metadata").cast(pl.String)
     events = snapshot.events.filter(

@@ -36,7 +36,7 @@ def verdict(outcome: RecordingReport) -> str:
         ran_out(outcome),
         _bound(outcome),
         words.memory_peak(outcome),
-        _found(outcome),
+        _findings_line(outcome),
     )
     text = "; ".join(filter(None, parts))
     return f"{text[:1].upper()}{text[1:]}"
@@ -49,7 +49,7 @@ def _bound(outcome: RecordingReport) -> str:
     return bound_words.short_sentence(bound)
 
 
-def _found(outcome: RecordingReport) -> str:
+def _findings_line(outcome: RecordingReport) -> str:
     """Return the number of findings, and what they save together."""
     regular = [one for one in cpu.certain(outcome) if not one.minor]
     new = "new " if outcome.in_baseline else ""
