@@ -89,9 +89,9 @@ def read_captures(folder: Path) -> Captures:
 
 def read_pairs(file: Path) -> list[Pair]:
     """Return the pairs that a file names."""
-    found = json.loads(file.read_text(encoding="utf-8"))
-    captures = read_captures(file.parent / found["captures"])
+    content = json.loads(file.read_text(encoding="utf-8"))
+    captures = read_captures(file.parent / content["captures"])
     return [
         Pair(captures, sick, pair["twin"], tuple(pair.get("fixes", ())))
-        for sick, pair in found["pairs"].items()
+        for sick, pair in content["pairs"].items()
     ]

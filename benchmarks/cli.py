@@ -130,13 +130,13 @@ def _shell(
     process = subprocess.Popen(
         arguments, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    said = process.stderr.read() if process.stderr else b""
+    stderr = process.stderr.read() if process.stderr else b""
     # The parent is small, so what the child has from it is no part of its peak: see
     # _made.
     _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     if (exit_code := os.waitstatus_to_exitcode(status)) not in _EXITS:
-        sys.exit(f"{' '.join(arguments)}: exit {exit_code}\n{said.decode()}")
+        sys.exit(f"{' '.join(arguments)}: exit {exit_code}\n{stderr.decode()}")
     return Shell(seconds, used.ru_maxrss * 1024)
 
 
@@ -185,10 +185,10 @@ def _huge(bars: Bars, path: Path, label: str, scratch: Path) -> None:
 
 
 def _rules(bars: Bars, path: Path, label: str) -> None:
-    found = common.measure(str(_HERE / "lint.py"), "load and lint", path)
+    result = common.measure(str(_HERE / "lint.py"), "load and lint", path)
     bars.add(
         f"rules and pricing ÷ load, {label}",
-        found["lint_seconds"] / found["load_seconds"],
+        result["lint_seconds"] / result["load_seconds"],
         0.25,
         0.1,
     )
@@ -201,9 +201,9 @@ def _start(bars: Bars, small: Path, scratch: Path) -> None:
         _shell([*_TRACEQ, *command.split()], cache)
         took = _shell([*_TRACEQ, *command.split()], cache).seconds
         bars.add(f"`traceq {command}`", took, must, stretch, "s")
-    with tempfile.TemporaryDirectory(dir=scratch) as kept:
-        _lint(small, Path(kept))
-        took = _lint(small, Path(kept)).seconds
+    with tempfile.TemporaryDirectory(dir=scratch) as cached:
+        _lint(small, Path(cached))
+        took = _lint(small, Path(cached)).seconds
     bars.add("lint again, 10 MB", took, 0.4, 0.3, "s")
     took = _shell(_TRACEQ, cache, COMP_WORDS="traceq rule SYN", **_COMPLETION).seconds
     bars.add("completion of a rule's code", took, 0.4, 0.2, "s")
@@ -225,13 +225,13 @@ def _diff(bars: Bars, pair: Path, label: str) -> None:
 
 def _snapshot(bars: Bars, path: Path, label: str) -> None:
     bare = _inside("snapshot.py", "pickle.load, gc off", path)
-    found = common.measure(str(_HERE / "snapshot.py"), "read_snapshot", path)
+    result = common.measure(str(_HERE / "snapshot.py"), "read_snapshot", path)
     bars.add(
-        f"snapshot ÷ pickle.load, {label}", float(found["seconds"]) / bare, 1.5, 1.0
+        f"snapshot ÷ pickle.load, {label}", float(result["seconds"]) / bare, 1.5, 1.0
     )
     bars.add(
         f"peak of a snapshot ÷ file, {label}",
-        found["peak"] / path.stat().st_size,
+        result["peak"] / path.stat().st_size,
         1.5,
         1.0,
     )
@@ -288,27 +288,27 @@ class _Files:
     snapshot: Path | None
 
 
-def _files(given: argparse.Namespace, folder: Path) -> _Files:
+def _files(options: argparse.Namespace, folder: Path) -> _Files:
     """Make the files, those that are not there."""
     traces = sorted(_CAPTURES.glob("*.trace.json.gz"))
-    pair = folder / f"pair-{given.mb}"
+    pair = folder / f"pair-{options.mb}"
     pair.mkdir(exist_ok=True)
     for name, sources in zip(_PAIR, (traces, traces[::-1]), strict=True):
         if not (pair / name).exists():
-            make(sources, pair / name, given.mb * 1_000_000, _KINETO)
+            make(sources, pair / name, options.mb * 1_000_000, _KINETO)
     large = huge = snapshot = None
-    if given.large_mb:
-        large = common.file(traces, folder, given.large_mb, _KINETO)
-    if given.huge_mb:
-        huge = common.file(traces, folder, given.huge_mb, "gzip")
-    if given.snapshot_mb:
-        snapshot = folder / f"{given.snapshot_mb}.pickle"
+    if options.large_mb:
+        large = common.file(traces, folder, options.large_mb, _KINETO)
+    if options.huge_mb:
+        huge = common.file(traces, folder, options.huge_mb, "gzip")
+    if options.snapshot_mb:
+        snapshot = folder / f"{options.snapshot_mb}.pickle"
         if not snapshot.exists():
             snapshots = sorted(_CAPTURES.glob("*.snapshot.pickle.gz"))
-            make_snapshot(snapshots, snapshot, given.snapshot_mb * 1_000_000)
+            make_snapshot(snapshots, snapshot, options.snapshot_mb * 1_000_000)
     layouts = {
-        f"{given.mb} MB {layout}": common.file(traces, folder, given.mb, layout)
-        for layout in given.layouts
+        f"{options.mb} MB {layout}": common.file(traces, folder, options.mb, layout)
+        for layout in options.layouts
     }
     small = common.file(traces, folder, 10, _KINETO)
     return _Files(layouts, small, pair, large, huge, snapshot)
@@ -332,36 +332,36 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(given: argparse.Namespace, folder: Path) -> str:
-    files, bars = _files(given, folder), Bars()
+def _measure(options: argparse.Namespace, folder: Path) -> str:
+    files, bars = _files(options, folder), Bars()
     first = next(iter(files.layouts))
-    for number in range(given.rounds):
-        print(f"round {number + 1} of {given.rounds}", flush=True)
+    for number in range(options.rounds):
+        print(f"round {number + 1} of {options.rounds}", flush=True)
         _start(bars, files.small, folder)
         for label, path in files.layouts.items():
             _trace(bars, path, label, folder)
         _rules(bars, files.layouts[first], first)
-        _diff(bars, files.pair, f"{given.mb} MB")
+        _diff(bars, files.pair, f"{options.mb} MB")
         if files.large:
-            _large(bars, files.large, f"{given.large_mb} MB", folder)
+            _large(bars, files.large, f"{options.large_mb} MB", folder)
         if files.huge:
-            _huge(bars, files.huge, f"{given.huge_mb} MB gzip", folder)
+            _huge(bars, files.huge, f"{options.huge_mb} MB gzip", folder)
         if files.snapshot:
-            _snapshot(bars, files.snapshot, f"{given.snapshot_mb} MB")
-    said = [_own(path, folder) for path in given.large]
-    peers = [name for name in given.peers.split(",") if name]
-    said += _peers(peers, files.layouts[first])
-    return "\n\n".join([bars.table(), *said])
+            _snapshot(bars, files.snapshot, f"{options.snapshot_mb} MB")
+    figures = [_own(path, folder) for path in options.large]
+    peers = [name for name in options.peers.split(",") if name]
+    figures += _peers(peers, files.layouts[first])
+    return "\n\n".join([bars.table(), *figures])
 
 
-def _made(given: argparse.Namespace, folder: Path) -> None:
+def _made(options: argparse.Namespace, folder: Path) -> None:
     """Make the files in a process of its own.
 
     Making large ones takes gigabytes. A command that is started counts what its parent
     held at most as its own.
     """
-    if given.make:
-        _files(given, folder)
+    if options.make:
+        _files(options, folder)
         return
     command = [sys.executable, *sys.argv, "--make", "--folder", str(folder)]
     subprocess.run(command, check=True)
@@ -369,19 +369,19 @@ def _made(given: argparse.Namespace, folder: Path) -> None:
 
 def main() -> None:
     """Make the files, measure, and print the table."""
-    given = _options()
-    folder = given.folder or Path(tempfile.mkdtemp())
+    options = _options()
+    folder = options.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _made(given, folder)
-        if given.make:
+        _made(options, folder)
+        if options.make:
             return
-        text = _measure(given, folder)
+        text = _measure(options, folder)
     finally:
-        if not given.folder:
+        if not options.folder:
             shutil.rmtree(folder)
     print("\n" + text)
-    if given.write:
+    if options.write:
         _write(text)
 
 

@@ -29,25 +29,27 @@ def options(description: str) -> argparse.Namespace:
     parser.add_argument("--mb", action="append", type=int, help="size, default 400")
     parser.add_argument("--layout", action="append", choices=[*LAYOUTS, _GZIP])
     parser.add_argument("--folder", type=Path, help="keep the files here")
-    found = parser.parse_args()
-    found.mb = found.mb or [400]
-    return found
+    arguments = parser.parse_args()
+    arguments.mb = arguments.mb or [400]
+    return arguments
 
 
 @contextmanager
-def files(found: argparse.Namespace, layouts: list[str]) -> Iterator[dict[str, Path]]:
+def files(
+    arguments: argparse.Namespace, layouts: list[str]
+) -> Iterator[dict[str, Path]]:
     """Make the files that were asked for, by what they are called in the result."""
-    folder = found.folder or Path(tempfile.mkdtemp())
+    folder = arguments.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TRACEQ_CACHE"] = str(folder / "cache")
     try:
         yield {
-            f"{size} MB {layout}": file(found.traces, folder, size, layout)
-            for size in found.mb
-            for layout in found.layout or layouts
+            f"{size} MB {layout}": file(arguments.traces, folder, size, layout)
+            for size in arguments.mb
+            for layout in arguments.layout or layouts
         }
     finally:
-        if not found.folder:
+        if not arguments.folder:
             shutil.rmtree(folder)
 
 
@@ -79,8 +81,8 @@ def measure(script: str, method: str, path: Path) -> dict[str, Any]:
     run = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if run.returncode:
         sys.exit(f"{method} failed on {path}")
-    found: dict[str, Any] = json.loads(run.stdout)
-    return found
+    content: dict[str, Any] = json.loads(run.stdout)
+    return content
 
 
 def run_if_asked(methods: Mapping[str, Callable[[Path], dict[str, Any]]]) -> bool:

@@ -52,7 +52,7 @@ def _heavy(trace: Trace) -> pl.DataFrame:
 
 
 def _compared(trace: Trace, eager: Trace) -> dict[str, str]:
-    found = {}
+    results = {}
     mine, theirs = _heavy(trace), _heavy(eager)
     for what, keys in (("module", _KEYS[:3]), ("module and line", _KEYS)):
         both = (
@@ -64,8 +64,8 @@ def _compared(trace: Trace, eager: Trace) -> dict[str, str]:
         same = both.join(other, on=keys, nulls_equal=True).filter(
             pl.col("op") == pl.col("op_right")
         )
-        found[what] = f"{_time(same) / _time(mine):7.1%}"
-    return found
+        results[what] = f"{_time(same) / _time(mine):7.1%}"
+    return results
 
 
 def main() -> None:
@@ -73,9 +73,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--eager", metavar="RUN")
-    given = parser.parse_args()
-    eager = traceq.load(given.eager) if given.eager else None
-    for run in given.runs:
+    options = parser.parse_args()
+    eager = traceq.load(options.eager) if options.eager else None
+    for run in options.runs:
         trace = traceq.load(run)
         kernels = _kernels(trace)
         generated = kernels.filter(pl.col("library") == "triton")

@@ -40,11 +40,11 @@ def _diff(folder: Path) -> dict[str, Any]:
     from traceq.differ.compare import Diff  # noqa: PLC0415
 
     start = time.perf_counter()
-    found = diff(folder / _NAMES[0], folder / _NAMES[1], cache=False).compared
+    result = diff(folder / _NAMES[0], folder / _NAMES[1], cache=False).compared
     seconds = time.perf_counter() - start
     return {
         "seconds": seconds,
-        "causes": len(found.causes) if isinstance(found, Diff) else 0,
+        "causes": len(result.causes) if isinstance(result, Diff) else 0,
     }
 
 
@@ -61,12 +61,12 @@ def _compare(folder: Path, label: str) -> None:
         for method, results in runs.items():
             results.append(common.measure(__file__, method, folder))
     for method, results in runs.items():
-        seconds = statistics.median(found["seconds"] for found in results)
+        seconds = statistics.median(result["seconds"] for result in results)
         ratio = statistics.median(
-            found["seconds"] / plain["seconds"]
-            for found, plain in zip(results, runs["two loads"], strict=True)
+            result["seconds"] / plain["seconds"]
+            for result, plain in zip(results, runs["two loads"], strict=True)
         )
-        peak = max(found["peak"] for found in results)
+        peak = max(result["peak"] for result in results)
         print(
             f"{label:12} {method:10} {seconds:7.2f} s  {ratio:5.2f} x the loads"
             f"  peak {peak / size:5.2f} x both files  {results[0]['causes']} causes"
@@ -75,12 +75,12 @@ def _compare(folder: Path, label: str) -> None:
 
 def main() -> None:
     """Make the files and compare comparing with loading on each."""
-    found = common.options(__doc__ or "")
+    options = common.options(__doc__ or "")
     with tempfile.TemporaryDirectory() as temporary:
-        for size in found.mb:
-            folder = (found.folder or Path(temporary)) / f"pair-{size}"
+        for size in options.mb:
+            folder = (options.folder or Path(temporary)) / f"pair-{size}"
             folder.mkdir(parents=True, exist_ok=True)
-            traces = sorted(found.traces)
+            traces = sorted(options.traces)
             for name, sources in zip(_NAMES, (traces, traces[::-1]), strict=True):
                 if not (folder / name).exists():
                     make(sources, folder / name, size * 1_000_000, "kineto-2.11")

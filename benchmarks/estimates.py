@@ -62,14 +62,14 @@ def estimates(folder: Path) -> Iterator[Estimate]:
 
 def main() -> None:
     """Print the estimates of all folders."""
-    found = [one for folder in sys.argv[1:] for one in estimates(Path(folder))]
-    for one in found:
+    results = [one for folder in sys.argv[1:] for one in estimates(Path(folder))]
+    for one in results:
         print(
             f"{one.name:28} recorded {one.recorded:7.2f} estimated {one.estimated:7.2f}"
             f" measured {one.measured:7.2f} {one.error:+5.0%}"
         )
     for label, stacks in (("with stacks", True), ("without stacks", False)):
-        errors = [one.error for one in found if one.stacks is stacks]
+        errors = [one.error for one in results if one.stacks is stacks]
         if errors:
             middle, sizes = statistics.median(errors), [abs(one) for one in errors]
             print(

@@ -29,7 +29,7 @@ from traceq.report.lint import content as words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SHARED = _ROOT.parent / "shared"
@@ -61,13 +61,13 @@ def _cases() -> Iterator[tuple[str, Path, int | None]]:
                 yield f"{folder_name}/{path.name.partition('.')[0]}", path, None
 
 
-def _linted(name: str, path: Path, step_ns: int | None) -> Outcome:
+def _linted(name: str, path: Path, step_ns: int | None) -> RecordingReport:
     trace = load(path)
     recording = Recording(name, trace, step_ns=step_ns or trace.step_ns)
     return lint([recording], load_rules(), Config()).outcomes[0]
 
 
-def _report(outcome: Outcome) -> bool:
+def _report(outcome: RecordingReport) -> bool:
     """Print how much is explained, and return whether that is enough."""
     found, bound = outcome.idle, outcome.bound
     if found is None or bound is None:

@@ -125,8 +125,8 @@ def _copies(bodies: list[bytes]) -> Iterator[bytes]:
 
 
 def _moved(body: bytes, shift: int, ids: int, steps: int) -> bytes:
-    def move(found: re.Match[bytes]) -> bytes:
-        key, number, step = found.groups()
+    def move(match: re.Match[bytes]) -> bytes:
+        key, number, step = match.groups()
         if step is not None:
             return b'"ProfilerStep#%d"' % (int(step) + steps)
         return b'"%s": %d' % (key, int(number) + (shift if key == b"ts" else ids))

@@ -81,8 +81,8 @@ class Cost(NamedTuple):
 
     def of(self, costs: HostCosts) -> int:
         """Return the number."""
-        found: int = getattr(getattr(costs, self.event), self.part)
-        return found
+        result: int = getattr(getattr(costs, self.event), self.part)
+        return result
 
     def scaled(self, costs: HostCosts, factor: float) -> HostCosts:
         """Return the costs with this number scaled."""
@@ -98,13 +98,13 @@ def read(file: Path) -> list[Capture]:
     """Return the captures that a file of pairs names and that have a trace."""
     pairs = read_pairs(file)
     known = {name: one.captures for one in pairs for name in (one.sick, one.twin)}
-    found = []
+    results = []
     for name, captures in known.items():
         if captures.trace(name).is_file():
             trace = load(captures.trace(name))
             model = build_model(trace, steady_steps(trace))
-            found.append(Capture(name, trace, model, captures.step_ns(name)))
-    return found
+            results.append(Capture(name, trace, model, captures.step_ns(name)))
+    return results
 
 
 def loss(captures: Sequence[Capture], costs: HostCosts) -> float:
@@ -122,9 +122,9 @@ def fitted(captures: Sequence[Capture], costs: HostCosts) -> HostCosts:
             for cost in COSTS:
                 for change in (factor, 1 / factor):
                     tried = cost.scaled(costs, change)
-                    found = loss(captures, tried)
-                    if found < least * (1 - 1e-4):
-                        costs, least, improved = tried, found, True
+                    result = loss(captures, tried)
+                    if result < least * (1 - 1e-4):
+                        costs, least, improved = tried, result, True
         print(f"factor {factor}: loss {least:.5f}", file=sys.stderr)
     return costs
 

@@ -35,16 +35,20 @@ def _fitted(
     pairs: list[tuple[float, float, float]], share: float
 ) -> tuple[float, float, str]:
     """Return the quantiles, and in how many ranges the measured saving is."""
-    saved = [(max(0.0, step - said), step - true, step) for step, said, true in pairs]
-    bases = [said + share * step for said, _, step in saved]
+    saved = [
+        (max(0.0, step - predicted), step - true, step)
+        for step, predicted, true in pairs
+    ]
+    bases = [predicted + share * step for predicted, _, step in saved]
     errors = [
-        (true - said) / base for (said, true, _), base in zip(saved, bases, strict=True)
+        (true - predicted) / base
+        for (predicted, true, _), base in zip(saved, bases, strict=True)
     ]
     inside = 0
-    for at, (said, true, _) in enumerate(saved):
+    for at, (predicted, true, _) in enumerate(saved):
         deciles = statistics.quantiles(errors[:at] + errors[at + 1 :], n=10)
-        low = max(0.0, said + deciles[_LOW] * bases[at])
-        inside += low <= max(0.0, true) <= said + deciles[_HIGH] * bases[at]
+        low = max(0.0, predicted + deciles[_LOW] * bases[at])
+        inside += low <= max(0.0, true) <= predicted + deciles[_HIGH] * bases[at]
     deciles = statistics.quantiles(errors, n=10)
     return (
         round(deciles[_LOW], 2),

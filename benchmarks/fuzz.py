@@ -296,8 +296,8 @@ def _result(number: int, made: Made, place: Path, main: Callable[[], None]) -> R
 def _memory(what: str) -> int:
     """Return a figure of this process's memory, in bytes."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(rf"{what}:\s*(\d+) kB", text)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(rf"{what}:\s*(\d+) kB", text)
+    return int(match[1]) * 1024 if match else 0
 
 
 def _invalid(arguments: list[str], out: str, place: Path) -> str:
@@ -315,10 +315,10 @@ def _invalid(arguments: list[str], out: str, place: Path) -> str:
     for name, text in texts.items():
         try:
             plain = gzip.decompress(text) if name.endswith(".gz") else text  # type: ignore[arg-type]
-            found = json.loads(plain, parse_constant=_refuse)
+            content = json.loads(plain, parse_constant=_refuse)
         except (ValueError, OSError, EOFError) as error:
             return f"{name} is no JSON: {error}"
-        if form == "sarif" and found.get("version") != "2.1.0":
+        if form == "sarif" and content.get("version") != "2.1.0":
             return f"{name} is no SARIF"
     for page in place.rglob("page.html"):
         if why := _unclosed(page.read_text(encoding="utf-8")):
@@ -378,9 +378,9 @@ def _fault(made: Made, status: int, text: str, seconds: float, beyond: int) -> s
     if status > _WORST_STATUS:
         return f"exit {status}: {text[-2000:]}"
     # A pack's own rule may crash; that is said, and no fault of traceq.
-    found = _FAULT.search(text)
-    if found and not (made.kind == "pack" and "crashed" in found[0]):
-        return f"{found[0]}: {text[-2000:]}"
+    match = _FAULT.search(text)
+    if match and not (made.kind == "pack" and "crashed" in match[0]):
+        return f"{match[0]}: {text[-2000:]}"
     if beyond > _BEYOND:
         return f"too much memory: {beyond / 1e6:,.0f} MB beyond {_FACTOR} × the input"
     return f"slow: {seconds:.1f} s" if seconds > _SECONDS else ""
@@ -411,12 +411,12 @@ class _Worker:
             made = self.pipe.recv()
             if not self._ends():
                 return self._lost(number, made, start, f"no end in {_SECONDS:.0f} s")
-            found: Result = self.pipe.recv()
+            result: Result = self.pipe.recv()
         except (EOFError, ConnectionError):
             self._join()
             code = self.process.exitcode if self.process else None
             return self._lost(number, made, start, f"the process died: {code}")
-        return found
+        return result
 
     def _ends(self) -> bool:
         """Return whether the worker answers in time: its own, or far more of ours."""
@@ -466,19 +466,19 @@ class _Worker:
 
 
 def _results(
-    found: argparse.Namespace, worker: _Worker, place: Path
+    options: argparse.Namespace, worker: _Worker, place: Path
 ) -> Iterator[Result]:
-    end = time.monotonic() + 60 * found.minutes
-    for number in [found.only] if found.only is not None else range(found.count):
+    end = time.monotonic() + 60 * options.minutes
+    for number in [options.only] if options.only is not None else range(options.count):
         if time.monotonic() > end:
             return
         result = worker.run(number)
         if result.fault:
-            print(f"input {number} of seed {found.seed}, {result.kind},", end=" ")
+            print(f"input {number} of seed {options.seed}, {result.kind},", end=" ")
             print(f"{result.command}: {result.fault}\n", flush=True)
-            if found.keep:
+            if options.keep:
                 shutil.copytree(
-                    place, found.keep / f"{found.seed}-{number}", dirs_exist_ok=True
+                    place, options.keep / f"{options.seed}-{number}", dirs_exist_ok=True
                 )
         yield result
 
@@ -509,15 +509,15 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="run only this input")
     parser.add_argument("--minutes", type=float, default=24 * 60, help="stop then")
     parser.add_argument("--keep", type=Path, help="keep inputs that fail here")
-    found = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        worker = _Worker(found.seed, Path(folder))
+        worker = _Worker(options.seed, Path(folder))
         try:
-            results = list(_results(found, worker, Path(folder) / "input"))
+            results = list(_results(options, worker, Path(folder) / "input"))
         finally:
             worker.stop()
     if results:
-        _print_figures(results, found.seed)
+        _print_figures(results, options.seed)
     sys.exit(any(each.fault for each in results))
 
 

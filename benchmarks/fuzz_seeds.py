@@ -148,7 +148,7 @@ def _small_trace(folder: Path) -> dict[str, Any]:
     calls = [each for each in spans if _correlation(each) and "runtime" in each["cat"]]
     some = calls[:: len(calls) // _ANCHORS + 1]
     tied = {_correlation(each) for each in some}
-    kept = [
+    retained = [
         each
         for each in events
         if each.get("ph") == "M"
@@ -157,7 +157,7 @@ def _small_trace(folder: Path) -> dict[str, Any]:
         or each.get("name", "").startswith("ProfilerStep#")
         or any(_encloses(each, call) for call in some)
     ]
-    return {**document, "traceEvents": kept}
+    return {**document, "traceEvents": retained}
 
 
 def _correlation(event: dict[str, Any]) -> int:
@@ -175,10 +175,10 @@ def _encloses(outer: dict[str, Any], inner: dict[str, Any]) -> bool:
 
 def _small_snapshot(folder: Path) -> dict[str, Any]:
     content = gzip.decompress((folder / "snapshot.pickle.gz").read_bytes())
-    found: dict[str, Any] = pickle.loads(content)  # noqa: S301 - one of ours
-    found["device_traces"] = [each[-_ENTRIES:] for each in found["device_traces"]]
-    found["segments"] = found["segments"][:_SEGMENTS]
-    return found
+    result: dict[str, Any] = pickle.loads(content)  # noqa: S301 - one of ours
+    result["device_traces"] = [each[-_ENTRIES:] for each in result["device_traces"]]
+    result["segments"] = result["segments"][:_SEGMENTS]
+    return result
 
 
 def _logs() -> Iterator[bytes]:

@@ -81,26 +81,27 @@ def main() -> None:
     parser.add_argument("--commands", nargs="+", default=("lint", "summary"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--things", nargs="+", default=[], help="all, unless given")
-    given = parser.parse_args()
-    base = Counts(given.ops)
+    options = parser.parse_args()
+    base = Counts(options.ops)
     # As many as make a trace of their own kind, not as many as there are ops.
-    crowd = Counts(8 * given.ops, *(max(8, given.ops // 100) for _ in range(4)))
+    crowd = Counts(8 * options.ops, *(max(8, options.ops // 100) for _ in range(4)))
     grown = {
-        "ops": [replace(base, ops=given.ops * times) for times in _TIMES],
+        "ops": [replace(base, ops=options.ops * times) for times in _TIMES],
         "threads": [replace(crowd, threads=crowd.threads * n) for n in _TIMES],
         "streams": [replace(crowd, streams=crowd.streams * n) for n in _TIMES],
         "steps": [replace(crowd, steps=crowd.steps * n) for n in _TIMES],
         "shapes": [replace(crowd, shapes=crowd.shapes * n) for n in _TIMES],
     }
     with tempfile.TemporaryDirectory() as folder:
-        for command in given.commands:
-            start = _seconds(command, Counts(1), Path(folder), given.rounds)
+        for command in options.commands:
+            start = _seconds(command, Counts(1), Path(folder), options.rounds)
             for thing, sizes in grown.items():
-                if given.things and thing not in given.things:
+                if options.things and thing not in options.things:
                     continue
                 took = [
                     max(
-                        0.01, _seconds(command, one, Path(folder), given.rounds) - start
+                        0.01,
+                        _seconds(command, one, Path(folder), options.rounds) - start,
                     )
                     for one in sizes
                 ]

@@ -66,8 +66,8 @@ class Result:
 def stripped(raw: Mapping[str, pl.DataFrame], pattern: str) -> dict[str, pl.DataFrame]:
     """Return the tables without the annotations whose name matches."""
     name = pl.col("name").cast(pl.String)
-    kept = raw["annotations"].filter(~name.str.contains(pattern))
-    return {**raw, "annotations": kept}
+    retained = raw["annotations"].filter(~name.str.contains(pattern))
+    return {**raw, "annotations": retained}
 
 
 def cut(
@@ -99,13 +99,13 @@ def compared(
         begin = time.perf_counter()
         found_in(bare)
         took = time.perf_counter() - begin
-        found = link(bare).tables["steps"]
+        result = link(bare).tables["steps"]
         yield Result(
             name,
             without,
             marked.height,
-            found.height,
-            _median(found) / _median(marked),
+            result.height,
+            _median(result) / _median(marked),
             took / loading,
         )
 
@@ -140,11 +140,11 @@ def windows(name: str, raw: Mapping[str, pl.DataFrame]) -> Iterator[Result]:
     for first, last in _CUTS:
         began = start + round(first * span)
         until = start + round((_IN_WINDOW - 1 + last) * span)
-        found = found_in(cut(long, began, until)).windows
+        result = found_in(cut(long, began, until)).windows
         whole = _IN_WINDOW - 2
         # What is whole depends on where an iteration is taken to begin.
-        count = whole if whole - 1 <= found.height <= whole + 1 else found.height
-        length = (found["end"] - found["ts"]).median()
+        count = whole if whole - 1 <= result.height <= whole + 1 else result.height
+        length = (result["end"] - result["ts"]).median()
         each = length / span if isinstance(length, float) else 0.0
         yield Result(name, "marks and ends", whole, count, each, 0.0)
 
@@ -172,7 +172,7 @@ def _repeated(
 def main() -> None:
     """Print each trace, then how many are right."""
     files = dict(text.rpartition("=")[::2] for text in sys.argv[1:])
-    given = _LOOPS | {file: int(count or 0) for file, count in files.items()}
+    inputs = _LOOPS | {file: int(count or 0) for file, count in files.items()}
     results: list[Result] = []
     singles: list[tuple[str, int]] = []
     for name, path in {**TRACES, **{file: Path(file) for file in files}}.items():
@@ -182,15 +182,15 @@ def main() -> None:
         count = found_in(raw, "profiler").windows.height
         if count > 1:
             results += compared(name, raw, took)
-        elif given.get(name):
-            found = link(stripped(raw, "")).tables["steps"].height
-            results.append(Result(name, "", given[name], found, 1.0, 0.0))
+        elif inputs.get(name):
+            result = link(stripped(raw, "")).tables["steps"].height
+            results.append(Result(name, "", inputs[name], result, 1.0, 0.0))
         else:
-            found = found_in(stripped(raw, "")).windows.height
-            singles.append((f"{name}, {count} marked", found))
+            result = found_in(stripped(raw, "")).windows.height
+            singles.append((f"{name}, {count} marked", result))
         if count:
             results += windows(name, raw)
-            singles += [(f"{name}, {part}", found) for part, found in once(raw)]
+            singles += [(f"{name}, {part}", result) for part, result in once(raw)]
     _print(results, singles)
 
 
@@ -201,8 +201,8 @@ def _print(results: list[Result], singles: list[tuple[str, int]]) -> None:
             f"{one.name:45} without {one.without:16} {one.wanted:4} steps, found"
             f" {one.found:4}, length x{one.length:.3f}, {one.share:.2f} x load{flag}"
         )
-    for name, found in singles:
-        print(f"{name:60} done once, found {found}" + ("  <-" if found else ""))
+    for name, result in singles:
+        print(f"{name:60} done once, found {result}" + ("  <-" if result else ""))
     for without in dict.fromkeys(one.without for one in results):
         some = [one for one in results if one.without == without]
         right = [one for one in some if one.right]
@@ -213,7 +213,7 @@ def _print(results: list[Result], singles: list[tuple[str, int]]) -> None:
             f" length within 2% in {len(near)}; finding takes"
             f" {max(one.share for one in some):.2f} x load at most"
         )
-    wrong = sum(found > 0 for _, found in singles)
+    wrong = sum(result > 0 for _, result in singles)
     print(f"done once: steps claimed in {wrong} of {len(singles)}")
 
 

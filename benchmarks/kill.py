@@ -126,13 +126,13 @@ def _struck(words: list[str], cache: Path, seconds: float, blow: Blow) -> list[s
 
 def _session(session: int) -> list[int]:
     """Return the processes of a session that have not ended."""
-    found = []
+    results = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-    return found
+                results.append(int(stat.parent.name))
+    return results
 
 
 def _used(session: int) -> float:
@@ -158,8 +158,8 @@ def _reader(command: str) -> Callable[[list[float], random.Random, Path], list[s
         os.environ["TRACEQ_CACHE"] = str(cache)
         for number, share in enumerate(shares, 1):
             _killed(words, cache, share * whole.seconds, group=False)
-            kept = find(_TRACE)
-            if kept is not None and not _equal(kept, reference):
+            retained = find(_TRACE)
+            if retained is not None and not _equal(retained, reference):
                 faults.append(f"{share:.3f}: another trace is cached")
             if number % _OFTEN == 0 and _whole(words, cache)[:3] != whole[:3]:
                 faults.append(f"{share:.3f}: another answer")
@@ -211,13 +211,13 @@ def _collect(shares: list[float], chance: random.Random, folder: Path) -> list[s
     for number, share in enumerate(shares):
         blow = Blow(chance.choice(_WHO), chance.choice(_SIGNALS))
         name, seconds = f"killed-{number}", share * whole.seconds
-        found = _struck(words(name), folder / "cache", seconds, blow)
-        found += _half(folder / "runs" / name, must=False)
+        result = _struck(words(name), folder / "cache", seconds, blow)
+        result += _half(folder / "runs" / name, must=False)
         if number % _OFTEN == 0:
             _whole(words(f"after-{number}"), folder / "cache")
-            found += _half(folder / "runs" / f"after-{number}", must=True)
+            result += _half(folder / "runs" / f"after-{number}", must=True)
         faults += [
-            f"{share:.3f}, {blow.number.name}, {blow.who}: {one}" for one in found
+            f"{share:.3f}, {blow.number.name}, {blow.who}: {one}" for one in result
         ]
     return faults
 
@@ -259,15 +259,15 @@ def main() -> None:
     parser.add_argument("--moments", type=int, default=50, help="of each command")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commands", nargs="+", choices=_COMMANDS, default=_COMMANDS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = False
-    for command in given.commands:
-        chance = random.Random(f"{given.seed}/{command}")  # noqa: S311 - repeatable
-        shares = [chance.uniform(0, 1.05) for _ in range(given.moments)]
+    for command in options.commands:
+        chance = random.Random(f"{options.seed}/{command}")  # noqa: S311 - repeatable
+        shares = [chance.uniform(0, 1.05) for _ in range(options.moments)]
         with tempfile.TemporaryDirectory() as folder:
             faults = _COMMANDS[command](shares, chance, Path(folder))
         failed |= bool(faults)
-        print(f"{command}: {given.moments} kills, {len(faults)} faults", flush=True)
+        print(f"{command}: {options.moments} kills, {len(faults)} faults", flush=True)
         print("".join(f"  {fault}\n" for fault in faults), end="", flush=True)
     sys.exit(failed)
 

@@ -62,11 +62,13 @@ def _launches_until_full(driver: Driver, function: ctypes.c_void_p) -> int | Non
 
 def _launch(driver: Driver, function: ctypes.c_void_p, nanoseconds: int) -> None:
     length = ctypes.c_uint64(nanoseconds)
-    given = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(length), ctypes.c_void_p))
+    arguments = (ctypes.c_void_p * 1)(
+        ctypes.cast(ctypes.byref(length), ctypes.c_void_p)
+    )
     one = ctypes.c_uint(1)
     none = ctypes.c_uint(0)
     grid_and_block = [one] * 6
-    driver("cuLaunchKernel", function, *grid_and_block, none, None, given, None)
+    driver("cuLaunchKernel", function, *grid_and_block, none, None, arguments, None)
 
 
 def _measure() -> None:
@@ -83,9 +85,9 @@ def _measure() -> None:
     driver("cuModuleLoadData", ctypes.byref(module), _PTX)
     driver("cuModuleGetFunction", ctypes.byref(function), module, b"spin")
     for _ in range(3):
-        found = _launches_until_full(driver, function)
+        launches = _launches_until_full(driver, function)
         driver("cuCtxSynchronize")
-        print(f"{name.value.decode()}, CUDA {version.value}: full after {found}")
+        print(f"{name.value.decode()}, CUDA {version.value}: full after {launches}")
 
 
 if __name__ == "__main__":

@@ -90,12 +90,12 @@ def _compare(path: Path, label: str) -> None:
         for method, results in runs.items():
             results.append(common.measure(__file__, method, path))
     for method, results in runs.items():
-        seconds = statistics.median(found["seconds"] for found in results)
+        seconds = statistics.median(result["seconds"] for result in results)
         ratio = statistics.median(
-            found["seconds"] / plain["seconds"]
-            for found, plain in zip(results, runs["load"], strict=True)
+            result["seconds"] / plain["seconds"]
+            for result, plain in zip(results, runs["load"], strict=True)
         )
-        peak = max(found["peak"] for found in results)
+        peak = max(result["peak"] for result in results)
         print(
             f"{label:24} {method:16} {seconds:7.2f} s  {ratio:5.2f} x load"
             f"  peak {peak / size:5.2f} x the file  {results[0]['findings']} findings"

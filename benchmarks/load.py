@@ -86,16 +86,16 @@ def _compare(path: Path, label: str) -> None:
             results.append(common.measure(__file__, method, path))
     plain = runs["orjson.loads"]
     for method, results in runs.items():
-        for found in results:
+        for result in results:
             for what in ("rows", "nanoseconds"):
-                if found[what] != plain[0][what]:
-                    sys.exit(f"{method}: {found[what]} {what}, not {plain[0][what]}")
-        seconds = statistics.median(found["seconds"] for found in results)
+                if result[what] != plain[0][what]:
+                    sys.exit(f"{method}: {result[what]} {what}, not {plain[0][what]}")
+        seconds = statistics.median(result["seconds"] for result in results)
         against = statistics.median(
-            found["seconds"] / other["seconds"]
-            for found, other in zip(results, plain, strict=True)
+            result["seconds"] / other["seconds"]
+            for result, other in zip(results, plain, strict=True)
         )
-        peak = max(found["peak"] for found in results)
+        peak = max(result["peak"] for result in results)
         print(
             f"{label:24} {method:20} {seconds:7.2f} s  {against:5.2f} x orjson"
             f"  {size / seconds / 1e6:6.0f} MB/s  peak {peak / size:5.2f} x the file"

@@ -85,13 +85,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS)
     parser.add_argument("--commands", nargs="+", default=("lint", "summary"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     plain: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for kind in given.kinds:
+        for kind in options.kinds:
             file = Path(folder) / "trace.json"
-            file.write_text(json.dumps(document(given.count, kind)), encoding="utf-8")
-            for command in given.commands:
+            file.write_text(json.dumps(document(options.count, kind)), encoding="utf-8")
+            for command in options.commands:
                 _print(command, kind, file, plain)
 
 
@@ -115,18 +115,20 @@ def measure(command: str, file: Path) -> Measured:
         text=True,
         check=True,
     )
-    figures, said = done.stdout.split("\n", 1)
+    figures, stdout = done.stdout.split("\n", 1)
     status, seconds, peak = figures.split()
-    return Measured(int(status), float(seconds), int(peak) * 1024, said.strip())
+    return Measured(int(status), float(seconds), int(peak) * 1024, stdout.strip())
 
 
 def _print(command: str, kind: str, file: Path, plain: dict[str, float]) -> None:
-    found = measure(command, file)
-    plain.setdefault(command, found.seconds)
+    result = measure(command, file)
+    plain.setdefault(command, result.seconds)
     size = file.stat().st_size / 1e6
-    print(f"{command:8} {kind:8} {size:6.1f} MB  exit {found.status}", end="  ")
-    print(f"{found.seconds:6.1f} s  {found.seconds / plain[command]:5.1f} x", end="  ")
-    print(f"{found.peak / 1e6:7.0f} MB  {found.said}", flush=True)
+    print(f"{command:8} {kind:8} {size:6.1f} MB  exit {result.status}", end="  ")
+    print(
+        f"{result.seconds:6.1f} s  {result.seconds / plain[command]:5.1f} x", end="  "
+    )
+    print(f"{result.peak / 1e6:7.0f} MB  {result.said}", flush=True)
 
 
 if __name__ == "__main__":

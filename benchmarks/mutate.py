@@ -139,13 +139,13 @@ def values_of(rng: random.Random, document: Any) -> Any:  # noqa: ANN401 - any J
 
 def _somewhere(rng: random.Random, document: Any) -> Any:  # noqa: ANN401 - any JSON
     """Return a list or dict within the document, deeper ones as likely as its top."""
-    found = document
+    result = document
     for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 6))):
-        inner = [each for each in _values(found) if isinstance(each, (dict, list))]
+        inner = [each for each in _values(result) if isinstance(each, (dict, list))]
         if not inner:
             break
-        found = rng.choice(inner)
-    return found
+        result = rng.choice(inner)
+    return result
 
 
 def _values(holder: Any) -> Iterator[Any]:  # noqa: ANN401 - any JSON
@@ -214,5 +214,5 @@ def pickle_of(rng: random.Random, document: Any) -> bytes:  # noqa: ANN401
 
 def packed(rng: random.Random, content: bytes) -> bytes:
     """Return a content gzipped, at times with damage."""
-    found = gzip.compress(content, 1, mtime=0)
-    return bytes_of(rng, found) if rng.random() < 0.2 else found
+    result = gzip.compress(content, 1, mtime=0)
+    return bytes_of(rng, result) if rng.random() < 0.2 else result

@@ -89,7 +89,7 @@ def enlarged(source: Path, file: Path, size: int, *, one: bool = False) -> None:
         ).fetchone()
         for name in there
     }
-    rows = {name: found for name, found in rows.items() if found[0] is not None}
+    rows = {name: values for name, values in rows.items() if values[0] is not None}
     first = min(start for start, _, _ in rows.values())
     length = max(end for _, end, _ in rows.values()) - first + 1
     copies = 0

@@ -41,7 +41,7 @@ _ARROWS = """
 _POINTS = "SELECT count(*) FROM counter"
 
 
-def _asked(engine: str, trace: Path, *queries: str) -> list[list[list[Any]]]:
+def _query(engine: str, trace: Path, *queries: str) -> list[list[list[Any]]]:
     done = subprocess.run(
         ("node", _SCRIPT, engine, trace, *queries),  # noqa: S607 - wherever it is
         capture_output=True,
@@ -57,9 +57,9 @@ def _text(path: Path) -> bytes:
 
 
 def _events(text: bytes) -> list[dict[str, Any]]:
-    found = json.loads(text)
+    content = json.loads(text)
     events: list[dict[str, Any]] = (
-        found["traceEvents"] if isinstance(found, dict) else found
+        content["traceEvents"] if isinstance(content, dict) else content
     )
     return events
 
@@ -73,10 +73,10 @@ def _compared(engine: str, path: Path, folder: Path) -> bool:
     added = _events(after)[len(_events(before)) :]
     kinds = [event["ph"] for event in added]
     length = sum(round(1000 * event["dur"]) for event in added if event["ph"] == "X")
-    ((errors,),) = _asked(engine, path, _ERRORS)[0]
-    answers = _asked(engine, file, _ERRORS, _OURS, _ARROWS, _POINTS)
+    ((errors,),) = _query(engine, path, _ERRORS)[0]
+    answers = _query(engine, file, _ERRORS, _OURS, _ARROWS, _POINTS)
     ((now,),), (ours,), ((arrows,),), ((points,),) = answers
-    kept = (
+    same = (
         now <= errors
         and ours == [kinds.count("X"), length]
         and arrows == kinds.count("s")
@@ -84,22 +84,22 @@ def _compared(engine: str, path: Path, folder: Path) -> bool:
     )
     file_ratio = file.stat().st_size / path.stat().st_size
     print(
-        f"{'ok  ' if kept else 'LOST'} {path.parent.name}/{path.name}:"
+        f"{'ok  ' if same else 'LOST'} {path.parent.name}/{path.name}:"
         f" {len(outcome.findings)} findings, import errors {errors} before and {now}"
         f" after, {ours[0]} of {kinds.count('X')} slices, {arrows} of"
         f" {kinds.count('s')} arrows, {points} points; text"
         f" +{100 * (len(after) / len(before) - 1):.1f}%, file"
         f" {path.stat().st_size / 1e6:.2f} MB {100 * (file_ratio - 1):+.1f}%"
     )
-    return kept
+    return same
 
 
 def main() -> None:
     """Compare each trace of the command line."""
     engine, *paths = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        kept = [_compared(engine, Path(path), Path(folder)) for path in paths]
-    sys.exit(not all(kept))
+        same = [_compared(engine, Path(path), Path(folder)) for path in paths]
+    sys.exit(not all(same))
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ class Copied:
     @property
     def step_ns(self) -> float:
         """What a step of the copies takes, without noise."""
-        found = self.digest.table("collectives")
-        length = (found["end"] - found["start"]).sum()
+        collectives = self.digest.table("collectives")
+        length = (collectives["end"] - collectives["start"]).sum()
         own = self.stretches.select(pl.sum_horizontal(PARTS).sum()).item()
-        return float(own + length) / max(1, found["step"].n_unique())
+        return float(own + length) / max(1, collectives["step"].n_unique())
 
 
 @cache
@@ -68,9 +68,9 @@ def copied(path: Path) -> Copied:
     """Read a rank; what was launched before the recording is left out."""
     trace = load(path)
     work = pl.col("kind") != "communication"
-    kept = trace.kernels.filter(work | pl.col("launch").is_not_null())
+    retained = trace.kernels.filter(work | pl.col("launch").is_not_null())
     trace = replace(
-        trace, kernels=kept.with_columns(id=pl.int_range(pl.len(), dtype=pl.UInt32))
+        trace, kernels=retained.with_columns(id=pl.int_range(pl.len(), dtype=pl.UInt32))
     )
     return Copied(trace, Digest(make_digest(trace, findings=False)))
 
@@ -116,14 +116,14 @@ def planted(rank: Copied, plant: str, delay_ns: float) -> Digest:
 
 def _moments(rank: Copied) -> pl.DataFrame:
     """Return a moment in each step at which the GPU idles for the host."""
-    found = rank.digest.table("collectives").drop_nulls("launched")
+    collectives = rank.digest.table("collectives").drop_nulls("launched")
     work = rank.trace.kernels.select("ts", end=pl.col("ts") + pl.col("dur"))
     before = pl.col("launched") - 2_000
     free = [
         not work.filter(pl.col("ts") <= at, pl.col("end") >= at).height
-        for at in found.select(before).to_series()
+        for at in collectives.select(before).to_series()
     ]
-    idle = found.with_columns(at=before).filter(pl.Series(free))
+    idle = collectives.with_columns(at=before).filter(pl.Series(free))
     return idle.group_by("step", maintain_order=True).agg(pl.col("at").last())
 
 

@@ -59,10 +59,10 @@ def cuts(jobs: list[Path], trials: int) -> None:
         truth = ranking.by_wall_clock(whole)
         shared = missing = wrong = 0
         for _ in range(trials):
-            found = ranking.errors([ranking.cut(one, chance) for one in whole], truth)
+            result = ranking.errors([ranking.cut(one, chance) for one in whole], truth)
             shared, missing, wrong = (
                 one + other
-                for one, other in zip((shared, missing, wrong), found, strict=True)
+                for one, other in zip((shared, missing, wrong), result, strict=True)
             )
         print(f"{folder.name}: {trials} trials, {shared} parts of shared collectives,")
         print(f"  {missing} not matched, {wrong} matched with another one", flush=True)
@@ -92,14 +92,14 @@ def culprits(traces: list[Path], trials: int) -> None:
             late = planting.planted(rank, plant, _SHARE * rank.step_ns)
             for steps in _STEPS:
                 for count in _CULPRITS:
-                    found = sum(
+                    result = sum(
                         _is_right(rank, late, chance, steps, count)
                         for _ in range(trials)
                     )
-                    right, tried = right + found, tried + trials
+                    right, tried = right + result, tried + trials
                     print(
                         f"{path.name}: {plant}, {steps} steps, {count} late:"
-                        f" {found} of {trials}",
+                        f" {result} of {trials}",
                         flush=True,
                     )
     print(f"right ranks: {right} of {tried}, {right / tried:.1%}")
@@ -160,15 +160,15 @@ def main() -> None:
     parser.add_argument("what", choices=("cuts", "culprits", "noise", "clocks"))
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--trials", type=int)
-    given = parser.parse_args()
-    if given.what == "cuts":
-        cuts(given.paths, given.trials or _TRIALS)
-    elif given.what == "culprits":
-        culprits(given.paths, given.trials or 20)
-    elif given.what == "noise":
-        noise(given.trials or _NOISE_JOBS)
+    options = parser.parse_args()
+    if options.what == "cuts":
+        cuts(options.paths, options.trials or _TRIALS)
+    elif options.what == "culprits":
+        culprits(options.paths, options.trials or 20)
+    elif options.what == "noise":
+        noise(options.trials or _NOISE_JOBS)
     else:
-        clocks(given.paths, given.trials or _TRIALS)
+        clocks(options.paths, options.trials or _TRIALS)
 
 
 if __name__ == "__main__":

@@ -60,9 +60,11 @@ def planted(traces: list[Path], trials: int) -> None:
             _print_noise(rank, chance, trials, count)
         for plant in plants:
             for share in _DELAYS:
-                found = sum(_found(rank, chance, plant, share) for _ in range(trials))
-                right, tried = right + found, tried + trials
-                print(f"  {plant} of {share:.0%} of a step: {found} of {trials}")
+                result = sum(
+                    _is_named(rank, chance, plant, share) for _ in range(trials)
+                )
+                right, tried = right + result, tried + trials
+                print(f"  {plant} of {share:.0%} of a step: {result} of {trials}")
     print(f"right rank and cause: {right} of {tried}, {right / tried:.1%}")
 
 
@@ -73,31 +75,31 @@ def _print_noise(
     false, most = 0, 0.0
     for _ in range(trials):
         copies = planting.job(rank, chance)[:count]
-        found = analyse(
+        result = analyse(
             assemble(
                 [planting.renumbered(one, at, count) for at, one in enumerate(copies)]
             )
         )
-        false += bool(found.stragglers)
-        most = max(most, *(found.by_rank["saved"].drop_nulls() / found.whatifs.took))
+        false += bool(result.stragglers)
+        most = max(most, *(result.by_rank["saved"].drop_nulls() / result.whatifs.took))
     print(
         f"  noise of 2%, {count} ranks: a straggler in {false} of {trials}, a rank"
         f" saves {most:.2%} at most"
     )
 
 
-def _found(
+def _is_named(
     rank: planting.Copied, chance: random.Random, plant: str, share: float
 ) -> bool:
     late = chance.randrange(planting.RANKS)
     digests = planting.job(
         rank, chance, plant=plant, late=late, delay_ns=share * rank.step_ns
     )
-    found = analyse(assemble(digests)).stragglers
+    result = analyse(assemble(digests)).stragglers
     return bool(
-        found
-        and found[0].ranks == (late,)
-        and found[0].cause.cause == planting.PLANTS[plant]
+        result
+        and result[0].ranks == (late,)
+        and result[0].cause.cause == planting.PLANTS[plant]
     )
 
 
@@ -129,13 +131,13 @@ def reduce_folder(folder: Path) -> None:
     """Reduce the digests of a folder, and print what it took."""
     start = time.perf_counter()
     digests = [Digest(path.read_bytes()) for path in sorted(folder.glob("*.arrow"))]
-    found = analyse(assemble(digests))
+    result = analyse(assemble(digests))
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     size = sum(len(one.content) for one in digests)
     print(
         f"{len(digests)} digests of {size / len(digests) / 1e3:.0f} kB, "
-        f"{found.job.cells.height:,} parts of {found.job.collectives.height:,}"
+        f"{result.job.cells.height:,} parts of {result.job.collectives.height:,}"
         " collectives: "
         f"{seconds:.1f} s, peak {peak / 1e9:.2f} GB on {cores()} cores"
     )
@@ -206,8 +208,8 @@ def _measured(what: str, *paths: Path) -> dict[str, float]:
         capture_output=True,
         text=True,
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    content: dict[str, float] = json.loads(done.stdout)
+    return content
 
 
 def one(path: Path) -> None:
@@ -228,19 +230,19 @@ def main() -> None:
     parser.add_argument("--trials", type=int)
     parser.add_argument("--count", type=int)
     parser.add_argument("--mb", type=int, default=400)
-    found = parser.parse_args()
-    if found.what == "planted":
-        planted(found.paths, found.trials or 20)
-    elif found.what == "reduce":
-        reduce(found.paths[0], found.count or _COPIES)
-    elif found.what == "reduce-folder":
-        reduce_folder(found.paths[0])
-    elif found.what == "files":
-        files(found.paths, found.count or 8, found.mb)
-    elif found.what == "pool":
-        pool(found.paths)
+    options = parser.parse_args()
+    if options.what == "planted":
+        planted(options.paths, options.trials or 20)
+    elif options.what == "reduce":
+        reduce(options.paths[0], options.count or _COPIES)
+    elif options.what == "reduce-folder":
+        reduce_folder(options.paths[0])
+    elif options.what == "files":
+        files(options.paths, options.count or 8, options.mb)
+    elif options.what == "pool":
+        pool(options.paths)
     else:
-        one(found.paths[0])
+        one(options.paths[0])
 
 
 if __name__ == "__main__":

@@ -80,10 +80,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("codes", nargs="+", metavar="CODE")
     parser.add_argument("--all", action="store_true", help="run all tests, not slow")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     most = 0
-    for code in asked.codes:
-        files = ["tests"] if asked.all else _mentioning(code)
+    for code in options.codes:
+        files = ["tests"] if options.all else _mentioning(code)
         broken = _broken(code, files)
         most = max(most, len(broken))
         print(f"{code}: {len(broken)} tests of {len(files)} files break")
@@ -118,8 +118,8 @@ def _broken(code: str, files: list[str]) -> list[str]:
     lines = done.stdout.splitlines()
     if done.returncode not in (0, 1):
         sys.exit(done.stdout + done.stderr)
-    found = (line.removeprefix(_FAILED) for line in lines if line.startswith(_FAILED))
-    return sorted(set(found))
+    failed = (line.removeprefix(_FAILED) for line in lines if line.startswith(_FAILED))
+    return sorted(set(failed))
 
 
 if __name__ == "__main__":

@@ -184,8 +184,8 @@ def _row(texts: tuple[str, ...]) -> str:
     return " ".join(cells)
 
 
-def _totals(name: str, said: Sequence[Said]) -> str:
-    off = [abs(one.off) for one in said]
+def _totals(name: str, predictions: Sequence[Said]) -> str:
+    off = [abs(one.off) for one in predictions]
 
     def share(of: Sequence[bool]) -> str:
         return f"{sum(of) / len(of):.0%}"
@@ -194,43 +194,43 @@ def _totals(name: str, said: Sequence[Said]) -> str:
         f"  {name:<34} off by {statistics.median(off):4.0%} at the median,"
         f" {max(off):4.0%} at most; {share([one <= 0.2 for one in off])} within 20%,"
         f" {share([one <= 0.3 for one in off])} within 30%;"
-        f" in the range {share([one.inside for one in said])}"
+        f" in the range {share([one.inside for one in predictions])}"
     )
 
 
-def _report(title: str, found: Sequence[Result]) -> None:
-    if not found:
+def _report(title: str, results: Sequence[Result]) -> None:
+    if not results:
         return
-    print(f"{title}, {len(found)} pairs")
-    print(_totals("after the fixes, step measured", [one.after for one in found]))
-    print(_totals("after the fixes, trace alone", [one.after_alone for one in found]))
-    print(_totals("before them, trace alone", [one.before_alone for one in found]))
+    print(f"{title}, {len(results)} pairs")
+    print(_totals("after the fixes, step measured", [one.after for one in results]))
+    print(_totals("after the fixes, trace alone", [one.after_alone for one in results]))
+    print(_totals("before them, trace alone", [one.before_alone for one in results]))
 
 
 def _compare(path: Path) -> list[Result]:
     print(path)
     print(_row(_HEAD))
-    found = []
+    results = []
     for pair in read_pairs(path):
         one = compared(path.stem, pair)
-        found.append(one.result)
+        results.append(one.result)
         worst = " ".join(f"{it.code} {it.saves_ns / _MS:.2f}" for it in one.worst[:6])
         print(_row(one.result.row), worst, flush=True)
-    return found
+    return results
 
 
-def _report_all(found: Sequence[Result]) -> None:
+def _report_all(results: Sequence[Result]) -> None:
     for bound in ("gpu", "host"):
-        _report(f"{bound}-bound", [one for one in found if one.bound == bound])
+        _report(f"{bound}-bound", [one for one in results if one.bound == bound])
 
 
 def write_results(results: Sequence[Result]) -> None:
     """Keep what was found, in microseconds."""
-    kept = [asdict(one) for one in results]
-    for one in kept:
-        for said in ("after", "after_alone", "before_alone"):
-            one[said] = {name: round(ms, 3) for name, ms in one[said].items()}
-    lines = ",\n".join(json.dumps(one) for one in kept)
+    rows = [asdict(one) for one in results]
+    for one in rows:
+        for key in ("after", "after_alone", "before_alone"):
+            one[key] = {name: round(ms, 3) for name, ms in one[key].items()}
+    lines = ",\n".join(json.dumps(one) for one in rows)
     RESULTS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 

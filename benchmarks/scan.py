@@ -58,7 +58,7 @@ def _library(name: str) -> str:
     return done.stdout.strip()
 
 
-def _start(given: argparse.Namespace) -> int:
+def _start(options: argparse.Namespace) -> int:
     """Compile the scanner, and run this file again with it."""
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "_native.so"
@@ -66,7 +66,7 @@ def _start(given: argparse.Namespace) -> int:
         command = [_COMPILER, *_FLAGS, "-fPIC", "-shared", f"-I{include}"]
         subprocess.run([*command, *_SOURCES, "-o", str(built)], check=True)
         preloaded = ":".join(map(_library, ("libasan.so", "libubsan.so")))
-        again = [f"--seconds={given.seconds}", f"--seed={given.seed}"]
+        again = [f"--seconds={options.seconds}", f"--seed={options.seed}"]
         return subprocess.run(
             [sys.executable, __file__, *again, f"--built={built}"],
             # Python keeps small objects in blocks of its own, which hide an overrun.
@@ -109,15 +109,15 @@ def _feed(rng: random.Random, module: Any, text: bytes, separator: bytes) -> int
     return events
 
 
-def _run(given: argparse.Namespace) -> int:
-    rng = random.Random(given.seed)  # noqa: S311 - nothing to keep secret
-    module = _loaded(given.built)
+def _run(options: argparse.Namespace) -> int:
+    rng = random.Random(options.seed)  # noqa: S311 - nothing to keep secret
+    module = _loaded(options.built)
     texts = [
         json.dumps(trace, indent=indent).encode()
         for trace in read_seeds().traces
         for indent in (None, 2)
     ]
-    end = time.monotonic() + given.seconds
+    end = time.monotonic() + options.seconds
     cases = events = 0
     while time.monotonic() < end:
         whole = rng.choice(texts)
@@ -134,8 +134,8 @@ def _run(given: argparse.Namespace) -> int:
 
 def main() -> None:
     """Compile and run, or only run what was compiled."""
-    given = _options()
-    sys.exit(_run(given) if given.built else _start(given))
+    options = _options()
+    sys.exit(_run(options) if options.built else _start(options))
 
 
 if __name__ == "__main__":

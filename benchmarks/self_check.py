@@ -34,13 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recordings", nargs="+", help="FIRST, or FIRST=SECOND")
     parser.add_argument("--no-parts", action="store_true", help="no steps as a second")
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
     print("recording | shrink | check | run | second | limits | what failed")
-    for one in given.recordings:
+    for one in options.recordings:
         first, _, second = one.partition("=")
         with tempfile.TemporaryDirectory() as folder:
-            row = _row(Path(first), second, Path(folder), parts=not given.no_parts)
+            row = _row(Path(first), second, Path(folder), parts=not options.no_parts)
         print(" | ".join(row), flush=True)
         failed += any(code not in ("0", "-") for code in row[1:5])
     sys.exit(1 if failed else 0)

@@ -139,19 +139,19 @@ def _compare(path: Path) -> None:
             results.append(common.measure(__file__, method, path))
     bare = runs[_BARE]
     for method, results in runs.items():
-        for found in results:
+        for result in results:
             for what in ("rows", "bytes"):
-                if found[what] != bare[0][what]:
-                    sys.exit(f"{method}: {found[what]} {what}, not {bare[0][what]}")
-        seconds = statistics.median(found["seconds"] for found in results)
+                if result[what] != bare[0][what]:
+                    sys.exit(f"{method}: {result[what]} {what}, not {bare[0][what]}")
+        seconds = statistics.median(result["seconds"] for result in results)
         wall, busy = (
             statistics.median(
-                found[what] / other[what]
-                for found, other in zip(results, bare, strict=True)
+                result[what] / other[what]
+                for result, other in zip(results, bare, strict=True)
             )
             for what in ("seconds", "busy")
         )
-        peak = max(found["peak"] for found in results)
+        peak = max(result["peak"] for result in results)
         print(
             f"{size / 1e6:6.0f} MB {bare[0]['rows']:9,} events  {method:19}"
             f" {seconds:6.2f} s  {wall:5.2f} x bare ({busy:.2f} x its processor time)"
@@ -167,13 +167,13 @@ def main() -> None:
     parser.add_argument(
         "--protocol", action="append", type=int, help="of the pickle, default 2 and 4"
     )
-    found = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        for size in found.mb or [1000]:
-            for protocol in found.protocol or _PROTOCOLS:
+        for size in options.mb or [1000]:
+            for protocol in options.protocol or _PROTOCOLS:
                 path = folder / f"{size}.pickle"
-                make(found.snapshots, path, size * 1_000_000, protocol)
+                make(options.snapshots, path, size * 1_000_000, protocol)
                 print(f"protocol {protocol}")
                 _compare(path)
     finally:

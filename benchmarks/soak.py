@@ -57,14 +57,14 @@ def _open_files() -> int:
 
 def _cached() -> dict[str, int]:
     """Return how many entries each cache of traceq's functions has."""
-    found = {}
+    results = {}
     for name, module in list(sys.modules.items()):
         if not name.startswith("traceq"):
             continue
         for key, value in list(vars(module).items()):
             if isinstance(value, _lru_cache_wrapper):
-                found[f"{name}.{key}"] = value.cache_info().currsize
-    return found
+                results[f"{name}.{key}"] = value.cache_info().currsize
+    return results
 
 
 def _limits() -> dict[str, int | None]:
@@ -92,32 +92,34 @@ def _lint(texts: list[bytes], number: int, folder: Path) -> None:
 
 def main() -> None:
     """Run the files, in turn or on threads, and compare."""
-    given = _options()
+    options = _options()
     texts = [gzip.decompress(one.read_bytes()) for one in _FIXTURES]
     texts = [text for text in texts if len(text) < _SMALL] or texts[:1]
-    warm = max(1, min(_WARM, given.count // 2))
+    warm = max(1, min(_WARM, options.count // 2))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
         def run(numbers: range) -> None:
-            if given.threads == 1:
+            if options.threads == 1:
                 for number in numbers:
                     _lint(texts, number, folder)
                 return
-            with ThreadPoolExecutor(given.threads) as pool:
+            with ThreadPoolExecutor(options.threads) as pool:
                 list(pool.map(lambda number: _lint(texts, number, folder), numbers))
 
         run(range(warm))
         before = threading.active_count(), _open_files(), _cached()
         memory = [_memory()]
-        size = max(1, (given.count - warm) // _MEASURED)
-        for first in range(warm, given.count, size):
-            run(range(first, min(first + size, given.count)))
+        size = max(1, (options.count - warm) // _MEASURED)
+        for first in range(warm, options.count, size):
+            run(range(first, min(first + size, options.count)))
             memory.append(_memory())
         after = threading.active_count(), _open_files(), _cached()
     half = len(memory) // 2
     growth = fmean(memory[-half:]) / fmean(memory[:half])
-    print(f"{given.count} files on {given.threads} threads, after the first {warm}:")
+    print(
+        f"{options.count} files on {options.threads} threads, after the first {warm}:"
+    )
     print(f"memory {' '.join(str(one >> 20) for one in memory)} MiB, ×{growth:.3f}")
     print(f"threads {before[0]} -> {after[0]}, files {before[1]} -> {after[1]}")
     endless = _limits()

@@ -53,11 +53,11 @@ def _stages(
     path: str, options: dict[str, Any], started: float
 ) -> dict[str, tuple[float, float]]:
     """Lint as the command does, and return what each stage took."""
-    from traceq.common.progress import Watcher, watched  # noqa: PLC0415 - imports are timed
+    from traceq.common.progress import ProgressListener, watched  # noqa: PLC0415 - imports are timed
 
     clock = _Clock(started)
 
-    class Stages(Watcher):
+    class Stages(ProgressListener):
         def tell(self, phase: str, *_: object) -> None:
             clock.begin(phase)
 
@@ -79,12 +79,14 @@ def _stages(
 
 
 def _measured(path: Path, options: dict[str, Any]) -> dict[str, list[float]]:
-    given = json.dumps([str(path), options, time.time()])
+    arguments = json.dumps([str(path), options, time.time()])
     run = subprocess.run(
-        [sys.executable, __file__, "--run", given], stdout=subprocess.PIPE, check=True
+        [sys.executable, __file__, "--run", arguments],
+        stdout=subprocess.PIPE,
+        check=True,
     )
-    found: dict[str, list[float]] = json.loads(run.stdout)
-    return found
+    content: dict[str, list[float]] = json.loads(run.stdout)
+    return content
 
 
 def main() -> None:
@@ -95,10 +97,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRACEQ_CACHE"] = folder
         for name, options in _RUNS.items():
-            found = _measured(path, options)
-            wall, used = (sum(one[at] for one in found.values()) for at in (0, 1))
+            result = _measured(path, options)
+            wall, used = (sum(one[at] for one in result.values()) for at in (0, 1))
             print(f"{name}: {wall:.2f} s, of the processor {used:.2f} s")
-            for stage, (took, processor) in found.items():
+            for stage, (took, processor) in result.items():
                 print(f"  {stage:30} {took:6.2f} s {processor:6.2f} s")
 
 

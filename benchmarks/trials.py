@@ -31,17 +31,17 @@ def errors(files: Iterable[Path]) -> dict[tuple[str, str], list[float]]:
 
     By rule, and by what bounds the step: ``gpu`` or ``host``.
     """
-    found: dict[tuple[str, str], list[float]] = {}
+    results: dict[tuple[str, str], list[float]] = {}
     for file in files:
         trial: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         step_ms = (trial.get("as_it_is") or {}).get("ms")
         for one in trial.get("remedies", []):
-            said = one["predicted"]
-            if step_ms and said and one["n"] and one["outcome"] in _COUNTED:
-                key = (said["rule"], str(said.get("bound") or "unknown"))
-                error = (said["ms"] + one["ms"]) / step_ms
-                found.setdefault(key, []).append(error)
-    return found
+            predicted = one["predicted"]
+            if step_ms and predicted and one["n"] and one["outcome"] in _COUNTED:
+                key = (predicted["rule"], str(predicted.get("bound") or "unknown"))
+                error = (predicted["ms"] + one["ms"]) / step_ms
+                results.setdefault(key, []).append(error)
+    return results
 
 
 def report(files: Iterable[Path]) -> list[str]:

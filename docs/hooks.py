@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
     from traceq.linter.pack import Rules
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 ROOT = Path(__file__).parent.parent
 # Texts that lie elsewhere in the repository, and the page of each.
@@ -117,7 +117,7 @@ def _family(code: str, rules: Rules) -> str:
     return " · ".join(["[All rules](../rules.md)", *links])
 
 
-def _report(name: str) -> tuple[str, Outcome]:
+def _report(name: str) -> tuple[str, RecordingReport]:
     """Return a report of the gallery, and the outcome that its thumbnail draws."""
     if name == _JOB:
         with TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 _WIDTH, _HEIGHT, _MARGIN = 300, 118, 8
 _LINE = 17
@@ -22,7 +22,7 @@ _BUSY, _IDLE, _SAVING = "#3f51b5", "#c5cae9", "#e0722d"
 _MS = 1e6
 
 
-def thumbnail(outcome: Outcome) -> str:
+def thumbnail(outcome: RecordingReport) -> str:
     """Return the picture of one recording: its bound, its step, its findings."""
     bound = outcome.bound
     lines: list[str] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
     from traceq.linter.pack import Rules
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.snapshot import Snapshot
 
 
@@ -43,7 +43,7 @@ def rule_module(name: str) -> Any:  # noqa: ANN401 - a module
     return import_module(f"_traceq_pack0.{name}")
 
 
-def outcome(recording: Recording, *codes: str, **config: Any) -> Outcome:  # noqa: ANN401 - what Config takes
+def outcome(recording: Recording, *codes: str, **config: Any) -> RecordingReport:  # noqa: ANN401 - what Config takes
     """Return what rules say of one recording; without codes, all rules."""
     wanted = Config(select=codes or ("ALL",), **config)
     return lint([recording], bundled_rules(), wanted).outcomes[0]
@@ -142,7 +142,7 @@ def says(found: Finding, what: str, often: str = "") -> bool:
 
 
 @cache
-def linted(path: Path, step_ns: int | None = None) -> Outcome:
+def linted(path: Path, step_ns: int | None = None) -> RecordingReport:
     """Return what all rules say of a trace, once."""
     return outcome(Recording(path.name, loaded(path), step_ns=step_ns))
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.annotate.trace import Annotated
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 FIXTURES = ROOT / "fixtures"
 COPIES = FIXTURES / "copies" / "trace.json.gz"
@@ -59,7 +59,7 @@ def _document(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - keys of a tra
 
 
 @cache
-def _outcome() -> Outcome:
+def _outcome() -> RecordingReport:
     """Return what lint says of the drawn trace."""
     return outcome(Recording("drawn", load_drawn(_DRAWN)))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from collecting import WITH_TORCH
 from linting import outcome
-from test_styles import loaded, ran
+from styles import WAYS, loaded, ran
 
 from traceq.model.recording import Recording
 
@@ -103,58 +103,15 @@ KINDS = [
 SIZES = {kind: (10_000 + 8 * at, 16 + 8 * at) for at, kind in enumerate(KINDS)}
 
 
-class Saved(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, module):
-        with torch.enable_grad():
-            ctx.x = x.detach().requires_grad_()
-            ctx.y = module(ctx.x)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (result,) = torch.autograd.grad(ctx.y, ctx.x, gradient)
-        return result, None
+def loss(result):
+    return result
 
 
-def half(model, x):
-    model(x).backward()
-
-
-def hooks(model, x):
-    def returned(module, inputs, result):
-        with record_function("hook"):
-            return result.view_as(result)
-
-    handles = [one.register_forward_hook(returned) for one in model.modules()]
-    model(x).backward()
-    for one in handles:
-        one.remove()
-
-
-def functional(model, x):
-    def loss(weights):
-        return torch.func.functional_call(model, weights, (x,))
-
-    torch.func.grad(loss)(dict(model.named_parameters()))
-
-
-def checkpointed(model, x):
-    torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).backward()
+half = eager
 
 
 def function(model, x):
     Saved.apply(x, model).backward()
-
-
-def regions(model, x):
-    with record_function("model"):
-        model(x).backward()
-
-
-def inference(model, x):
-    with torch.no_grad():
-        model(x)
 
 
 def all_of(style):
@@ -164,8 +121,9 @@ def all_of(style):
         style(model, x)
 
 
-for style in (half, hooks, functional, checkpointed, function, regions, inference):
-    record(style.__name__, lambda: all_of(style), stacks=True)
+for name in "half hooks functional checkpointed function regions inference".split():
+    style = globals()[name]
+    record(name, lambda: all_of(style), stacks=True)
 print(",".join(kind.__name__ for kind in KINDS))
 """
 
@@ -173,7 +131,7 @@ print(",".join(kind.__name__ for kind in KINDS))
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("casts")
-    return folder, ran(folder, PROGRAM).strip().splitlines()[-1].split(",")
+    return folder, ran(folder, WAYS + PROGRAM).strip().splitlines()[-1].split(",")
 
 
 @pytest.mark.parametrize("style", STYLES)

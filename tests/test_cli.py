@@ -129,6 +129,7 @@ def test_shells_complete_codes_of_rules_without_waiting_for_polars() -> None:
         (["lint", "--format", "s"], ["sarif"]),
         (["regions", "--by", ""], ["region", "module"]),
         (["diff", "--fail-on", "new"], ["new-findings"]),
+        (["fix", "--only", "GEM001,syn003"], ["GEM001,syn003"]),
         (["collect", "--steps-by", "op"], ["optimizer"]),
         (["collect", "--no-m"], ["--no-memory"]),
         (["collect", "--", "python", "--no-m"], []),

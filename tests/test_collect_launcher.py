@@ -31,6 +31,7 @@ options = module("launcher.options")
 redact = module("shared.redact")
 run_facts = module("launcher.run_facts")
 launch = module("launcher.launch")
+recorded_parts = module("launcher.recorded_parts")
 
 OLDEST = 6
 SUPPORTED = range(9, 14)
@@ -439,8 +440,8 @@ def make_screen(*, moving: bool) -> Any:  # noqa: ANN401 - of collect/, by path
 def test_where_steps_differ_the_median_is_said_too() -> None:
     alike = {"ms": 16.3, "median_ms": 16.2, "steps": 20}
 
-    assert "median" not in launch._step_time(alike)  # noqa: SLF001 - what is said
-    assert launch._step_time(alike | {"ms": 26.5}) == (  # noqa: SLF001
+    assert "median" not in recorded_parts.step_time(alike)
+    assert recorded_parts.step_time(alike | {"ms": 26.5}) == (
         "26.50 ms per step, measured without the profiler over 20 steps; 16.20 ms at"
         " the median, as steps differ"
     )

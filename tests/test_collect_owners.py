@@ -12,7 +12,7 @@ import traceq
 from traceq.formats.run import read_run
 from traceq.linter import Rule
 from traceq.model.finding import Place, Severity
-from traceq.model.lint_report import Outcome, Report
+from traceq.model.lint_report import RecordingReport, Report
 from traceq.report.repository_paths import with_sources
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_the_lines_of_a_place_come_from_the_copy_in_the_run_folder(
     rule = type("Odd", (Rule,), {"code": "ABC001", "__doc__": "Odd."})()
     place = Place(name, 6, "forward", line_is="call")
     findings = (rule.finding("odd", subject="x", place=place),)
-    outcome = Outcome("run", None, None, 1, 1, findings, (), 0, (), (), (), 1)
+    outcome = RecordingReport("run", None, None, 1, 1, findings, (), 0, (), (), (), 1)
 
     report = with_sources(Report((outcome,), Severity.warning), {"run": rank.sources})
 

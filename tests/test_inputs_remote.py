@@ -17,7 +17,7 @@ from recordings import CAPTURES, FIXTURE_TRACES, loaded
 
 from traceq.errors import InputError
 from traceq.inputs import remote
-from traceq.inputs.display_path import DisplayPath, Url, typed, without_secrets
+from traceq.inputs.display_path import DisplayPath, Url, parse_path, without_secrets
 from traceq.inputs.load_trace import load
 
 if TYPE_CHECKING:
@@ -246,19 +246,19 @@ def test_an_unknown_protocol_and_a_folder_are_refused(memory: Memory) -> None:
 
 
 def test_a_url_keeps_its_slashes_and_file_is_a_path() -> None:
-    url = typed("s3://bucket//a//b.json?x=http://y")
+    url = parse_path("s3://bucket//a//b.json?x=http://y")
 
     assert isinstance(url, Url)
     assert url.url == "s3://bucket//a//b.json?x=http://y"
     assert str(url) == "s3://bucket//a//b.json"
     assert not url.exists()
-    assert str(typed("file:///tmp/x.json")) == "/tmp/x.json"  # noqa: S108 - not opened
+    assert str(parse_path("file:///tmp/x.json")) == "/tmp/x.json"  # noqa: S108 - not opened
     assert without_secrets("gs://bucket/x") == "gs://bucket/x"
 
 
 def test_a_path_keeps_its_name_on_its_way_to_another_process(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    url = typed("https://host/a.json?sig=x")
+    url = parse_path("https://host/a.json?sig=x")
     shown = DisplayPath.of(file, "x.zip: a.json")
 
     for path in (shown, url):

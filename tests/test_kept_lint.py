@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.api.lint import LintResult
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 pytestmark = pytest.mark.real
 
@@ -73,7 +73,7 @@ def assert_same(one: Finding, other: Finding) -> None:
             assert getattr(one, item.name) == getattr(other, item.name), item.name
 
 
-def assert_comes_back(outcome: Outcome) -> None:
+def assert_comes_back(outcome: RecordingReport) -> None:
     known, notes = decode(encode(outcome, ["a note"]))
 
     assert notes == ("a note",)

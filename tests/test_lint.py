@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.linter import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 WAITS = """
 host   [ProfilerStep#1                                    ]
@@ -157,7 +157,7 @@ class Broken(Rule):
 RULES: dict[str, type[Rule]] = {"ITM001": ItemCall, "QUI001": Quiet}
 
 
-def found_in(recording: Recording, **config: Any) -> Outcome:  # noqa: ANN401 - what Config takes
+def found_in(recording: Recording, **config: Any) -> RecordingReport:  # noqa: ANN401 - what Config takes
     """Return what the rules above say of a recording."""
     return lint([recording], RULES, Config(**config)).outcomes[0]
 

@@ -25,7 +25,7 @@ from traceq.linter import Bad, Fix, Rule, View
 from traceq.linter.config import Config
 from traceq.linter.engine import lint
 from traceq.model.finding import Evidence, Place, Severity
-from traceq.model.lint_report import Allow, Report, Together
+from traceq.model.lint_report import Allow, CombinedFix, Report
 from traceq.model.recording import Recording
 from traceq.report.lint import brief as lint_brief
 from traceq.report.lint import concise as lint_concise
@@ -551,7 +551,7 @@ def test_what_no_fix_is_known_for_is_not_said_to_save_nothing() -> None:
 def test_what_fixes_leave_of_a_step_is_said_once(steps: list[int], text: str) -> None:
     (outcome,) = ordinary().outcomes[:1]
     left = [
-        Together(count, ms * 10**6, ms * 10**6, ms * 10**6, "gpu")
+        CombinedFix(count, ms * 10**6, ms * 10**6, ms * 10**6, "gpu")
         for count, ms in enumerate(steps, 1)
     ]
 

@@ -25,7 +25,7 @@ from traceq.report.lint import content as words
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 MOST_LINES = 30
 MEDIAN_LINES = 22
@@ -41,12 +41,14 @@ REPLAYED = {"LCH002": {"waits", "around", "gaps"}, "NET002": {"waits"}}
 LABELS = re.compile("recorded|estimated|measured|at 40 GB/s")
 
 
-def screen(outcome: Outcome, width: int = 100, *, color: bool = False) -> list[str]:
+def screen(
+    outcome: RecordingReport, width: int = 100, *, color: bool = False
+) -> list[str]:
     report = Report((outcome,), Severity.warning)
     return brief.render(report, width=width, color=color).splitlines()
 
 
-def crowded(outcome: Outcome) -> Outcome:
+def crowded(outcome: RecordingReport) -> RecordingReport:
     """Return the outcome with 40 findings, long names, and all there may be to note."""
     (first, *_) = outcome.findings
     place = Place("a/long/path/to/the/folder/of/the_model_of_the_day.py", 1234, "f")

@@ -12,7 +12,7 @@ import pytest
 from recordings import FIXTURE_TRACES
 
 from traceq.cli.progress import LONG_RULES, Track
-from traceq.common.progress import Watcher, tell, watched
+from traceq.common.progress import ProgressListener, report_progress, watched
 
 WEIGHTS = {"reading": 20.0, "graph": 20.0, "rules": 50.0, "writing": 10.0}
 TRACE = FIXTURE_TRACES["attn_mask_fmha"]
@@ -72,15 +72,15 @@ def test_it_never_goes_back() -> None:
 def test_only_who_watches_hears() -> None:
     heard: list[tuple[str, int, int, str]] = []
 
-    tell("reading")
+    report_progress("reading")
 
-    class Listener(Watcher):
+    class Listener(ProgressListener):
         def tell(self, phase: str, done: int, total: int, what: str) -> None:
             heard.append((phase, done, total, what))
 
     with watched(Listener()):
-        tell("graph", 1, 2, "x")
-    tell("rules")
+        report_progress("graph", 1, 2, "x")
+    report_progress("rules")
 
     assert heard == [("graph", 1, 2, "x")]
 

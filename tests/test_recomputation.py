@@ -9,7 +9,7 @@ import pytest
 from collecting import WITH_TORCH
 from linting import outcome
 from on_gpu import on_gpu
-from test_styles import ran
+from styles import ran
 
 import traceq
 from traceq.model.recording import Recording

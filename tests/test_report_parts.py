@@ -17,7 +17,7 @@ from command import traceq
 from conftest import ROOT
 from recordings import FIXTURE_TRACES, loaded, path_of
 
-from traceq.model.lint_report import Outcome
+from traceq.model.lint_report import RecordingReport
 from traceq.model.recording import Recording
 from traceq.report.page.page import render
 from traceq.report.page.parts.kernels import kernels
@@ -40,7 +40,7 @@ RUNS = ROOT / "fixtures" / "sweep" / "runs.toml"
 
 def subject(path: Path) -> Subject:
     """Return a trace that was not linted: the parts here need no findings."""
-    nothing = Outcome(str(path), None, None, 1, 0, (), (), 0, (), (), (), 0)
+    nothing = RecordingReport(str(path), None, None, 1, 0, (), (), 0, (), (), (), 0)
     return Subject(nothing, Recording(str(path), loaded(path)))
 
 

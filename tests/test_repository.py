@@ -11,7 +11,7 @@ from command import traceq
 from traceq.common.git_repository import Repository, find_root, read_repository
 from traceq.linter import Rule
 from traceq.model.finding import Place, Severity
-from traceq.model.lint_report import Outcome, Report
+from traceq.model.lint_report import RecordingReport, Report
 from traceq.report.repository_paths import located
 from traceq.testing import draw
 
@@ -78,7 +78,7 @@ def places(*files: str, function: str = "forward", line: int = 6) -> Report:
         rule.finding("odd", subject="x", place=Place(file, line, function))
         for file in files
     )
-    outcome = Outcome(
+    outcome = RecordingReport(
         *("t.json", None, None, 1, 1, findings),
         *((), 0, (), (), (), 1),
     )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FILES = sorted((ROOT / "rules").glob("*/*.py"))
 PAGE = (ROOT / "rules" / "README.md").read_text(encoding="utf-8")
 RULE_LINES = 250
-SHARED_LINES = 400
 # Names that rules import beside those of `traceq.linter`; it was 276 of 71 modules.
 # A new rule adds none: what a second family asks for is in `traceq.linter`, or in a
 # module that is listed, and what one family asks for is in a `_*.py` beside its rules.
@@ -101,7 +100,7 @@ def test_a_file_of_rules_keeps_to_the_contract(file: Path) -> None:
     lines = len(file.read_text(encoding="utf-8").splitlines())
     allowed = {(module, name) for module in ALLOWED for name in ALLOWED[module].split()}
 
-    assert lines <= (SHARED_LINES if file.stem.startswith("_") else RULE_LINES)
+    assert lines <= RULE_LINES
     for module, name, level in imports(file):
         if level:
             # A sibling of the same family that is no rule.

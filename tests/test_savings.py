@@ -25,7 +25,7 @@ from traceq.testing import load_drawn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 pytestmark = pytest.mark.real
 
@@ -44,7 +44,7 @@ def _after(pair: str) -> float:
     return PAIRS[pair].captures.step_ms[PAIRS[pair].twin]
 
 
-def _linted(pair: str) -> Outcome:
+def _linted(pair: str) -> RecordingReport:
     """Return what lint says of the sick one."""
     captures, sick = PAIRS[pair].captures, PAIRS[pair].sick
     return linted(captures.trace(sick), captures.step_ns(sick))

@@ -7,17 +7,13 @@ function of autograd. Loops are programs of their own.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from collecting import WITH_TORCH, environment
+from collecting import WITH_TORCH
 from linting import mentions, outcome, rule_module
-from on_gpu import on_gpu
+from styles import WAYS, loaded, ran
 
-import traceq
 from traceq.analysis.patterns.attention_handwritten import handwritten_attention
 from traceq.model.recording import Recording
 
@@ -36,35 +32,6 @@ GAPS = {
     "ByDeviation": "torch.std is not the root that F.layer_norm divides by",
     "Normalized": "without a weight it is a direction and no norm of a layer",
 }
-
-RECORD = """
-import sys
-import warnings
-
-import torch
-from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
-
-warnings.simplefilter("ignore")
-torch.manual_seed(0)
-
-
-def record(name, step, *, stacks=False, memory=False):
-    profiler = profile(
-        activities=[ProfilerActivity.CPU],
-        record_shapes=True,
-        with_stack=stacks,
-        profile_memory=memory,
-        schedule=schedule(wait=0, warmup=1, active=1),
-    )
-    profiler.start()
-    for number in range(2):
-        step()
-        if not number:
-            profiler.step()
-    profiler.stop()
-    profiler.export_chrome_trace(f"{sys.argv[1]}/{name}.json")
-"""
 
 PATTERNS = """
 # What autocast computes in float32 on a GPU, and not on a CPU.
@@ -293,22 +260,8 @@ class Layer(nn.Module):
 SIZES = {kind: (16 + 2 * at, 64 + 8 * at) for at, kind in enumerate(KINDS)}
 
 
-class Saved(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, module):
-        with torch.enable_grad():
-            ctx.x = x.detach().requires_grad_()
-            ctx.y = module(ctx.x)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (found,) = torch.autograd.grad(ctx.y, ctx.x, gradient)
-        return found, None
-
-
-def eager(model, x):
-    model(x).float().square().mean().backward()
+def loss(result):
+    return result.float().square().mean()
 
 
 def half(model, x):
@@ -317,45 +270,12 @@ def half(model, x):
 
 def autocast(model, x):
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model(x).float().square().mean()
-    loss.backward()
-
-
-def inference(model, x):
-    with torch.no_grad():
-        model(x)
-
-
-def hooks(model, x):
-    def seen(module, given, result):
-        with record_function("hook"):
-            result.register_hook(lambda gradient: gradient * 1)
-            return result.view_as(result)
-
-    handles = [one.register_forward_hook(seen) for one in model.modules()]
-    eager(model, x)
-    for one in handles:
-        one.remove()
-
-
-def functional(model, x):
-    def loss(weights):
-        return torch.func.functional_call(model, weights, (x,)).square().mean()
-
-    torch.func.grad(loss)(dict(model.named_parameters()))
-
-
-def checkpointed(model, x):
-    torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).mean().backward()
+        result = loss(model(x))
+    result.backward()
 
 
 def function(model, x):
     model.last(Saved.apply(model.first(x), model.inner)).mean().backward()
-
-
-def regions(model, x):
-    with record_function("model"):
-        eager(model, x)
 
 
 def all_of(style):
@@ -373,34 +293,10 @@ print(",".join(kind.__name__ for kind in KINDS))
 """
 
 
-def ran(folder: Path, program: str) -> str:
-    """Run a program that records traces into a folder; return what it prints."""
-    file = folder / "program.py"
-    file.write_text(RECORD + program)
-    done = subprocess.run(
-        [sys.executable, str(file), str(folder)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def loaded(folder: Path, name: str) -> traceq.Trace:
-    """Return a recorded trace, with a GPU drawn to it."""
-    trace = json.loads((folder / f"{name}.json").read_text())
-    file = folder / f"{name}.gpu.json"
-    file.write_text(json.dumps(on_gpu(trace)))
-    return traceq.load(file, cache=False)
-
-
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("styles")
-    return folder, ran(folder, PATTERNS).strip().splitlines()[-1].split(",")
+    return folder, ran(folder, WAYS + PATTERNS).strip().splitlines()[-1].split(",")
 
 
 @pytest.mark.parametrize("style", STYLES)

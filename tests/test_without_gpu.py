@@ -19,7 +19,7 @@ from traceq.report.lint.json import render as as_json
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 ATTENTION = """
     host   [ProfilerStep#1                                                     ]
@@ -52,7 +52,7 @@ CALM = """
 """
 
 
-def drawn(drawing: str) -> Outcome:
+def drawn(drawing: str) -> RecordingReport:
     """Return what all rules say of a drawn trace."""
     return outcome(Recording("drawn", load_drawn(drawing)))
 

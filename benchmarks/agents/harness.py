@@ -164,16 +164,16 @@ def judged(times: dict[str, list[float | None]], place: Path) -> dict[str, Any]:
         for name, of in times.items()
     }
     sick, twin = middle.pop("sick"), middle.pop("twin")
-    found: dict[str, Any] = {"sick_ms": sick, "twin_ms": twin}
+    verdict: dict[str, Any] = {"sick_ms": sick, "twin_ms": twin}
     for name, ms in middle.items():
         about = place / f"{name}.json"
-        told = json.loads(about.read_text()) if about.is_file() else {}
+        report = json.loads(about.read_text()) if about.is_file() else {}
         wrong = ms is None or (sick is not None and ms > sick * _SLOWER)
         reached = None
         if ms is not None and sick and twin and sick > twin:
             reached = (sick - ms) / (sick - twin)
-        found[name] = {"ms": ms, "reached": reached, "wrong": wrong, **told}
-    return found
+        verdict[name] = {"ms": ms, "reached": reached, "wrong": wrong, **report}
+    return verdict
 
 
 def _all(times: list[float | None]) -> list[float]:

@@ -42,13 +42,13 @@ def timed(before, after, rounds=5, steps=10):
         for _ in range(steps):
             step()
     for _ in range(rounds):
-        for found, step in zip(times, (before, after), strict=True):
+        for measured, step in zip(times, (before, after), strict=True):
             torch.cuda.synchronize()
             began = time.perf_counter()
             for _ in range(steps):
                 step()
             torch.cuda.synchronize()
-            found.append((time.perf_counter() - began) * 1000 / steps)
+            measured.append((time.perf_counter() - began) * 1000 / steps)
     one, two = map(statistics.median, times)
     return f"{one:.3f} -> {two:.3f} ms"
 
@@ -211,7 +211,7 @@ def explicit_sync():
 @tried("HST002")
 def garbage_collected():
     model, x = stack(), torch.randn(64, 512, device=D, dtype=BF)
-    kept = [{"a": [number]} for number in range(1_500_000)]
+    objects = [{"a": [number]} for number in range(1_500_000)]
 
     def step():
         more = [[number] for number in range(2_000)]
@@ -223,7 +223,7 @@ def garbage_collected():
     gc.freeze()
     after = timed(step, step).split()[0]
     gc.unfreeze()
-    del kept
+    del objects
     return f"{before} -> {after} ms"
 
 
@@ -280,16 +280,16 @@ def kept_losses():
 def churned(settings):
     torch.cuda.empty_cache()
     torch.cuda.memory._set_allocator_settings(settings)
-    kept = []
+    tensors = []
     for number in range(40):
         a = torch.empty((20 + 3 * number) * MIB, dtype=torch.uint8, device=D)
-        kept.append(torch.empty(4 * MIB, dtype=torch.uint8, device=D))
+        tensors.append(torch.empty(4 * MIB, dtype=torch.uint8, device=D))
         del a
-    found = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    del kept
+    result = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    del tensors
     torch.cuda.empty_cache()
     torch.cuda.memory._set_allocator_settings("expandable_segments:False")
-    return found / MIB
+    return result / MIB
 
 
 @tried("MEM004")
@@ -390,13 +390,13 @@ def many_guards():
             y = part(y)
 
     with torch.no_grad():
-        found = timed(before, lambda: whole(x))
+        result = timed(before, lambda: whole(x))
 
         def unguarded():
             with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
                 whole(x)
 
-        return f"{found}; without guards {timed(before, unguarded).split()[2]} ms"
+        return f"{result}; without guards {timed(before, unguarded).split()[2]} ms"
 
 
 @tried("JIT004")
@@ -417,7 +417,7 @@ def graph_in_part():
 
 @tried("JIT002")
 def new_sizes():
-    found = []
+    results = []
     for marked in (False, True):
         torch._dynamo.reset()
         sizes = None if marked else False
@@ -431,8 +431,8 @@ def new_sizes():
             step(x)
             torch.cuda.synchronize()
             times.append((time.perf_counter() - began) * 1000)
-        found.append(statistics.median(times[1:]))
-    return f"{found[0]:.1f} -> {found[1]:.3f} ms for a new size"
+        results.append(statistics.median(times[1:]))
+    return f"{results[0]:.1f} -> {results[1]:.3f} ms for a new size"
 
 
 @tried("ATT005")
@@ -475,7 +475,7 @@ def one_of_many():
 @tried("HST004")
 def collections_of_garbage():
     model, x = stack(20, 256, torch.float32), torch.randn(64, 256, device=D)
-    found = []
+    results = []
     for frozen in (False, True):
         seen = [{"at": at, "value": [float(at)]} for at in range(150_000)]
         gc.collect()
@@ -490,10 +490,10 @@ def collections_of_garbage():
             if len(seen) > 700_000:
                 del seen[150_000:]
         torch.cuda.synchronize()
-        found.append((time.perf_counter() - began) * 1000 / 400)
+        results.append((time.perf_counter() - began) * 1000 / 400)
         gc.unfreeze()
         gc.enable()
-    return f"{found[0]:.1f} -> {found[1]:.1f} ms"
+    return f"{results[0]:.1f} -> {results[1]:.1f} ms"
 
 
 def a_table():
@@ -559,20 +559,20 @@ def drawn_on_the_host():
 def picked_on_the_host():
     model = nn.Conv2d(3, 64, 16, 16).to(D)
     images = torch.rand(256, 3, 224, 224)
-    kept = images.to(D)
+    on_gpu = images.to(D)
 
     def before():
         model(images[torch.randint(0, 256, (64,))].to(D)).sum().backward()
 
     def after():
-        model(kept[torch.randint(0, 256, (64,)).to(D)]).sum().backward()
+        model(on_gpu[torch.randint(0, 256, (64,)).to(D)]).sum().backward()
 
     return timed(before, after)
 
 
 @tried("LCH003")
 def loop_of_sgd():
-    found = []
+    results = []
     for options in ({"lr": 1e-3}, {"lr": 1e-3, "momentum": 0.9, "weight_decay": 1e-4}):
         parameters = [nn.Parameter(torch.randn(256, device=D)) for _ in range(160)]
         for one in parameters:
@@ -581,8 +581,8 @@ def loop_of_sgd():
             torch.optim.SGD(parameters, **options, **kind).step
             for kind in ({"foreach": False}, {"foreach": True}, {"fused": True})
         )
-        found.append(f"{timed(loop, foreach)}, fused {timed(loop, fused).split()[2]}")
-    return "; with momentum and decay ".join(found)
+        results.append(f"{timed(loop, foreach)}, fused {timed(loop, fused).split()[2]}")
+    return "; with momentum and decay ".join(results)
 
 
 _FRAGMENTS = """
@@ -601,7 +601,7 @@ except torch.OutOfMemoryError:
 
 @tried("MEM010")
 def fragments_under_a_limit():
-    found = []
+    results = []
     for setting in ("False", "True"):
         settings = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{setting}"}
         ran = subprocess.run(
@@ -611,18 +611,18 @@ def fragments_under_a_limit():
             text=True,
             check=True,
         )
-        found.append(ran.stdout.strip())
-    return f"3 GiB {found[0]}, with expandable segments {found[1]}"
+        results.append(ran.stdout.strip())
+    return f"3 GiB {results[0]}, with expandable segments {results[1]}"
 
 
 def main():
     for codes, build in TRIED:
         if not sys.argv[1:] or {*codes} & {*sys.argv[1:]}:
             try:
-                found = build()
+                result = build()
             except Exception as error:  # noqa: BLE001 - the others go on
-                found = f"failed: {error!r:.200}"
-            print(f"{' '.join(codes)} {build.__name__}: {found}", flush=True)
+                result = f"failed: {error!r:.200}"
+            print(f"{' '.join(codes)} {build.__name__}: {result}", flush=True)
             gc.collect()
             torch.cuda.empty_cache()
 

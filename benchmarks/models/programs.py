@@ -460,12 +460,12 @@ def python_spans(fixed):
     lengths = random.Random(2)
 
     def loss(model, _):
-        found = [lengths.randint(100, 256) for _ in range(32)]
+        spans = [lengths.randint(100, 256) for _ in range(32)]
         if fixed:
-            ends = torch.tensor(found).pin_memory().to(D, non_blocking=True)
+            ends = torch.tensor(spans).pin_memory().to(D, non_blocking=True)
             mask = (places < ends[:, None]) & (places % 7 == 0)
         else:
-            mask = torch.tensor(spans_of(found), device=D)
+            mask = torch.tensor(spans_of(spans), device=D)
         return model(input_ids=x.masked_fill(mask, 3), labels=x).loss
 
     return trained(model, loss)
@@ -506,9 +506,9 @@ def averaged_weights(fixed):
         if fixed:
             torch._foreach_lerp_(average, mine, 0.01)
         else:
-            for kept, p in zip(average, mine, strict=True):
-                kept.mul_(0.99)
-                kept.add_(p, alpha=0.01)
+            for weight, p in zip(average, mine, strict=True):
+                weight.mul_(0.99)
+                weight.add_(p, alpha=0.01)
 
     return step
 
@@ -612,13 +612,13 @@ def autocast_small(fixed):
 def hooks_on_modules(fixed):
     """A hook on every module that keeps statistics; none."""
     model = gpt2(4096, layers=6, width=512).to(BF)
-    kept = {}
+    outputs = {}
 
     def watch(module, _, output):
         first = output[0] if isinstance(output, tuple) else output
         if torch.is_tensor(first):
             first = first.detach().float()
-            kept[module] = (first.mean(), first.std(), first.abs().max())
+            outputs[module] = (first.mean(), first.std(), first.abs().max())
 
     if not fixed:
         for module in model.modules():

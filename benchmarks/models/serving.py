@@ -613,10 +613,10 @@ def hf_cases(new=8):
 
 
 # --- all -----------------------------------------------------------------------------
-def section(what, *given):
+def section(what, *columns):
     try:
         with torch.inference_mode():
-            what(*given)
+            what(*columns)
     except Exception as error:  # noqa: BLE001
         RESULT[f"section {what.__name__}"] = {"error": repr(error)}
         traceback.print_exc()

@@ -122,23 +122,23 @@ def measure(make: Callable[[], Callable[[], None]]) -> dict[str, Any]:
     shares: dict[str, list[float]] = {"plain": [], "history": [], "watch": []}
     base = []
     for _ in range(ROUNDS):
-        for what, found in shares.items():
+        for what, values in shares.items():
             before = seconds(step, steps)
             during = watched(step, steps, what)
             after = seconds(step, steps)
             base += [before, after]
-            found.append(2 * during / (before + after) - 1)
+            values.append(2 * during / (before + after) - 1)
     return {
         "step_ms": round(1000 * statistics.median(base), 4),
-        **{what: summary(found) for what, found in shares.items()},
+        **{what: summary(values) for what, values in shares.items()},
     }
 
 
-def summary(found: list[float]) -> dict[str, float]:
+def summary(shares: list[float]) -> dict[str, float]:
     """Return the median share, and the standard error of the mean."""
     return {
-        "share": round(statistics.median(found), 5),
-        "error": round(statistics.stdev(found) / len(found) ** 0.5, 5),
+        "share": round(statistics.median(shares), 5),
+        "error": round(statistics.stdev(shares) / len(shares) ** 0.5, 5),
     }
 
 

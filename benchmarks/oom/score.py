@@ -37,10 +37,10 @@ def score(
     if result is None or not folder.is_dir():
         return {"missing": True}
     (outcome,) = traceq.lint(folder).report.outcomes
-    found = [one for one in outcome.findings if one.code == "MEM010"]
-    if not found:
+    findings = [one for one in outcome.findings if one.code == "MEM010"]
+    if not findings:
         return {"cause": False, "why": "no MEM010"}
-    finding = found[0]
+    finding = findings[0]
     changes: Any = finding.data["changes"]
     first = changes[0] if changes else {}
     at = f"{finding.place.file}:{finding.place.line}"

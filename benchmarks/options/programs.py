@@ -315,8 +315,8 @@ def main() -> None:
     for choice in CHOICES:
         for program in PROGRAMS:
             if time.monotonic() < until:
-                asked = ["--one", program.__name__, choice, str(folder)]
-                subprocess.run([sys.executable, __file__, *asked], check=True)
+                command = ["--one", program.__name__, choice, str(folder)]
+                subprocess.run([sys.executable, __file__, *command], check=True)
 
 
 if __name__ == "__main__":

@@ -144,8 +144,8 @@ def _recorded(program: dict[str, Any], options: argparse.Namespace) -> dict[str,
             run["median_after_ms"] = _median_ms(later)
             run["step_range_ms"] = _range_ms(_laps_ms(later), run.get("timed") or 0)
         if options.keep and (folder / "run").exists():
-            kept = options.keep / program["name"]
-            shutil.copytree(folder / "run", kept, dirs_exist_ok=True)
+            copy = options.keep / program["name"]
+            shutil.copytree(folder / "run", copy, dirs_exist_ok=True)
     return run
 
 

@@ -73,21 +73,21 @@ class Callers:
     def _caller(self, name: str) -> tuple[str, str] | None:
         """Return file and function of a call, none if its lines are of no use."""
         if name not in self._whose:
-            found = _FRAME.fullmatch(name)
+            match = _FRAME.fullmatch(name)
             self._whose[name] = None
-            if found and not set(name) & set('"\\') and name.isprintable():
-                paths = self._paths.get(found["file"], {found["file"]})
+            if match and not set(name) & set('"\\') and name.isprintable():
+                paths = self._paths.get(match["file"], {match["file"]})
                 if not any(map(is_base, paths)):
-                    self._whose[name] = (found["file"], found["function"])
+                    self._whose[name] = (match["file"], match["function"])
                     if len(paths) == 1:
-                        self.files[found["file"]] = min(paths)
+                        self.files[match["file"]] = min(paths)
         return self._whose[name]
 
     def written(self, source: BinaryIO) -> Iterator[bytes]:
         """Yield the text of a trace with the callers in it."""
         rest = source.read(_BLOCK)
-        found = _START.search(rest)
-        start = int(found[1]) if found else 0
+        match = _START.search(rest)
+        start = int(match[1]) if match else 0
 
         def named(event: re.Match[bytes]) -> bytes:
             moment = start + int(event[4] + event[5])
@@ -122,15 +122,15 @@ def _loaded_files() -> dict[str, set[str]]:
     """
     packages = [os.path.dirname(os.path.dirname(torch.__file__))]
     folders = {os.path.abspath(one) for one in (*sys.path, *packages)}
-    found: dict[str, set[str]] = {}
+    files: dict[str, set[str]] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         path = os.path.abspath(file) if isinstance(file, str) else ""
         for folder in folders:
             if path.startswith(folder + os.sep):
-                found.setdefault(path[len(folder) + 1 :], set()).add(path)
-        found.setdefault(path, set()).add(path)
-    return found
+                files.setdefault(path[len(folder) + 1 :], set()).add(path)
+        files.setdefault(path, set()).add(path)
+    return files
 
 
 def is_base(path: str) -> bool:

@@ -77,14 +77,14 @@ def _breaks(utils: Any, known: set[int]) -> set[tuple[Any, ...]]:
         return {
             (None, None, None, _sentence(key)) for key in utils.counters["graph_break"]
         }
-    found = set()
+    breaks = set()
     for one in reasons:
         if id(one) in known:
             continue
         at = one.user_stack[-1] if one.user_stack else None
         where = _place(at.filename, at.lineno, at.name) if at else (None, None, None)
-        found.add((*where, _sentence(one.reason)))
-    return found
+        breaks.add((*where, _sentence(one.reason)))
+    return breaks
 
 
 def _place(file: str, line: int, function: str) -> tuple[str, int, str]:

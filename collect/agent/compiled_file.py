@@ -124,7 +124,7 @@ class CompiledFile:
 
     def _shown(self, text: str, lines: set[_Frame]) -> str:
         """Return a text of inductor's with files named as in the trace."""
-        text = _FILE_LINE.sub(lambda found: self._file_line(found, lines), text)
+        text = _FILE_LINE.sub(lambda match: self._file_line(match, lines), text)
         text = _FILE.sub(lambda at: at[1] + self._names.file(at[2]) + at[3], text)
         if not self._quotes:
             text = _OWN_KERNEL.sub(r"\1''", _QUOTED.sub(r"\1", text))
@@ -133,15 +133,15 @@ class CompiledFile:
             text = _PATH.sub(lambda at: self._short(at[0]), text)
         return redact.log(text)
 
-    def _file_line(self, found: re.Match[str], lines: set[_Frame]) -> str:
-        code = (found["code"] or "").strip()
-        function = function_name(found["function"])
-        frame = _Frame(found["file"], int(found["line"]), function, code)
+    def _file_line(self, match: re.Match[str], lines: set[_Frame]) -> str:
+        code = (match["code"] or "").strip()
+        function = function_name(match["function"])
+        frame = _Frame(match["file"], int(match["line"]), function, code)
         now = _as_it_is_now(frame, lines)
         if now is None:
             return _UNKNOWN
         shown = (
-            f"{found['before']}{self._names.file(now.file)}:{now.line} in {function}"
+            f"{match['before']}{self._names.file(now.file)}:{now.line} in {function}"
         )
         return f"{shown}, code: {code}" if self._quotes and code else shown
 
@@ -154,12 +154,12 @@ class CompiledFile:
 def _frames(stack: str) -> list[_Frame]:
     return [
         _Frame(
-            found["file"],
-            int(found["line"]),
-            function_name(found["function"]),
-            found["code"].strip(),
+            match["file"],
+            int(match["line"]),
+            function_name(match["function"]),
+            match["code"].strip(),
         )
-        for found in _FRAME.finditer(stack)
+        for match in _FRAME.finditer(stack)
     ]
 
 

@@ -101,11 +101,11 @@ class CompiledGraphs:
                     self.missing[MORE] = _TOO_LARGE
                     return
                 self._nodes += 1
-                found = self._node(node)
+                entry = self._node(node)
                 if name:
-                    inner.append({**found, "within": name})
+                    inner.append({**entry, "within": name})
                 else:
-                    nodes.append(found)
+                    nodes.append(entry)
         self.graphs.append({"id": _compile_id(), "nodes": nodes, "inner": inner})
 
     def _node(self, node: Any) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _graphs(module: Any) -> Iterator[tuple[str, Any]]:
 def _compile_id() -> str | None:
     """Return the compiler's number for what is compiled just now: 0/0."""
     context: Any = sys.modules["torch._guards"].CompileContext
-    found = context.current_compile_id()
-    return None if found is None else str(found)
+    compile_id = context.current_compile_id()
+    return None if compile_id is None else str(compile_id)
 
 
 def _target(target: Any) -> str:

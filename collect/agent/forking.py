@@ -89,8 +89,8 @@ def is_helper(settings: dict[str, Any]) -> bool:
 
 def _cannot_use_cuda() -> bool:
     """Return whether CUDA was initialised before the fork."""
-    asked: Any = getattr(torch.cuda, "_is_in_bad_fork", None)
-    return bool(asked is not None and asked())
+    check: Any = getattr(torch.cuda, "_is_in_bad_fork", None)
+    return bool(check is not None and check())
 
 
 def at_end_of_fork(call: Callable[[], None]) -> None:

@@ -78,11 +78,11 @@ def _described_calls(
 
 def _frames(frame: FrameType | None) -> list[FrameType]:
     """Return a stack, the innermost frame first."""
-    found = []
+    frames = []
     while frame is not None:
-        found.append(frame)
+        frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
 def program_lines(
@@ -117,14 +117,14 @@ def _lines(frames: list[FrameType]) -> list[dict[str, Any]]:
 
 def _open_modules(frames: list[FrameType]) -> list[tuple[Any, FrameType]]:
     """Return the modules that run, outermost first, with the frame of each call."""
-    found: list[tuple[Any, FrameType]] = []
+    modules: list[tuple[Any, FrameType]] = []
     for frame in reversed(frames):
         if frame.f_code.co_name in _CALLS:
             module = frame.f_locals.get("self")
-            known = any(module is one for one, _ in found)
+            known = any(module is one for one, _ in modules)
             if isinstance(module, torch.nn.Module) and not known:
-                found.append((module, frame))
-    return found[:MOST_MODULES]
+                modules.append((module, frame))
+    return modules[:MOST_MODULES]
 
 
 def _described(opened: list[tuple[Any, FrameType]]) -> list[dict[str, Any]]:
@@ -182,13 +182,13 @@ def _inputs(
         return [list(one.shape) for one in tensors[:MOST_SHAPES]]
     for frame in filter(_is_user, frames):
         names = [name for name in frame.f_locals if not name.startswith("__")]
-        found = [
+        inputs = [
             list(one.shape)
             for one in _tensors(frame.f_locals[name] for name in names)
             if one.ndim and one.is_leaf and not one.requires_grad
         ]
-        if found:
-            return found[:MOST_SHAPES]
+        if inputs:
+            return inputs[:MOST_SHAPES]
     return []
 
 
@@ -235,15 +235,19 @@ def _model(module: Any) -> dict[str, Any]:
 def _repeated(module: Any) -> dict[str, Any] | None:
     """Return the numbered submodules with the most parameters: the model's layers."""
     most = 0
-    found = None
+    repeated = None
     for path, one in module.named_modules():
         layers = [*one.children()]
         kinds = {type(layer) for layer in layers}
         size = sum(_bytes(layer.parameters()) for layer in layers)
         if len(layers) > 1 and len(kinds) == 1 and size > most:
             most = size
-            found = {"path": path, "class": kinds.pop().__name__, "count": len(layers)}
-    return found
+            repeated = {
+                "path": path,
+                "class": kinds.pop().__name__,
+                "count": len(layers),
+            }
+    return repeated
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:

@@ -151,13 +151,13 @@ class OutOfMemory:
 
     # What torch calls: nothing of ours may be raised into the program.
 
-    def failed(self, device: int, asked: int, capacity: int, free: int) -> None:
+    def failed(self, device: int, requested: int, capacity: int, free: int) -> None:
         if self.off or not self._lock.acquire(blocking=False):
             return
         try:
             self.count += 1
             if self.count <= MOST and self.claim():
-                self.failures.append(self._failure(device, asked, capacity, free))
+                self.failures.append(self._failure(device, requested, capacity, free))
                 self.write(self._snapshot(device))
         except Exception as error:  # noqa: BLE001 - the program must continue
             self.rank.missing("out of memory", f"{type(error).__name__}: {error}"[:300])
@@ -165,7 +165,7 @@ class OutOfMemory:
             self._lock.release()
 
     def _failure(
-        self, device: int, asked: int, capacity: int, free: int
+        self, device: int, requested: int, capacity: int, free: int
     ) -> dict[str, Any]:
         """Return what is known of a failed allocation, beside the snapshot."""
         total = capacity
@@ -180,7 +180,7 @@ class OutOfMemory:
             "at": manifest.now(),
             "step": self.step(),
             "device": device,
-            "requested_bytes": asked,
+            "requested_bytes": requested,
             "device_bytes": total,
             "device_free_bytes": free,
             "limit_bytes": capacity if capacity < total else None,

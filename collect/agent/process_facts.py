@@ -78,10 +78,10 @@ def devices() -> list[dict[str, Any]]:
     """Return the GPUs visible to the process; none if it does not use CUDA."""
     if not gpu.is_initialized():
         return []
-    found = []
+    results = []
     for index in range(gpu.device_count()):
         seen = gpu.get_device_properties(index)
-        found.append(
+        results.append(
             {
                 "index": index,
                 "name": seen.name,
@@ -90,14 +90,14 @@ def devices() -> list[dict[str, Any]]:
                 "multiprocessors": seen.multi_processor_count,
             }
         )
-    return found
+    return results
 
 
 def switches() -> dict[str, Any]:
     """Return torch's settings that influence which kernels run."""
     cuda: Any = torch.backends.cuda
     cudnn = torch.backends.cudnn
-    asked: dict[str, Callable[[], Any]] = {
+    getters: dict[str, Callable[[], Any]] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision,
         "matmul_allow_tf32": lambda: cuda.matmul.allow_tf32,
         "cudnn_allow_tf32": lambda: cudnn.allow_tf32,
@@ -113,7 +113,7 @@ def switches() -> dict[str, Any]:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer torch deprecates these queries of TF32
-        return {name: _try(ask) for name, ask in asked.items()}
+        return {name: _try(ask) for name, ask in getters.items()}
 
 
 def cores() -> int | None:

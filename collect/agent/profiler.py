@@ -195,18 +195,18 @@ class Trace:
 
     def _callers(self) -> Callers:
         """Return the lines of the Python calls, as far as this torch records them."""
-        found = Callers()
+        callers = Callers()
         self.no_lines = "there are no stacks" if not self.stacks else ""
         if not self.no_lines and self.size() > MOST_EVENTS:
             self.no_lines = TOO_MANY.format(most=MOST_EVENTS)
         if self.no_lines:
-            return found
+            return callers
         try:
-            found.find(self.profiler.profiler.kineto_results)  # type: ignore[union-attr]
+            callers.find(self.profiler.profiler.kineto_results)  # type: ignore[union-attr]
         except Exception as error:  # noqa: BLE001 - private to torch, and no must
             self.no_lines = f"torch does not say them: {type(error).__name__}"
             return Callers()
-        return found
+        return callers
 
     def _action(self, step: int) -> ProfilerAction:
         if step < LEAD_IN:

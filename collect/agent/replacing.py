@@ -69,7 +69,7 @@ def _guarded(call: Callable[[], Any]) -> Any:
 
 def _mark_unseen(environment: Mapping[Any, Any]) -> None:
     """Tell the launcher if the new program does not load the recorder."""
-    found = {os.fsdecode(key): os.fsdecode(environment[key]) for key in environment}
-    paths = found.get("PYTHONPATH", "").split(os.pathsep)
-    if status_files.VARIABLE not in found or _BOOTSTRAP not in paths:
+    results = {os.fsdecode(key): os.fsdecode(environment[key]) for key in environment}
+    paths = results.get("PYTHONPATH", "").split(os.pathsep)
+    if status_files.VARIABLE not in results or _BOOTSTRAP not in paths:
         status_files.mark(status_files.UNSEEN)

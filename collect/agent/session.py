@@ -316,9 +316,9 @@ class Session:
         # Steps that we record are longer, and so are those that begin with our work.
         ours = self.schedule.phase in _RECORDING or self._acted
         self._acted = False
-        kept = slow.boundary(self.schedule.seen, ours=ours)
+        retained = slow.boundary(self.schedule.seen, ours=ours)
         now = time.monotonic()
-        if kept and now - self._wrote_slow > _WRITE_SLOW_S:
+        if retained and now - self._wrote_slow > _WRITE_SLOW_S:
             self._wrote_slow = now
             self._write_slow()
         if done:
@@ -492,11 +492,11 @@ class Session:
     def _write_compiled(self) -> None:
         """Write what torch.compile has made, which is no reason to fail."""
         try:
-            found = self.compiled.write(self.rank.path(".compiled.json.gz"))
+            result = self.compiled.write(self.rank.path(".compiled.json.gz"))
         except Exception as error:  # noqa: BLE001 - made of what is private to torch
-            found = None
+            result = None
             self.rank.missing(compiled_graphs.WHAT, f"{type(error).__name__}: {error}")
-        self.rank.facts["compiled_code"] = found
+        self.rank.facts["compiled_code"] = result
         for what, why in self.compiled.missing.items():
             self.rank.missing(what, why)
         if self.compile_log.text():  # the launcher puts it into the log of the run
@@ -616,8 +616,8 @@ class Session:
             left_out = process_facts.rank()[2] - job.ranks
             _wait_until(lambda: job.have_left(left_out), LEAVE_S)
             return
-        said = os.environ.get("LOCAL_WORLD_SIZE", "")
-        ranks = int(said) if said.isdecimal() else 1
+        reported = os.environ.get("LOCAL_WORLD_SIZE", "")
+        ranks = int(reported) if reported.isdecimal() else 1
         _wait_until(
             lambda: len(status_files.read("status-rank-*", "done")) >= ranks, EXIT_S
         )

@@ -140,19 +140,19 @@ class SlowSteps:
         """
         self._number = number
         now = self._clock()
-        began, kept = self._began, False
+        began, retained = self._began, False
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             if self._queue is not None:
                 self._queue.close()
             self._queue = _Queue()
         if began is not None and not ours:
-            kept = self._ended(now - began)
+            retained = self._ended(now - began)
         else:
             self._read_counters()
             self._compiles = torch_state.compilations()
         self._begin()
-        return kept
+        return retained
 
     def _begin(self) -> None:
         self._seconds.clear()
@@ -234,12 +234,12 @@ class SlowSteps:
         if not self._has_clock or not torch_state.uses_cuda():
             return None
         try:
-            found = int(torch.cuda.clock_rate())
+            result = int(torch.cuda.clock_rate())
         except Exception:  # noqa: BLE001 - it needs a package that few have
             self._has_clock = False
             return None
-        self._clocks = max(found, self._clocks or 0)
-        return found
+        self._clocks = max(result, self._clocks or 0)
+        return result
 
     # The thread of ours.
 

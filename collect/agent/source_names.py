@@ -52,28 +52,28 @@ class SourceNames:
             return None
         if path not in self._functions:
             self._functions[path] = _functions(path)
-        found = [
+        results = [
             (first, begin)
             for first, last, name, begin in self._functions[path]
             if name == function and first <= line <= last
         ]
-        return max(found)[1] if found else None
+        return max(results)[1] if results else None
 
 
 def function_name(name: str) -> str:
     """Return a function's own name: dynamo renames what follows a graph break."""
-    found = _RESUMED.fullmatch(name)
-    return found[1] if found else name
+    match = _RESUMED.fullmatch(name)
+    return match[1] if match else name
 
 
 def _import_folders() -> list[str]:
     """Return the folders that torch cuts off, in its order: see its python_tracer."""
     folders = [*sys.path, str(Path(torch.__file__).parent.parent)]
     for name in ("getsitepackages", "getusersitepackages", "getuserbase"):
-        found: str | list[str] = getattr(
+        result: str | list[str] = getattr(
             site, name, list
         )()  # an old virtual environment has none
-        folders += [found] if isinstance(found, str) else found
+        folders += [result] if isinstance(result, str) else result
     whole = {os.path.abspath(one) for one in folders}
     return [one + os.sep for one in sorted(whole, reverse=True)]
 
@@ -90,12 +90,12 @@ def _functions(path: str) -> list[tuple[int, int, str, int]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    found = []
+    functions = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             begin = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            found.append((begin, node.end_lineno or begin, node.name, begin))
+            functions.append((begin, node.end_lineno or begin, node.name, begin))
         elif isinstance(node, ast.expr) and type(node) in _NAMES:
             name, begin = _NAMES[type(node)], node.lineno
-            found.append((begin, node.end_lineno or begin, name, begin))
-    return found
+            functions.append((begin, node.end_lineno or begin, name, begin))
+    return functions

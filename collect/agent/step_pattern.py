@@ -70,12 +70,12 @@ def period(laps: list[float]) -> int | None:
     mean = sum(values) / len(values)
     values = [value - mean for value in values]
     longest = len(values) // REPEATS
-    found = [(lag, _correlation(values, lag)) for lag in range(2, longest + 1)]
-    best = max((value for _, value in found), default=0.0)
+    results = [(lag, _correlation(values, lag)) for lag in range(2, longest + 1)]
+    best = max((value for _, value in results), default=0.0)
     if best < ALIKE:
         return None
     # Multiples of a period correlate as well as the period itself.
-    return next(lag for lag, value in found if value >= NEARLY * best)
+    return next(lag for lag, value in results if value >= NEARLY * best)
 
 
 def _correlation(values: list[float], lag: int) -> float:

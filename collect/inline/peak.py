@@ -59,8 +59,8 @@ def _living() -> int:
                 sizes[storage.data_ptr()] = storage.nbytes()
                 grad = one.grad if one.is_leaf else None
                 if grad is not None:
-                    kept = grad.untyped_storage()
-                    sizes[kept.data_ptr()] = kept.nbytes()
+                    retained = grad.untyped_storage()
+                    sizes[retained.data_ptr()] = retained.nbytes()
             except Exception:  # noqa: BLE001, S112 - sparse and fake tensors have none
                 continue
     return sum(sizes.values())

@@ -216,16 +216,16 @@ class Recording:
             return
         rank = overhead_of.measured_rank(ranks)
         why = overhead_of.why_not({"signal": None}, rank, sys.executable)
-        found = None
+        result = None
         if not why:
             with tempfile.TemporaryDirectory(prefix="traceq-") as place:
                 file = Path(place, "overhead.json")
                 why = overhead_of.wait(overhead_of.start(sys.executable, rank, file))
-                found = manifest.read(file) or None
-        if found is None:
+                result = manifest.read(file) or None
+        if result is None:
             why = why or "the measurement wrote nothing"
             self._facts["missing"].append({"what": "recorder_overhead", "why": why})
-        self._facts["recorder_overhead"] = found
+        self._facts["recorder_overhead"] = result
         manifest.write(self.folder / run_folder.run_file(self._index), self._facts)
 
 
@@ -237,13 +237,13 @@ _NO_STEPS = (
 def _chosen(words: list[str]) -> Any:
     command = list(getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv])
     try:
-        found = options.chosen(words, command)
+        result = options.chosen(words, command)
     except ValueError as error:
         raise RefusedError(str(error)) from None
-    if found.steps_by == "time":
+    if result.steps_by == "time":
         msg = "--steps-by time is not for a loop, which has steps: call step()"
         raise RefusedError(msg)
-    return found
+    return result
 
 
 def _why_not() -> str:

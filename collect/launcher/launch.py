@@ -13,8 +13,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..shared import additions, manifest, own_numbers, rank_set, status_files
+from ..shared import manifest, own_numbers, rank_set, status_files
 from . import after, bound, last_words, options, overhead, run_facts, run_folder
+from .complete_run import (
+    complete_if_killed,
+    complete_if_not_written,
+    complete_manifest,
+    exit_facts,
+    folder_bytes,
+    readable_bytes,
+    remove_partial_files,
+)
+from .recorded_parts import (
+    copied_sources,
+    different_windows,
+    has_recording,
+    memory_errors,
+    missing_parts,
+    recorded_parts,
+)
 from .screen import Screen
 from .tee import Tee
 
@@ -25,10 +42,10 @@ AGAIN = 1.0  # seconds after which a second interrupt is passed on
 WRITING_S = 600.0  # seconds for the processes that write the traces
 NOT_FOUND = 127
 NOT_RUN = 126
-_DIFFERENT = 0.1  # share by which mean and median differ where some steps do more work
-
-_RARE = 0.4  # share of long steps below which "1 in N" says it
-
+_NO_GPU_WORK = (
+    "the trace has no GPU work, so it says little: record again, with --no-stack or"
+    " --steps-by another kind of step"
+)
 _PASSED_ON = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 _LEFT_TO_THE_PROGRAM = ("SIGINT", "SIGHUP", "SIGQUIT")
 
@@ -127,14 +144,14 @@ class Launch:
 
     def _incomplete(self, why: str) -> str:
         """Return the remains of a run whose run file cannot be written, in words."""
-        kept = [
+        retained = [
             file.name
             for kind in ("trace.json.gz", "memory.pickle.gz")
             for file in sorted(self.folder.glob(f"rank-*.{kind}"))
         ]
-        if not kept:
+        if not retained:
             return f"nothing was written: {why}"
-        there = f"{self.folder} has {', '.join(kept)}"
+        there = f"{self.folder} has {', '.join(retained)}"
         return f"{self.file.name} cannot be completed: {why}; {there}"
 
     def _execute(self, tee: Tee) -> int:
@@ -228,11 +245,11 @@ class Launch:
         }
 
     def _show_progress(self) -> None:
-        found = sorted(self.status_folder.glob("status-*"))
-        if not found:
+        result = sorted(self.status_folder.glob("status-*"))
+        if not result:
             return
         try:
-            phase, done, total = found[0].read_text().split("\t")
+            phase, done, total = result[0].read_text().split("\t")
             if phase == "done" and self.options.then_exit:
                 return
             self.screen.progress(phase, int(done), int(total))
@@ -243,18 +260,18 @@ class Launch:
         ranks = [
             rank
             for file in sorted(self.folder.glob("rank-*.json"))
-            for rank in [_complete_manifest(file)]
+            for rank in [complete_manifest(file)]
             if rank.get("launch") == (self.index or 0)
         ]
         ranks.sort(key=lambda rank: (rank["rank"], rank["name"]))
         for rank in ranks:
-            _complete_if_killed(rank)
-            _complete_if_not_written(rank, self.folder)
+            complete_if_killed(rank)
+            complete_if_not_written(rank, self.folder)
         self.facts.update(
             state="finished",
             ended=manifest.now(),
             seconds=round(seconds, 3),
-            exit=_exit_facts(status, stopped=self._has("stopped")),
+            exit=exit_facts(status, stopped=self._has("stopped")),
             log={
                 "file": run_folder.log_file(self.index),
                 "bytes": tee.kept,
@@ -269,15 +286,15 @@ class Launch:
             for name, values in own_numbers.read(self.folder).items()
         }
         manifest.write(self.file, self.facts)
-        _remove_partial_files(self.folder, [rank["name"] for rank in ranks])
+        remove_partial_files(self.folder, [rank["name"] for rank in ranks])
 
     def _world_size(self, ranks: list[dict[str, Any]]) -> int | None:
         """Return the job's number of ranks, as its processes say; None without any."""
-        said = [rank["world_size"] for rank in ranks]
+        stated = [rank["world_size"] for rank in ranks]
         for file in self.status_folder.glob("left-out-*"):
             with contextlib.suppress(OSError, ValueError):
-                said.append(int(file.read_text()))
-        return max(said, default=None)
+                stated.append(int(file.read_text()))
+        return max(stated, default=None)
 
     def _missing(self, ranks: list[dict[str, Any]]) -> list[dict[str, str]]:
         """Return the parts that are missing from the whole run, with the reasons."""
@@ -296,7 +313,7 @@ class Launch:
         """Measure what recording costs, or note why not; no error of that is ours."""
         if self.options.no_overhead or not self.facts["ranks"]:
             return
-        found = None
+        result = None
         rank = overhead.measured_rank(self.facts["ranks"])
         python = overhead.interpreter(rank, self.status_folder)
         why = overhead.why_not(self.facts["exit"], rank, python)
@@ -309,11 +326,11 @@ class Launch:
                 why = overhead.wait(self._child)
             except OSError as error:
                 why = f"{python} could not be started: {error.strerror}"
-            found = manifest.read(file) or None
-        if found is None:
+            result = manifest.read(file) or None
+        if result is None:
             why = why or "the measurement wrote nothing"
             self.facts["missing"].append({"what": "recorder_overhead", "why": why})
-        self.facts["recorder_overhead"] = found
+        self.facts["recorder_overhead"] = result
         manifest.write(self.file, self.facts)
 
     def _why_no_step(self) -> str:
@@ -360,28 +377,32 @@ class Launch:
     def _report(self, status: int) -> int:
         code = self._code(status)
         ranks = self.facts["ranks"]
-        if not any(map(_has_something, ranks)):
+        if not any(map(has_recording, ranks)):
             known = [entry["why"] for entry in self.facts["missing"]]
-            why = "; ".join(_reasons(ranks) or known)
+            why = "; ".join(missing_parts(ranks) or known)
             self.screen.say(f"nothing was recorded: {why}")
             # A crash of ours is no reason to call the program's run a failure, and
             # neither are chosen ranks that another launcher of the job starts.
             fine = self._has("failed") or self._records_elsewhere()
             return code if fine else code or options.CANNOT_WORK
-        for text in _reasons(ranks):
+        for text in missing_parts(ranks):
             self.screen.say(text)
         if all(rank["state"] == "incomplete" for rank in ranks):
             self.screen.say(_NO_GPU_WORK)
             code = code or options.CANNOT_WORK
         if any(manifest.OTHER_THREADS in rank["notes"] for rank in ranks):
             self.screen.say(manifest.OTHER_THREADS)
-        for text in [*_windows(ranks), *_recorded(ranks[0]), *_ran_out(ranks)]:
+        for text in [
+            *different_windows(ranks),
+            *recorded_parts(ranks[0]),
+            *memory_errors(ranks),
+        ]:
             self.screen.say(text)
         copied = {one["file"] for rank in ranks for one in rank.get("sources", [])}
         if copied:
-            self.screen.say(_copied(len(copied)))
-        size = _size(self.folder)
-        done = f"recorded to {self.folder} ({_readable(size)})"
+            self.screen.say(copied_sources(len(copied)))
+        size = folder_bytes(self.folder)
+        done = f"recorded to {self.folder} ({readable_bytes(size)})"
         if self.options.lint:
             self.screen.say(done)
             return code
@@ -405,167 +426,3 @@ class Launch:
 
     def _has(self, name: str) -> bool:
         return (self.status_folder / name).exists()
-
-
-_NO_GPU_WORK = (
-    "the trace has no GPU work, so it says little: record again, with --no-stack or"
-    " --steps-by another kind of step"
-)
-
-
-def _has_something(rank: dict[str, Any]) -> bool:
-    return bool(rank["step_time"] or rank["trace"] or rank.get("oom"))
-
-
-def _ran_out(ranks: list[dict[str, Any]]) -> list[str]:
-    """Return which ranks ran out of memory, and at which step."""
-    failed = [(rank["rank"], rank["oom"]) for rank in ranks if rank.get("oom")]
-    several = len(ranks) > 1
-    return [
-        (f"rank {number} " if several else "")
-        + f"ran out of GPU memory in step {oom['step']}; "
-        + (f"snapshot: {oom['snapshot']}" if oom["snapshot"] else "no snapshot")
-        for number, oom in failed
-    ]
-
-
-def _recorded(rank: dict[str, Any]) -> list[str]:
-    """Return the recorded parts of a rank, a sentence each."""
-    texts = [_step_time(rank["step_time"])] if rank["step_time"] else []
-    if rank["trace"]:
-        texts.append(_traced(rank["trace"], rank.get("pause")))
-    return texts
-
-
-def _step_time(timed: dict[str, Any]) -> str:
-    text = (
-        f"{timed['ms']:.2f} ms per step, measured without the profiler over"
-        f" {timed['steps']} steps"
-    )
-    long = timed.get("long_steps")
-    if long:
-        return f"{text}; {_long_steps(long, timed.get('period'))}"
-    if abs(timed["ms"] - timed["median_ms"]) > _DIFFERENT * timed["median_ms"]:
-        text += f"; {timed['median_ms']:.2f} ms at the median, as steps differ"
-    return text
-
-
-def _long_steps(long: dict[str, float], period: int | None) -> str:
-    often = f"1 in {1 / long['share']:.0f}" if long["share"] < _RARE else "some"
-    regular = f", every {period} steps the same" if period else ""
-    return (
-        f"{often} take {long['ms']:.2f} ms, the others {long['typical_ms']:.2f} ms"
-        f"{regular}"
-    )
-
-
-def _traced(trace: dict[str, Any], pause: dict[str, Any] | None) -> str:
-    count = len(trace["steps"])
-    steps = "1 step" if count == 1 else f"{count} steps"
-    what = {
-        "period": f"traced {steps}, a whole period",
-        "typical": f"traced {steps}, all of them typical",
-        "time": "traced a few seconds, as no steps were seen",
-    }.get(trace.get("window", ""), f"traced {steps}")
-    if pause is None:
-        return what
-    return f"{what}; recording stopped the program for {pause['seconds']:.1f} s"
-
-
-def _copied(count: int) -> str:
-    files = "1 source file" if count == 1 else f"{count} source files"
-    return f"copied {files} of the program to name lines; not with --no-source"
-
-
-def _reasons(ranks: list[dict[str, Any]]) -> list[str]:
-    """Return the missing parts, one sentence per reason."""
-    missing: dict[str, list[str]] = {}
-    for rank in ranks:
-        for entry in rank["missing"]:
-            what = entry["what"].replace("_", " ")
-            known = missing.setdefault(entry["why"], [])
-            if what not in known:
-                known.append(what)
-    return [f"no {', '.join(what)}: {why}" for why, what in missing.items()]
-
-
-def _windows(ranks: list[dict[str, Any]]) -> list[str]:
-    """Return which steps the ranks traced, if not all of them the same."""
-    by_first: dict[int, list[int]] = {}
-    for rank in ranks:
-        first = (rank["trace"] or {}).get("first_step")
-        if first is not None and rank["steps"]["by"] != "forward":
-            by_first.setdefault(first, []).append(rank["rank"])
-    if len(by_first) <= 1:
-        return []
-    parts = [f"{rank_set.written(by_first[one])} from step {one}" for one in by_first]
-    return [f"the ranks traced different steps: {', '.join(parts)}"]
-
-
-def _complete_if_killed(rank: dict[str, Any]) -> None:
-    """Complete the manifest of a process that was killed before it could."""
-    if rank["state"] != "recording":
-        return
-    rank["state"] = "killed"
-    for what in ("step_time", "trace", "memory"):
-        if rank[what] is None:
-            why = "the process was killed before it could be written"
-            rank["missing"].append({"what": what, "why": why})
-
-
-def _complete_manifest(file: Path) -> dict[str, Any]:
-    """Return a rank's manifest with what is known since its files were written."""
-    rank = manifest.read(file)
-    if rank and additions.add(rank, file.parent):
-        manifest.write(file, rank)
-        additions.remove(file.parent, rank["name"])
-    return rank
-
-
-def _complete_if_not_written(rank: dict[str, Any], place: Path) -> None:
-    """Note which files are missing: the process that wrote them was ended."""
-    for what in ("trace", "memory"):
-        if rank[what] and not (place / rank[what]["file"]).exists():
-            rank[what] = None
-            why = "the process that wrote it was ended before it was complete"
-            rank["missing"].append({"what": what, "why": why})
-
-
-def _exit_facts(status: int, *, stopped: bool) -> dict[str, Any]:
-    return {
-        "status": 128 - status if status < 0 else status,
-        "signal": _signal_name(-status) if status < 0 else None,
-        "stopped_by_traceq": stopped,
-    }
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def _remove_partial_files(place: Path, names: list[str]) -> None:
-    """Remove files that were being written when their process was killed.
-
-    Other nodes may still write theirs into the same folder.
-    """
-    for name in names:
-        for file in place.glob(f".{name}.*"):
-            if file.is_file():
-                file.unlink()
-
-
-def _size(place: Path) -> int:
-    """Return the bytes of the complete files of a folder."""
-    return sum(
-        file.stat().st_size
-        for file in place.iterdir()
-        if not file.name.startswith(".")  # another node may rename it meanwhile
-    )
-
-
-def _readable(size: int) -> str:
-    megabytes = f"{size / 1e6:.1f} MB"
-    return megabytes if megabytes != "0.0 MB" else f"{size / 1e3:.1f} kB"

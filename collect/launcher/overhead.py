@@ -66,5 +66,5 @@ def wait(child: subprocess.Popen[bytes]) -> str:
         child.communicate()
         return f"it took more than {TIMEOUT_S:.0f} s"
     lines = errors.decode(errors="replace").strip().splitlines()
-    said = lines[-1][:_LONGEST] if lines else f"exit status {child.returncode}"
-    return said if child.returncode else ""
+    reported = lines[-1][:_LONGEST] if lines else f"exit status {child.returncode}"
+    return reported if child.returncode else ""

@@ -35,8 +35,8 @@ def launch_index(command: list[str], environment: Mapping[str, str]) -> int | No
     if environment.get("SLURM_NTASKS", "1") != "1" and "SLURM_STEP_ID" in environment:
         return int(environment.get("SLURM_PROCID", "0"))
     for word, following in zip(command, [*command[1:], ""]):
-        found = _NODE_OPTION.fullmatch(word)
-        value = (found["value"] or following) if found else ""
+        match = _NODE_OPTION.fullmatch(word)
+        value = (match["value"] or following) if match else ""
         if value.isdigit():
             return int(value)
     return None

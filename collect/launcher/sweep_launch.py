@@ -96,12 +96,12 @@ def _compare(chosen: Any, before: dict[str, Any], folder: Path) -> None:
 
 def _stored(chosen: Any) -> dict[str, Any]:
     """Return the options of a sweep as its folder has them."""
-    kept = {key: getattr(chosen, key) for key in (*_KEPT, *sweep_options.SAME)}
+    retained = {key: getattr(chosen, key) for key in (*_KEPT, *sweep_options.SAME)}
     command = redact.arguments(chosen.command)
     if not chosen.keep_paths:
         cwd, home = str(Path.cwd()), str(Path.home())
         command = [redact.paths(word, cwd=cwd, home=home) for word in command]
-    return {"command": command, **kept}
+    return {"command": command, **retained}
 
 
 class Sweep:

@@ -92,8 +92,8 @@ def peak_of(text: str | None, labels: dict[str, str]) -> float | None:
     if text is None:
         return None
     peaks = _peaks(text)
-    found = [peaks[value] for value in labels.values() if value in peaks]
-    return found[0] if found else peaks.get("")
+    results = [peaks[value] for value in labels.values() if value in peaks]
+    return results[0] if results else peaks.get("")
 
 
 def _complete(
@@ -154,17 +154,17 @@ def _written(labels: dict[str, str]) -> str:
 
 
 def _peaks(text: str) -> dict[str, float]:
-    found = {}
+    peaks = {}
     try:
         for part in text.replace(" ", "").split(","):
             name, _, value = part.rpartition("=")
-            found[name] = float(value)
+            peaks[name] = float(value)
     except ValueError:
-        found = {}
-    if not found or not all(0 < value < float("inf") for value in found.values()):
+        peaks = {}
+    if not peaks or not all(0 < value < float("inf") for value in peaks.values()):
         msg = f"--peak-tflops {text}: write a number, or one by label: bf16=989,fp32=67"
         raise ValueError(msg)
-    return found
+    return peaks
 
 
 def _grid(entries: list[str]) -> dict[str, list[str]]:
@@ -225,14 +225,14 @@ def _read(file: str) -> dict[str, Any]:
         raise ValueError(msg)
     try:
         with open(file, "rb") as stream:
-            found: dict[str, Any] = toml.load(stream)
+            result: dict[str, Any] = toml.load(stream)
     except OSError as error:
         msg = f"{file}: {error.strerror}"
         raise ValueError(msg) from None
     except ValueError as error:
         msg = f"{file}: {error}"
         raise ValueError(msg) from None
-    return found
+    return result
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:

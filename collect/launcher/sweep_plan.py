@@ -46,16 +46,16 @@ def runs(grid: Mapping[str, Sequence[str]], repeat: int, seed: int) -> list[Run]
         dict(zip(grid, values)) for values in itertools.product(*grid.values())
     ]
     chance = random.Random(seed)  # noqa: S311 - no secret
-    found = []
+    results = []
     for number in range(1, repeat + 1):
         chance.shuffle(configurations)
-        found += [Run(_name(one, number), one, number) for one in configurations]
-    return found
+        results += [Run(_name(one, number), one, number) for one in configurations]
+    return results
 
 
 def filled(text: str, labels: Mapping[str, str]) -> str:
     """Return a text with the values of labels: ``{seq_len}`` becomes ``512``."""
-    return re.sub(r"\{(\w+)\}", lambda found: labels.get(found[1], found[0]), text)
+    return re.sub(r"\{(\w+)\}", lambda result: labels.get(result[1], result[0]), text)
 
 
 def used(words: Sequence[str], key: str) -> bool:
@@ -84,10 +84,10 @@ def _value(node: ast.AST) -> float:
         left, right = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Pow) and abs(right) > _LARGEST_POWER:
             raise ValueError(node)
-        found = _OPERATORS[type(node.op)](left, right)
-        if isinstance(found, complex):
+        result = _OPERATORS[type(node.op)](left, right)
+        if isinstance(result, complex):
             raise ValueError(node)
-        return float(found)
+        return float(result)
     raise ValueError(node)
 
 

@@ -167,5 +167,5 @@ def _stated(
     recorded = known.get(name)
     if recorded is not None:
         return float(recorded)
-    said = getattr(chosen, name)
-    return None if said is None else sweep_plan.amount(said, labels)
+    value = getattr(chosen, name)
+    return None if value is None else sweep_plan.amount(value, labels)

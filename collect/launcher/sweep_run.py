@@ -52,9 +52,9 @@ class Printed:
 
     def _look(self, line: str) -> None:
         for name, pattern in self._patterns:
-            for found in pattern.finditer(line):
+            for match in pattern.finditer(line):
                 with contextlib.suppress(ValueError, TypeError):
-                    value = float(found[1].replace(",", ""))
+                    value = float(match[1].replace(",", ""))
                     self.values.setdefault(name, []).append(value)
 
 

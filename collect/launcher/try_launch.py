@@ -17,6 +17,7 @@ from typing import Any
 from .. import remedies
 from ..shared import additions, manifest, status_files
 from . import (
+    complete_run,
     launch,
     options,
     outcomes,
@@ -346,7 +347,7 @@ class TrialLaunch(launch.Launch):
             "ended_in": found.get("ended_in"),
             "ended": manifest.now(),
             "seconds": round(time.time() - self.began, 1),
-            "exit": launch._exit_facts(  # noqa: SLF001 - the same facts
+            "exit": complete_run.exit_facts(
                 status, stopped=self._has("stopped") or self.ended_by_us
             ),
             **{key: found.get(key) for key in _FROM_STATE},
@@ -434,11 +435,11 @@ class TrialLaunch(launch.Launch):
             files = sorted(folder.glob("rank-*.json")) if folder.is_dir() else []
             if not files or folder.name.startswith(BLOCKS):
                 continue
-            ranks = [launch._complete_manifest(file) for file in files]  # noqa: SLF001
+            ranks = [complete_run.complete_manifest(file) for file in files]
             ranks = [rank for rank in ranks if rank.get("name")]
             for rank in ranks:
-                launch._complete_if_killed(rank)  # noqa: SLF001
-                launch._complete_if_not_written(rank, folder)  # noqa: SLF001
+                complete_run.complete_if_killed(rank)
+                complete_run.complete_if_not_written(rank, folder)
                 additions.remove(folder, rank["name"])
             labels = {} if folder.name == "plain" else {"remedy": folder.name}
             facts = {

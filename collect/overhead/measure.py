@@ -145,16 +145,16 @@ def _innermost() -> int:
 
 def _times(work: dict[str, Work], repeats: int, *, cuda: bool) -> dict[str, int]:
     """Return the host's time for each piece of work, in ns, at the fastest."""
-    found: dict[str, list[int]] = {name: [] for name in work}
+    results: dict[str, list[int]] = {name: [] for name in work}
     for _ in range(repeats):
         for name, piece in work.items():
             with torch.profiler.record_function(_MARK + name):
                 began = time.perf_counter_ns()
                 piece.do()
-                found[name].append(time.perf_counter_ns() - began)
+                results[name].append(time.perf_counter_ns() - began)
             if cuda:
                 torch.cuda.synchronize()
-    return {name: min(times) for name, times in found.items()}
+    return {name: min(times) for name, times in results.items()}
 
 
 def _faster(one: dict[str, int], two: dict[str, int]) -> dict[str, int]:
@@ -171,16 +171,16 @@ def _counts(profiler: Any, names: Sequence[str]) -> dict[str, dict[str, float]]:
     )
     starts = [mark[0] for mark in marks]
     kinds = {category: kind for kind, many in KINDS.items() for category in many}
-    found = {name: dict.fromkeys(KINDS, 0.0) for name in names}
+    counts = {name: dict.fromkeys(KINDS, 0.0) for name in names}
     for event in events:
         kind = kinds.get(event.get("cat", ""))
         place = bisect_right(starts, event["ts"]) - 1 if kind else -1
         if kind and place >= 0 and event["ts"] < marks[place][1]:
-            found[marks[place][2]][kind] += 1
+            counts[marks[place][2]][kind] += 1
     times = Counter(mark[2] for mark in marks)
     return {
         name: {kind: round(count / times[name], 2) for kind, count in of.items()}
-        for name, of in found.items()
+        for name, of in counts.items()
     }
 
 
@@ -189,8 +189,10 @@ def _events(profiler: Any) -> list[dict[str, Any]]:
         file = os.path.join(folder, "trace.json")
         profiler.export_chrome_trace(file)
         with open(file, encoding="utf-8", errors="replace") as stream:
-            found: list[dict[str, Any]] = json.load(stream, strict=False)["traceEvents"]
-    return found
+            content: list[dict[str, Any]] = json.load(stream, strict=False)[
+                "traceEvents"
+            ]
+    return content
 
 
 def costs(rows: dict[str, dict[str, float]]) -> dict[str, Any]:
@@ -225,11 +227,11 @@ def fit(
     best, least = [0.0 for _ in columns], sum(wanted**2 for _, wanted in rows)
     for size in range(1, len(columns) + 1):
         for chosen in itertools.combinations(columns, size):
-            found = _least_squares(rows, chosen)
-            if found is None or min(found) < 0:
+            result = _least_squares(rows, chosen)
+            if result is None or min(result) < 0:
                 continue
             tried = [0.0 for _ in columns]
-            for column, value in zip(chosen, found):
+            for column, value in zip(chosen, result):
                 tried[column] = value
             error = sum(
                 (sum(a * x for a, x in zip(row, tried)) - wanted) ** 2

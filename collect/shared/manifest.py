@@ -34,19 +34,19 @@ def write(file: Path, content: dict[str, Any]) -> None:
 def read(file: Path) -> dict[str, Any]:
     """Return a manifest; empty if the file is not one."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_list(file: Path) -> list[str] | None:
     """Return the words of a file that holds a list; None if there is no such file."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return [str(one) for one in found] if isinstance(found, list) else None
+    return [str(one) for one in content] if isinstance(content, list) else None
 
 
 def claim(folder: Path, rank: int) -> str:

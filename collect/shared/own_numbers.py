@@ -95,7 +95,7 @@ def record(numbers: dict[str, Any]) -> None:
 def read(folder: Path) -> dict[str, list[float]]:
     """Return the numbers of a run folder by name, those of the lowest rank."""
     files = sorted(folder.glob(PATTERN), key=_rank)
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     for file in files:
         if _rank(file) != _rank(files[0]):
             break
@@ -107,8 +107,8 @@ def read(folder: Path) -> dict[str, list[float]]:
             continue
         for line in lines:
             for key, value in _entries(line):
-                found.setdefault(key, []).append(value)
-    return found
+                results.setdefault(key, []).append(value)
+    return results
 
 
 def summary(values: Iterable[float]) -> dict[str, Any]:
@@ -134,12 +134,12 @@ def _rank(file: Path) -> int:
 
 def _entries(line: str) -> list[tuple[str, float]]:
     try:
-        found = json.loads(line)
+        content = json.loads(line)
     except ValueError:  # the process was killed in the middle of it
         return []
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return []
-    return [(key, one) for key, one in found.items() if isinstance(one, (int, float))]
+    return [(key, one) for key, one in content.items() if isinstance(one, (int, float))]
 
 
 def _copied(value: Any) -> Any:
@@ -149,7 +149,7 @@ def _copied(value: Any) -> Any:
 def _number(value: Any) -> float | None:
     """Return a value as a number; None if it is none."""
     try:
-        found = float(value)
+        result = float(value)
     except (TypeError, ValueError, RuntimeError):
         return None
-    return int(found) if isinstance(value, (int, bool)) else found
+    return int(result) if isinstance(value, (int, bool)) else result

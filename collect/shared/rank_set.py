@@ -42,11 +42,11 @@ def written(ranks: Iterable[int]) -> str:
 
 
 def _range(part: str) -> range:
-    found = _PART.fullmatch(part)
-    if found is None:
+    match = _PART.fullmatch(part)
+    if match is None:
         raise ValueError(part)
-    first = int(found["first"])
-    last = int(found["last"] or first)
+    first = int(match["first"])
+    last = int(match["last"] or first)
     if last < first:
         raise ValueError(part)
-    return range(first, last + 1, int(found["step"] or 1))
+    return range(first, last + 1, int(match["step"] or 1))

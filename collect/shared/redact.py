@@ -123,9 +123,9 @@ def text(word: str) -> str:
     return _WORD.sub(_random_hidden, word)
 
 
-def _inner_hidden(found: re.Match[str]) -> str:
-    shown = _argument(found["value"], found["option"])
-    return found["option"] + found["blank"] + shown
+def _inner_hidden(match: re.Match[str]) -> str:
+    shown = _argument(match["value"], match["option"])
+    return match["option"] + match["blank"] + shown
 
 
 def label(key: str, value: str) -> str:
@@ -150,12 +150,12 @@ def in_source(program: str) -> bool:
     """
     if _SECRET_VALUE.search(program) or _LOGIN.search(program):
         return True
-    return any(_is_credential(found) for found in _LITERAL.finditer(program))
+    return any(_is_credential(match) for match in _LITERAL.finditer(program))
 
 
-def _is_credential(found: re.Match[str]) -> bool:
+def _is_credential(match: re.Match[str]) -> bool:
     """Return whether what a program assigns to a name seems to be a credential."""
-    name, value = found["name"], found["value"]
+    name, value = match["name"], match["value"]
     if _HEX.fullmatch(value):
         return not _HASH_NAME.search(name)
     return _is_secret(name) and ("passw" in name.lower() or _is_random(value))
@@ -173,11 +173,11 @@ def _named_hidden(word: str, *, in_log: bool) -> str:
     """Redact the values of names that look secret, wherever they stand."""
     parts: list[str] = []
     at = 0
-    while found := _NAME.search(word, at):
-        parts.append(word[at : found.end()])
-        at = found.end()
-        value = _VALUE.match(word, at) if _is_secret(found["name"]) else None
-        if value and _hides(found["name"].lower(), value[0], in_log=in_log):
+    while match := _NAME.search(word, at):
+        parts.append(word[at : match.end()])
+        at = match.end()
+        value = _VALUE.match(word, at) if _is_secret(match["name"]) else None
+        if value and _hides(match["name"].lower(), value[0], in_log=in_log):
             quote = value[0][0] if value[0][0] in "\"'" else ""
             parts.append(quote + REDACTED + quote)
             at = value.end()
@@ -204,8 +204,8 @@ def _is_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(last)) and not _HARMLESS_NAME.search(last)
 
 
-def _random_hidden(found: re.Match[str]) -> str:
-    return REDACTED if _is_random(found[0]) else found[0]
+def _random_hidden(match: re.Match[str]) -> str:
+    return REDACTED if _is_random(match[0]) else match[0]
 
 
 def _is_random(word: str) -> bool:

@@ -19,10 +19,10 @@ UNSEEN = "replaced-unseen"  # a process replaced itself by one that is not recor
 def settings() -> dict[str, Any]:
     """Return the launcher's settings for the agents; empty outside a recorded run."""
     try:
-        found = json.loads(os.environ.get(VARIABLE, "{}"))
+        content = json.loads(os.environ.get(VARIABLE, "{}"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def mark(name: str, text: str = "") -> None:
@@ -36,12 +36,12 @@ def mark(name: str, text: str = "") -> None:
 def read(pattern: str, beginning: str) -> list[str]:
     """Return the names of matching files whose text starts with ``beginning``."""
     folder = settings().get("status_folder")
-    found = []
+    results = []
     for file in pathlib.Path(folder).glob(pattern) if folder else ():
         with contextlib.suppress(OSError):
             if file.read_text().startswith(beginning):
-                found.append(file.name)
-    return found
+                results.append(file.name)
+    return results
 
 
 def runs(process: int) -> bool:

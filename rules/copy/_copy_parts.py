@@ -11,7 +11,8 @@ from traceq.analysis.patterns.copies import PARTS
 from traceq.analysis.patterns.weights_stored import scaled_after
 from traceq.linter import Evidence, Fix, View, at_function
 
-from ._needless import cast_round_trips, layout_round_trips, unwritten_clones
+from ._needless import cast_round_trips, layout_round_trips
+from ._unwritten_clones import unwritten_clones
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,18 +18,14 @@ from traceq.linter import (
     fill_false,
     first_sizes,
     named,
-    named_like,
     nth,
-    text,
 )
 from traceq.model import dtypes
 
 if TYPE_CHECKING:
     from traceq.linter import Trace
 
-# Ops that write into their first input, as aten::add_.
-_IN_PLACE = r"^aten::[a-z]\w*[a-z0-9]_(\.\w+)?$"
-_PLACE = ("file", "line", "function")
+PLACE = ("file", "line", "function")
 # What is computed in float32 for good reasons: sums, powers, and what uses them.
 _EXACT = (
     *("aten::pow", "aten::square", "aten::mean", "aten::sum", "aten::var", "aten::std"),
@@ -50,7 +46,7 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     since they need the upcast, and casts between which the tensor meets a float32
     tensor of another shape. A cast to fewer bits is none: it rounds.
     """
-    keys = ["step", *_PLACE, "numel"]
+    keys = ["step", *PLACE, "numel"]
     casts = moved.filter(
         pl.col("part").is_in(["cast", "autocast"]),
         pl.col("phase") != "backward",
@@ -77,7 +73,7 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     )
     if not pairs.height:
         return pairs
-    started, same = trace.ops["ts"], [*_PLACE, "numel"]
+    started, same = trace.ops["ts"], [*PLACE, "numel"]
     pairs = pairs.with_columns(
         cast_at=started[pairs["request"]],
         back_at=started[pairs["back"]],
@@ -94,8 +90,8 @@ def _exact(trace: Trace) -> pl.DataFrame:
     """Return where, and of how many elements, sums and powers are in float32."""
     sizes = trace.inputs.select("types", inputs="id", numel=first_sizes(trace))
     sizes = sizes.filter(nth("types", 0) == FLOAT32).drop("types")
-    exact = trace.ops[[*_PLACE, "inputs"]].filter(named(trace.ops, _EXACT))
-    return exact.join(sizes, on="inputs").select(*_PLACE, "numel").unique()
+    exact = trace.ops[[*PLACE, "inputs"]].filter(named(trace.ops, _EXACT))
+    return exact.join(sizes, on="inputs").select(*PLACE, "numel").unique()
 
 
 def _combining(trace: Trace) -> pl.DataFrame:
@@ -111,10 +107,10 @@ def _combining(trace: Trace) -> pl.DataFrame:
         nth("dims", 0) != nth("dims", 1),
     )
     sizes = both.select("numel", inputs="id")
-    outermost = trace.ops[[*_PLACE, "inputs", "ts", "dur"]].filter(
+    outermost = trace.ops[[*PLACE, "inputs", "ts", "dur"]].filter(
         trace.ops["parent"].is_null()
     )
-    return outermost.join(sizes, on="inputs").select(*_PLACE, "numel", combined_by=END)
+    return outermost.join(sizes, on="inputs").select(*PLACE, "numel", combined_by=END)
 
 
 @cached_per_trace
@@ -125,7 +121,7 @@ def layout_round_trips(moved: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFra
     request of the second. Left out are layouts that read the same both ways, as of
     a single element or a square: two such copies may be of two tensors.
     """
-    keys = ["step", *_PLACE, "device", "stream"]
+    keys = ["step", *PLACE, "device", "stream"]
     layouts = moved.filter(
         pl.col("part") == "layout",
         pl.col("src_strides") != pl.col("dst_strides"),
@@ -206,52 +202,3 @@ def _memory_order(dims: list[int], strides: list[int]) -> list[int] | None:
             return None
         expected *= size
     return [size for _, size in ordered]
-
-
-@cached_per_trace
-def unwritten_clones(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
-    """Return the program's clones in the same layout, in functions that write nothing.
-
-    A clone of a detached tensor is left out: it is meant to be kept.
-    """
-    clones = moved.filter(
-        pl.col("part") == "layout",
-        pl.col("asked") == "aten::clone",
-        pl.col("src_strides") == pl.col("dst_strides"),
-        pl.col("dst") == pl.col("src"),
-        # Of the functions around captured ops it is not known what they write.
-        ~fill_false(trace.ops["captured"][moved["op"]]),
-    )
-    if not clones.height:
-        return clones
-    ops, alone = trace.ops, trace.ops["parent"].is_null()
-    writing = ops[[*_PLACE, "thread", "ts", "inputs"]].filter(
-        alone & named_like(ops, _IN_PLACE)
-    )
-    outermost = ops[["id", "name"]].filter(alone)
-    before = outermost.select(request="id", before=text("name").shift(1))
-    return (
-        clones.join(writing.select(_PLACE).unique(), on=_PLACE, how="anti")
-        .join(_written(trace, clones, writing), on=[*_PLACE, "dims"], how="anti")
-        .join(before, on="request", how="left", maintain_order="left")
-        .filter(pl.col("before").is_null() | (pl.col("before") != "aten::detach"))
-    )
-
-
-def _written(trace: Trace, clones: pl.DataFrame, writing: pl.DataFrame) -> pl.DataFrame:
-    """Return the places and shapes of clones that a called function may write to.
-
-    That is: a tensor of the same shape is written to while the function runs.
-    """
-    places = clones.select(*_PLACE, "dims").unique()
-    dims = trace.inputs.select(inputs="id", dims=nth("dims", 0))
-    writes = writing.select("thread", "ts", "inputs").join(dims, on="inputs")
-    running = trace.frames.select(*_PLACE, "thread", "ts", end=END)
-    written = asof(
-        writes.join(places, on="dims"),
-        running.join(places, on=_PLACE, how="semi"),
-        "ts",
-        "ts",
-        by=["thread", *_PLACE],
-    )
-    return written.filter(pl.col("ts") < pl.col("end")).select(*_PLACE, "dims").unique()

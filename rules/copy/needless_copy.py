@@ -26,7 +26,8 @@ from traceq.linter import (
     text,
 )
 
-from ._needless import layout_round_trips, unwritten_clones
+from ._needless import layout_round_trips
+from ._unwritten_clones import unwritten_clones
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -200,9 +200,9 @@ class PageableHostCopy(Rule):
             )
         )
         for row in groups.iter_rows(named=True):
-            yield from self._found(view, row)
+            yield from self._finding_at(view, row)
 
-    def _found(self, view: View, row: Mapping[str, Any]) -> Iterator[Finding]:
+    def _finding_at(self, view: View, row: Mapping[str, Any]) -> Iterator[Finding]:
         rate = pinned_rate(view.copies, view.gpu, row["direction"])
         saved = max(0.0, row["alone"] - row["bytes"] / rate)
         # SYN001 reports the wait: a minor finding would say little more of its line.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -23,6 +22,16 @@ from traceq.linter import (
 from traceq.model import names
 
 from ._rows import RowByRow
+from ._worker_advice import (
+    READY,
+    TAKING,
+    more_workers,
+    ready_batches,
+    times_as_many,
+    wait_evidence,
+    worker_evidence,
+    workers_advice,
+)
 from ._workers import WorkerPlan, waited_ns
 
 if TYPE_CHECKING:
@@ -46,22 +55,12 @@ LOADERS = {
         " (decode and augment on the GPU, cache what is computed every time)",
     ),
 }
-_TAKING = (
-    "with pin_memory=True a thread takes batches ahead; or collate a batch into fewer"
-    " tensors, as the program maps the memory of each"
-)
-# The same where the program does not wait for them, and where it may not.
-_READY = (
-    "the GPU idles while the program takes a batch that is ready from the DataLoader's"
-    " workers",
-    f"more workers do not help: {_TAKING}",
-)
 # A DataLoader keeps two batches ahead for each worker, so that in fewer steps than
 # these some are ready whether the workers keep up or not. Heuristic threshold.
 _LONG = 20
 _READY_FOR_NOW = (
     "a DataLoader keeps batches ahead, so that a few steps do not show whether its"
-    f" workers keep up: time the program with twice as many; {_TAKING}"
+    f" workers keep up: time the program with twice as many; {TAKING}"
 )
 # Where loading takes less, nothing is promised: of five programs that load for 1 to 3
 # ms two took 4% and 15% longer with two workers, pinned and persistent, and three took
@@ -73,28 +72,9 @@ _SHORT = (
     " per sample, and index whole batches where the data is in memory"
 )
 _STACKS = "; record with stacks, profile(with_stack=True), to see what it does"
-_EITHER = (
-    "the GPU idles while the program takes a batch from the DataLoader's workers",
-    "stacks tell which it is: where the workers do not keep up, raise num_workers;"
-    f" where batches are ready, {_TAKING}",
-)
-# A batch was ready if less than this fraction of taking it was waiting. Heuristic
-# threshold: three tensors were taken in 2.5 ms, of which 0.3% was waiting.
-_WAITED = 0.25
 # The fraction of taking batches that a thread takes off the program: while it runs
 # Python, it holds the GIL. Heuristic, not measured.
 _THREAD = 0.5
-# Without stacks, workers do not keep up if loading needs this many times as many of
-# them. Heuristic threshold.
-_CLEARLY = 1.2
-# Fewer tensors in a batch are a few already.
-_FEW = 4
-# Handing tensors over is reported from this fraction of the loading time on. Heuristic
-# threshold.
-_MUCH = 0.25
-# From this factor on the number of workers is written without a decimal. Heuristic
-# threshold.
-_SOME = 2
 ROW_ADVICE = (
     "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
     " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
@@ -147,7 +127,11 @@ def _in_process(
         unknown = {"workers_now": 0, "workers": 2, "saves_with_workers_ns": None}
         return Explanation(message, _SHORT + more, goes=None, data=unknown)
     return Explanation(
-        message, _advice(plan), plan.share, tuple(_workers(plan)), plan.data
+        message,
+        workers_advice(plan),
+        plan.share,
+        tuple(worker_evidence(plan)),
+        plan.data,
     )
 
 
@@ -156,15 +140,15 @@ def _in_workers(
 ) -> Explanation:
     """Say what to do where workers load."""
     message, advice = LOADERS[_IN_WORKERS]
-    plan, goes = WorkerPlan.of(view, regions, workers), 1.0
+    plan, removed = WorkerPlan.of(view, regions, workers), 1.0
     waited = waited_ns(view, regions)
-    taken = _taken(row["loading"], waited, _times(view, plan))
+    taken = ready_batches(row["loading"], waited, times_as_many(view, plan))
     if taken:
-        (message, advice), goes = taken, _THREAD
-    if taken == _READY and view.steps < _LONG:
+        (message, advice), removed = taken, _THREAD
+    if taken == READY and view.steps < _LONG:
         advice = _READY_FOR_NOW
-    advice = advice.replace("{to}", _more(view, plan))
-    return Explanation(message, advice, goes, tuple(_waits(view, waited)))
+    advice = advice.replace("{to}", more_workers(view, plan))
+    return Explanation(message, advice, removed, tuple(wait_evidence(view, waited)))
 
 
 def _rows(loads: RowByRow, example: str) -> Explanation:
@@ -190,90 +174,6 @@ def _rows(loads: RowByRow, example: str) -> Explanation:
         {"rows": round(loads.rows), "whole_batches_ns": round(loads.whole_ns)},
         example.replace("256", str(loads.batch)),
     )
-
-
-def _advice(plan: WorkerPlan) -> str:
-    workers = plan.workers
-    enough = workers >= plan.needed
-    if plan.cores is None:
-        cores = f" (check that the machine has {workers} cores)"
-    else:
-        cores = "" if enough else ", one for each core"
-    text = (
-        f"give the DataLoader num_workers={workers}{cores}, pin_memory=True and"
-        " persistent_workers=True, so that batches are prepared while the GPU computes"
-    )
-    if not enough:
-        text += (
-            f"; it takes {plan.needed} workers to load as fast as the rest of the step"
-            " goes: do less per sample too (decode and augment on the GPU, cache what"
-            " is computed every time)"
-        )
-    if plan.handing_ns > _MUCH * plan.loading_ns and plan.tensors > _FEW:
-        text += (
-            f"; workers help little with {round(plan.tensors)} tensors in a batch, each"
-            " of which the training process still maps: collate them into a few"
-        )
-    return text
-
-
-def _taken(
-    loading_ns: int, waited_ns: int | None, times: float
-) -> tuple[str, str] | None:
-    """Return what to say and to do if batches were ready, or may have been."""
-    if waited_ns is None:
-        return _EITHER if times < _CLEARLY else None
-    return _READY if waited_ns < _WAITED * loading_ns else None
-
-
-def _times(view: View, plan: WorkerPlan) -> float:
-    """Return how many times as many workers it takes for the GPU not to wait."""
-    now = view.bound.step_ns
-    return now / plan.rest_ns if 0 < plan.rest_ns < now else 1.0
-
-
-def _more(view: View, plan: WorkerPlan) -> str:
-    """Say how many more workers there must be for the GPU not to wait for them."""
-    times = _times(view, plan)
-    if times < _CLEARLY:
-        return ""
-    # Of how well many workers share a machine the trace knows nothing.
-    rounded = ceil(2 * times) / 2 if times < _SOME else round(times)
-    return f" to about {rounded:g} times as many"
-
-
-def _workers(plan: WorkerPlan) -> list[Evidence]:
-    reasons = [
-        Evidence(
-            "workers",
-            f"{plan.workers}:",
-            value=plan.step_ns,
-            unit="ns",
-            note="a step, estimated",
-        )
-    ]
-    if plan.needed > plan.workers:
-        reasons.append(
-            Evidence(
-                "workers",
-                f"{plan.needed}:",
-                value=plan.rest_ns,
-                unit="ns",
-                note="a step, estimated",
-            )
-        )
-    if plan.tensors:
-        reasons.append(
-            Evidence("tensors", value=round(plan.tensors), note="of a batch are copied")
-        )
-    return reasons
-
-
-def _waits(view: View, waited_ns: int | None) -> list[Evidence]:
-    if waited_ns is None:
-        return []
-    note = "a step until a batch was ready, as recorded"
-    return [Evidence("waits", value=waited_ns / view.steps, unit="ns", note=note)]
 
 
 def steps_line(view: View, row: Mapping[str, Any]) -> list[Evidence]:

@@ -11,66 +11,15 @@ from traceq.analysis.base import assumptions
 from traceq.analysis.time import host_activity, serving
 from traceq.linter import Evidence, View, fill_false, text
 
+from ._python_kinds import LOOKS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-_LESS = "do it once in many steps, or in the DataLoader's workers"
-_VECTOR = (
-    "make it with operators on the GPU, as torch.arange(n, device=…) <"
-    " lengths[:, None], or once before the loop"
-)
-_TRITON = (
-    "each launch goes through Triton's launcher in Python: launch fewer, larger"
-    " kernels; make the kernel an operator (torch.library.triton_op) and compile the"
-    " model, whose code launches it directly; or replay it in a CUDA graph"
-)
-# What a function looks like by what it calls, and what to do about it.
-_LOOKS = (
-    (
-        "formats tensors",
-        r"_tensor_str\.py|_tensor\.py\(\d+\): __(format|repr|str)__",
-        "keep the tensor, and format it once in many steps",
-    ),
-    ("launches Triton kernels", r"^triton/(runtime|backends|compiler)/", _TRITON),
-    ("calls `.tolist()`", r"method tolist of", "keep the values on the GPU"),
-    (
-        "writes logs",
-        r"^logging/|^(wandb|tensorboard|tensorboardX|mlflow|tqdm)/|function print>",
-        "write once in many steps",
-    ),
-    (
-        "works on text",
-        r"tokeniz|sentencepiece|tiktoken|^re/|method (split|strip|lower|upper|join"
-        r"|replace|encode|decode|format) of (str|bytes) object",
-        f"{_LESS}; tokenise before training",
-    ),
-    (
-        "makes tensors of lists",
-        r"method (tensor|as_tensor|from_numpy|stack) of type",
-        _VECTOR,
-    ),
-    (
-        "loops over a tensor",
-        r"method (__getitem__|unbind|select|item|__iter__) of Tensor|__iter__",
-        "replace the loop with operators on the whole tensor",
-    ),
-    ("reads or writes JSON", r"^json/", _LESS),
-    ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
-)
-WORKS = "works in Python"
-# A smaller fraction of a function's time does not describe it. Heuristic threshold.
-_LEAST_OF_FUNCTION = 0.1
 # A function that calls nothing for this long does something that no trace shows.
 # Heuristic threshold: a loop that takes as long usually calls something.
 _LONG_NS = 1_000_000
-ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
-# What runs in a model's forward has to run in every step, and no worker can do it.
-_IN_FORWARD = (
-    "it runs in the model's forward, in every step: replace loops with operators, make"
-    " what does not change (as a mask or an index) once and keep it in a buffer, or"
-    " compile the model"
-)
 _MOST_CALLED = 3
 # Where operator calls take more of a function's time than this, the rest is within the
 # error of their cost. Heuristic threshold.
@@ -88,7 +37,7 @@ def inside(view: View, where: pl.Expr, *columns: str) -> pl.DataFrame:
         windows["end"].implode()
     )
     called = text("library")
-    torch, looks = called.str.contains("^(torch|<)"), called.str.contains(_LOOKS[0][1])
+    torch, looks = called.str.contains("^(torch|<)"), called.str.contains(LOOKS[0][1])
     library = (pl.col("kind") == host_activity.LIBRARY) & (~torch | looks)
     own = pl.col("file").is_not_null() & (
         (pl.col("kind") == host_activity.PYTHON) | library
@@ -176,19 +125,6 @@ def silent_calls(segments: pl.DataFrame) -> int:
     return long.height if mostly else 0
 
 
-def in_forward(segments: pl.DataFrame) -> bool:
-    """Return whether a function mostly runs inside of modules."""
-    inside = segments.filter(pl.col("module").is_not_null())
-    return 2 * int(inside["recorded"].sum()) > int(segments["recorded"].sum())
-
-
-def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
-    """Return what a function does, by what takes longest of what is known."""
-    looks, advice = _looks_like(segments)
-    away = _LESS in advice and in_forward(segments)
-    return looks, _IN_FORWARD if away else advice
-
-
 def is_library(view: View, row: Mapping[str, Any], segments: pl.DataFrame) -> bool:
     """Return whether most of it is a library's Python around operators that it runs.
 
@@ -211,26 +147,6 @@ def is_library(view: View, row: Mapping[str, Any], segments: pl.DataFrame) -> bo
     via = view.ops.filter(is_at(row))["via"].cast(pl.String)
     theirs = via.str.contains(rf"\((?:.*/)?{re.escape(library)}/")
     return bool(fill_false(theirs).any())
-
-
-def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
-    name = pl.coalesce("library", "called")
-    looks = pl.coalesce(
-        pl.when(name.str.contains(pattern)).then(pl.lit(text))
-        for text, pattern, _ in _LOOKS
-    )
-    matches = (
-        segments.with_columns(looks=looks)
-        .drop_nulls("looks")
-        .group_by("looks")
-        .agg(pl.col("estimated").sum())
-        .sort(-pl.col("estimated"), "looks")
-    )
-    least = _LEAST_OF_FUNCTION * float(segments["estimated"].sum())
-    if not matches.height or matches["estimated"][0] < least:
-        return WORKS, ADVICE
-    best = matches["looks"][0]
-    return best, next(advice for text, _, advice in _LOOKS if text == best)
 
 
 def times(view: View, row: Mapping[str, Any], label: str) -> Iterator[Evidence]:

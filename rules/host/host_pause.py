@@ -73,7 +73,7 @@ def _drawn(*pauses: int) -> str:
 
 @dataclass(frozen=True)
 class HostPause(Rule):
-    """The host stops in a few of the steps, between two operators, for no seen reason.
+    """The host stalls between operators in some steps, and the trace does not show why.
 
     ## What it does
 

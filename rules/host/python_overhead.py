@@ -23,19 +23,16 @@ from traceq.linter import (
 )
 
 from ._python_functions import (
-    ADVICE,
-    WORKS,
     called_line,
     functions,
     grouped,
-    in_forward,
     inside,
     is_at,
     is_library,
-    looks_like,
     silent_calls,
     times,
 )
+from ._python_kinds import ADVICE, WORKS, in_forward, looks_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -21,21 +21,9 @@ from traceq.linter import (
     option,
 )
 
-from ._varying_shapes import (
-    KINDS,
-    SLOW,
-    SUMS,
-    Varying,
-    advice_for,
-    calls_at_place,
-    does_vary,
-    evidence,
-    fix,
-    is_of_shapes,
-    is_regular,
-    settled_calls,
-    varying_sizes,
-)
+from ._shape_advice import advice_for, evidence
+from ._shape_calls import KINDS, SLOW, SUMS, calls_at_place, is_of_shapes, settled_calls
+from ._varying_shapes import Varying, does_vary, fix, is_regular, varying_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""KRN003: values are added to the same places by 16-bit atomics."""
+"""KRN003: 16-bit atomic adds to the same addresses serialize."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STRIDES = [[256, 1], [], [1, 0], [256, 1]]
 
 @dataclass(frozen=True)
 class SixteenBitAtomics(Rule):
-    """Values of a 16-bit dtype are added to the same places, one after the other.
+    """16-bit atomic adds to the same addresses serialize.
 
     ## What it does
 

@@ -55,7 +55,7 @@ _DRAWN = """
 
 @dataclass(frozen=True)
 class WorkOnFewBlocks(Rule):
-    """A norm or softmax uses a few of the GPU's multiprocessors.
+    """A norm or softmax launches too few blocks to fill the SMs.
 
     ## What it does
 

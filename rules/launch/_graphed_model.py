@@ -26,7 +26,7 @@ from traceq.linter import (
 )
 from traceq.model import names
 
-from ._graph_obstacles import forward_calls
+from ._compile_obstacles import forward_calls
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps

@@ -10,27 +10,27 @@ from traceq.analysis.base import assumptions
 from traceq.analysis.time import host_activity
 from traceq.linter import Evidence, Fix, View, at_function, counted, has_like, time
 
-from ._graph_obstacles import HARD, UNCOMPILED
 from ._graphed_model import graphed_model
 from ._host_bound_fixes import OF_OPS, around_ns, gaps_between, replayed, uncompiled
+from ._obstacle import HARD, UNCOMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ._graph_obstacles import Obstacle
+    from ._obstacle import Obstacle
 
 _MOST_ENTRIES = 4
 # A smaller fraction outside of the model is usually the loss. Heuristic threshold.
 _MUCH_AROUND = 0.1
 _FORBIDS = {
     "shapes": "sizes that are new in every step",
-    "launches": "steps that launch another number of kernels",
+    "launches": "a varying number of kernels per step",
     "values": "data-dependent sizes",
     "branches": "branches on values that only the GPU has",
     "syncs": "syncs in the model",
     "copies": "copies from the host in the model",
     "cache": "a KV cache that grows by cat (SRV007)",
-    "replaced": "weights that lie elsewhere in every step (`.data = …`)",
+    "replaced": "weights reallocated in every step (`.data = …`)",
     "sparse": "sparse gradients, with which compiling ends in an error",
     "passes": "several backward passes a step, which are not alike",
     "between": "syncs between modules of one forward pass",
@@ -176,8 +176,11 @@ def trains(view: View) -> bool:
 
 def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = view.compiled
-    if any(one.reason in HARD for one in obstacles):
-        cure = "see the entries under waits: a CUDA graph cannot be replayed as it is"
+    if hard := [_FORBIDS[one.reason] for one in obstacles if one.reason in HARD]:
+        cure = (
+            f"a CUDA graph cannot be replayed with {hard[0]}: reduce the host activity"
+            " that `traceq lint --explain LCH002` lists under waits"
+        )
     elif view.distributed:
         cure = _DISTRIBUTED
     elif uncompiled(obstacles):

@@ -11,8 +11,8 @@ from traceq.analysis.patterns import optimizers
 from traceq.analysis.time import host_activity
 from traceq.linter import Fix, View, cached_per_trace, fill_false, text
 
-from ._graph_obstacles import UNCOMPILED
 from ._graphed_model import OUTER_MODULE, accumulates, graphed_model
+from ._obstacle import UNCOMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.linter import Trace
 
-    from ._graph_obstacles import Obstacle
     from ._graphed_model import GraphedModel
+    from ._obstacle import Obstacle
 
 _CALLS = (
     host_activity.LAUNCHES,

@@ -10,7 +10,7 @@ import polars as pl
 from traceq.analysis.time import host_activity, serving
 from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, dataclass, option
 
-from ._graph_obstacles import HARD, graph_obstacles
+from ._graph_obstacles import graph_obstacles
 from ._graphed_model import graphed_model
 from ._host_bound_advice import advice_for, evidence, message, trainer_of, trains
 from ._host_bound_examples import WAITING, drawn
@@ -22,6 +22,7 @@ from ._host_bound_fixes import (
     uncompiled,
     unexplained_idle_ns,
 )
+from ._obstacle import HARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

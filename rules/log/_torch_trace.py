@@ -76,8 +76,8 @@ def compilations(log: pl.DataFrame) -> pl.DataFrame:
 def cache_results(log: pl.DataFrame) -> dict[str, int]:
     """Return how often the caches had what was compiled: of hit, miss and bypass."""
     result = r'"artifact": \{"name": "fx_graph_cache_(hit|miss|bypass)"'
-    found = log["text"].str.extract(result).drop_nulls()
-    return {name: int((found == name).sum()) for name in found.unique().sort()}
+    results = log["text"].str.extract(result).drop_nulls()
+    return {name: int((results == name).sum()) for name in results.unique().sort()}
 
 
 def kernel_origins(log: pl.DataFrame) -> dict[str, list[str]]:
@@ -106,12 +106,12 @@ def recompilations(log: pl.DataFrame) -> list[dict[str, Any]]:
     """
     places = _places(log)
     numbered = log.with_row_index("row")
-    asked = numbered.filter(
+    requested = numbered.filter(
         pl.col("text").str.contains(
             '"artifact": {"name": "recompile_reasons"', literal=True
         )
     ).head(_MOST)
-    rows = asked.select(
+    rows = requested.select(
         "row",
         "line",
         compile_id=pl.concat_str(

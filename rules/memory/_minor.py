@@ -9,7 +9,8 @@ from traceq.linter import Severity
 if TYPE_CHECKING:
     from traceq.linter import SnapshotView
 
-# Less than either is not worth another attention or optimizer. Chosen by judgement.
+# Less than either is not worth another attention or optimizer. Heuristic
+# threshold.
 _LEAST_SHARE = 0.05
 _LEAST_BYTES = 500 << 20
 

@@ -59,8 +59,8 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
         runs = runs.filter(pl.col("id").list.eval(is_row_op).list.any())
     if not runs.height:
         return []
-    gone = runs["id"].explode()
-    kernels = view.kernels.filter(pl.col("op").is_in(gone.implode()))["id"]
+    removed = runs["id"].explode()
+    kernels = view.kernels.filter(pl.col("op").is_in(removed.implode()))["id"]
     return [Fix(spans=runs.select("start", "end"), kernels=kernels.to_list())]
 
 
@@ -76,14 +76,14 @@ def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
         return []
     ops = view.trace.ops
     around = ops["parent"][row["ops"]].drop_nulls().unique()
-    gone = fill_false(ops["parent"].is_in(around.implode())) & ~view.ops_named(
+    removed = fill_false(ops["parent"].is_in(around.implode())) & ~view.ops_named(
         _MAKES_RESULT
     )
     if row["cause"] == MASKED_COPY:
         called = pl.Series(row["called"], dtype=pl.UInt32)
         whole = called.filter(view.ops_named(["aten::index"])[called])
-        gone = gone.scatter(whole, values=True)
-    return [Fix(spans=ops.filter(gone).select(start="ts", end=END))]
+        removed = removed.scatter(whole, values=True)
+    return [Fix(spans=ops.filter(removed).select(start="ts", end=END))]
 
 
 def removed_reads(view: View, row: Mapping[str, Any]) -> list[Fix]:

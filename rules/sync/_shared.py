@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base import callers
-from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Evidence,
     Fix,
     Rule,
     View,
-    at_function,
     dataclass,
     fill_false,
     module_line,
     often,
     same_place,
-    text,
 )
 
 from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks
+from ._sync_chains import LIBRARY_PLACE, library_place, other_places, sync_chains
 from ._written import OF_CALLER
 
 if TYPE_CHECKING:
@@ -32,20 +30,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-_LIBRARY = ("library", "library_line", "library_function")
-_PLACE = pl.format(
-    "{} ({}{})",
-    text("function"),
-    text("file"),
-    pl.format(":{}", "line").fill_null(""),
-)
-_THEIRS = pl.format(
-    "{} ({}:{})", text("library_function"), text("library"), "library_line"
-)
-_MOST_ALSO = 3
-# More waits in a row and step are a loop that reads values: it is a finding of its own,
-# and what removing it saves is not of the wait before it. As many are read at once.
-_MOST_CHAINED = 7
 # What a library waits for, the program can avoid, and only its authors can rewrite.
 IN_LIBRARY = (
     "it is in {}: look for an option that turns it off, or call it less often; inside"
@@ -70,7 +54,7 @@ class DeviceSync(Rule):
         if not waits.height:
             return
         rows = waits.join(
-            _chains(view), on="id", how="left", maintain_order="left"
+            sync_chains(view), on="id", how="left", maintain_order="left"
         ).with_columns(
             *callers.library_calls(view.trace.frames, waits),
             *_functions(view, waits),
@@ -80,10 +64,10 @@ class DeviceSync(Rule):
         # What has one switch is one finding, whichever functions of a library wait.
         yield from (
             rows.group_by(
-                *causes, *same_place(), "known", *_told_apart(), maintain_order=True
+                *causes, *same_place(), "known", *_group_keys(), maintain_order=True
             )
             .agg(
-                pl.col(*_LIBRARY, *_INNER).min(),
+                pl.col(*LIBRARY_PLACE, *_INNER).min(),
                 *(pl.col(one) for one in _OF_OPS if one in waits.columns),
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode(),
@@ -119,7 +103,7 @@ class DeviceSync(Rule):
         if switch:
             written, advice = switch.written, switch.advice
             removed = removed_checks(view, switch, row)
-        file, line, function = _library(row)
+        file, line, function = library_place(row)
         where = ""
         if file and not switch:
             where = f" in {function} ({file}:{line})"
@@ -147,7 +131,7 @@ class DeviceSync(Rule):
                     note="on the GPU after each, as recorded",
                 ),
                 *(host_line(view, fix) for fix in removed),
-                *_also(row),
+                *other_places(row),
                 *module_line(row["modules"]),
             ],
             data={
@@ -179,50 +163,13 @@ def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
     return matched.select("known", "of_torch")
 
 
-def _told_apart() -> Iterator[pl.Expr]:
+def _group_keys() -> Iterator[pl.Expr]:
     """Yield the function that the finding names: a library's, or else torch's."""
     unknown, library = pl.col("known").is_null(), pl.col("library")
     torch = unknown & library.is_null() & pl.col("of_torch")
-    for columns, named in ((_LIBRARY, unknown), (_INNER, torch)):
+    for columns, named in ((LIBRARY_PLACE, unknown), (_INNER, torch)):
         for one in columns:
             yield pl.when(named).then(one).alias(f"by_{one}")
-
-
-def _chains(view: View) -> pl.DataFrame:
-    """Return for each sync the ``calls`` to remove, and ``places`` that wait instead.
-
-    The longest one of a chain has those of all, if all are in the program's own code
-    and no loop of many is among them.
-    Where a library waits too, that wait stays and takes the place of the others.
-    """
-    chains = device_syncs.sync_chains(view.trace)
-    chains = chains.hstack(callers.library_calls(view.trace.frames, chains))
-    calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
-    calls = calls.group_by("op").agg(mine=pl.col("id").sort())
-    # All calls of an op: a copy and the sync that follows it wait for the same.
-    rows = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
-        pl.coalesce("mine", pl.concat_list("id")), place=pl.coalesce(_PLACE, _THEIRS)
-    )
-    together = rows.group_by("chain").agg(
-        chained=pl.col("mine").explode(),
-        places=pl.col("place").drop_nulls(),
-        all_own=pl.col("library").is_null().all() & (pl.len() <= _MOST_CHAINED),
-    )
-    return rows.join(together, on="chain", how="left", maintain_order="left").select(
-        "id",
-        calls=pl.when("longest", "all_own").then("chained").otherwise("mine"),
-        places=pl.when("longest").then("places"),
-    )
-
-
-def _also(row: Mapping[str, Any]) -> list[Evidence]:
-    """Return the other places that must not wait either."""
-    own = at_function(row["file"], row["line"], row["function"])
-    return [
-        Evidence("also", place, note="waits instead, unless it goes too")
-        for place in row["also"]
-        if place != own
-    ][:_MOST_ALSO]
 
 
 def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
@@ -234,14 +181,6 @@ def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     return calls.select(
         pl.when(~printing).then(one).alias(one) for one in calls.columns
     )
-
-
-def _library(row: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
-    """Return the function of a library that waits: its file, line and name."""
-    torch = torch_file(row["inner_file"])
-    if row["library"] is None and torch:
-        return torch, row["inner_line"], row["inner_function"]
-    return row["library"], row["library_line"], row["library_function"]
 
 
 def library_of(via: str | None) -> str:

@@ -13,14 +13,14 @@ from traceq import load
 from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 MODELS = ROOT / "benchmarks" / "models"
 COMPILED = ROOT / "tests" / "data" / "compiled"
 
 
 @cache
-def of_model(name: str) -> Outcome:
+def of_model(name: str) -> RecordingReport:
     """Return what all rules say of a recorded model, as far as the trace shows it."""
     return outcome(Recording(name, load(MODELS / f"{name}.trace.json.gz")))
 

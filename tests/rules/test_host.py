@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.linter import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.trace import Trace
 
 HST = ("HST001", "HST002", "HST003")
@@ -44,7 +44,7 @@ def step_ns(name: str) -> int:
     return read_fixture(ROOT / "fixtures" / name).step_ns or 0
 
 
-def checked(name: str, *codes: str) -> Outcome:
+def checked(name: str, *codes: str) -> RecordingReport:
     trace = loaded(FIXTURE_TRACES[name])
     return outcome(Recording(name, trace=trace, step_ns=step_ns(name)), *codes)
 

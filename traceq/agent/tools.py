@@ -180,10 +180,10 @@ def _traceq(
         msg = f"traceq {command} cannot be run: {error}"
         raise UsageError(msg) from None
     if done.returncode not in (0, _FOUND):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        stderr = done.stderr.decode(errors="replace").strip().splitlines()
         msg = (
-            said[-1].removeprefix("traceq: ")
-            if said
+            stderr[-1].removeprefix("traceq: ")
+            if stderr
             else f"traceq {command} ended with {done.returncode}"
         )
         raise UsageError(msg[:_LONGEST])
@@ -195,9 +195,9 @@ def _rows(text: str, limit: int) -> str:
     rows = list(csv.reader(io.StringIO(text)))
     if len(rows) - 1 <= limit:
         return text
-    kept = io.StringIO()
-    csv.writer(kept, lineterminator="\n").writerows(rows[: limit + 1])
-    return f"{kept.getvalue()}[capped: {limit} of {len(rows) - 1} rows]\n"
+    output = io.StringIO()
+    csv.writer(output, lineterminator="\n").writerows(rows[: limit + 1])
+    return f"{output.getvalue()}[capped: {limit} of {len(rows) - 1} rows]\n"
 
 
 def _capped(text: str) -> str:

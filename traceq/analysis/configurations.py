@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct
 
 from traceq.analysis.base.scaling_laws import label_number
+from traceq.common.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 Of: TypeAlias = Literal["steps", "runs"]
 NumberUnit: TypeAlias = Literal["ns", "bytes", "share", "per second", ""]
-_NS_PER_S = 1e9
 _TERA = 1e12
 STEP, MEMORY, RATE, MFU = "step", "peak_memory", "tokens_per_s", "mfu"
 _UNITS: dict[str, NumberUnit] = {
@@ -85,8 +85,8 @@ class SweepTable(Struct, frozen=True):
 
     def values_of(self, key: str) -> list[str]:
         """Return the values of a label, in order."""
-        found = {one.labels.get(key, "") for one in self.configurations}
-        return sorted(found, key=_order(self.grid.get(key, ())))
+        values = {one.labels.get(key, "") for one in self.configurations}
+        return sorted(values, key=_order(self.grid.get(key, ())))
 
 
 def sweep_table(
@@ -179,11 +179,11 @@ def _figure(run: SweepRun, name: str) -> Value | None:
     if name == STEP:
         return Value(step, run.step_std_ns, run.steps, "steps")
     rates = {
-        RATE: run.tokens and run.tokens / step * _NS_PER_S,
-        "tflops_per_s": run.flops and run.flops / step * _NS_PER_S / _TERA,
+        RATE: run.tokens and run.tokens / step * NS_PER_S,
+        "tflops_per_s": run.flops and run.flops / step * NS_PER_S / _TERA,
         MFU: run.flops
         and run.peak_tflops
-        and run.flops / step * _NS_PER_S / (run.peak_tflops * _TERA),
+        and run.flops / step * NS_PER_S / (run.peak_tflops * _TERA),
     }
     if name in rates:
         rate = rates[name]

@@ -24,6 +24,7 @@ from traceq.analysis.memory.trace_peak import peak_memory
 from traceq.analysis.patterns.attention_kernels import ATTENTION, kernels_by_part
 from traceq.analysis.replay.bound import bound_of
 from traceq.analysis.time.tokens_per_step import tokens_per_step
+from traceq.common.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,6 @@ _FEW = 2
 _MOST_PARTS = 4
 # A part that is not more than this share of the GPU's time is not worth a curve.
 _WORTH = 0.03
-_SECOND_NS = 1e9
 # A part that is this much of the time of a step may be said to overtake the rest.
 _TELLING = 0.05
 
@@ -63,7 +63,7 @@ class Point:
     @property
     def tokens_per_second(self) -> float | None:
         """The rate of the step without the profiler, where that is known."""
-        return self.tokens and self.tokens / self.step_ns * _SECOND_NS
+        return self.tokens and self.tokens / self.step_ns * NS_PER_S
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def growths(
         if labels_of(table, one) in costs and "step" in one.values:
             fixed = tuple(one.labels.get(key, "") for key in fixed_keys)
             groups.setdefault(fixed, []).append(one)
-    found = []
+    results = []
     for fixed, members in groups.items():
         members.sort(key=lambda one: values.index(one.labels.get(over, "")))
         if len(members) < _FEW:
@@ -188,11 +188,11 @@ def growths(
         lists = [costs[labels_of(table, one)] for one in members]
         names = {cost.code: cost.name for each in lists for cost in each}
         labels = dict(zip(fixed_keys, fixed, strict=True))
-        found += [
+        results += [
             _growth(code, name, over, labels, members, lists)
             for code, name in names.items()
         ]
-    return sorted(found, key=lambda one: (-one.shares[-1], one.code))
+    return sorted(results, key=lambda one: (-one.shares[-1], one.code))
 
 
 def labels_of(table: SweepTable, one: Configuration) -> tuple[str, ...]:

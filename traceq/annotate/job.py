@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceq.annotate.splice import Output
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.trace import Trace
     from traceq.ranks.analysis import Analysis
     from traceq.ranks.job import Job
@@ -78,7 +78,7 @@ class _Times:
 
 def write_job(
     analysis: Analysis,
-    outcome: Outcome,
+    outcome: RecordingReport,
     loaded: Callable[[int], Trace | None],
     output: Output,
     *,
@@ -175,7 +175,7 @@ class _Events:
         self._output.write(b"\n]}\n")
 
 
-def _findings(outcome: Outcome, length: int) -> list[str]:
+def _findings(outcome: RecordingReport, length: int) -> list[str]:
     """Return the findings on the job, each over the whole window."""
     writer = Writer(_TRACEQ)
     events = [writer.name("process", "traceq", index=-1)]

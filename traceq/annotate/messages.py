@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from traceq.annotate.job import JobWritten
     from traceq.annotate.trace import Annotated
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 
-def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
+def sentences(written: Annotated, outcome: RecordingReport, file: Path) -> str:
     """Return a message on what was written, and what was left out."""
     added, name = written.added, printable(str(file))
     on = f", on {counted(added.slices, 'slice')}" if added.slices else ""
@@ -40,7 +40,9 @@ def sentences(written: Annotated, outcome: Outcome, file: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def of_job(written: JobWritten, outcome: Outcome, file: Path, bytes_after: int) -> str:
+def of_job(
+    written: JobWritten, outcome: RecordingReport, file: Path, bytes_after: int
+) -> str:
     """Return a message on what was written of a job, and what was left out."""
     lines = [
         verdict(outcome),

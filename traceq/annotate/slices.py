@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from traceq.linter.view import View
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.trace import Trace
 
 # Marks of a finding this close to each other become one slice, first; then half as far
@@ -59,7 +59,11 @@ def inside(rows: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
 
 
 def finding_slices(
-    view: View, outcome: Outcome, window: tuple[int, int], most: int, first_tid: int
+    view: View,
+    outcome: RecordingReport,
+    window: tuple[int, int],
+    most: int,
+    first_tid: int,
 ) -> Slices:
     """Return slices for what findings are about in a window, about this many at most.
 
@@ -208,7 +212,7 @@ def fitting(stacks: list[list[int]], start: int, end: int) -> int:
     return len(stacks) - 1
 
 
-def _texts(findings: Sequence[Finding], outcome: Outcome) -> pl.DataFrame:
+def _texts(findings: Sequence[Finding], outcome: RecordingReport) -> pl.DataFrame:
     """Return ``name`` and ``args`` of slices, as JSON; the first one has all."""
     rows = []
     for number, one in enumerate(findings):

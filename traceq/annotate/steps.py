@@ -17,19 +17,19 @@ def chosen_steps(steps: pl.DataFrame, text: str) -> list[dict[str, int]]:
 
     ``2`` are the first two that are no warm-up; ``3-5`` are those numbers.
     """
-    asked = _RANGE.fullmatch(text.strip())
-    if asked is None or asked[0] == "0":
+    match = _RANGE.fullmatch(text.strip())
+    if match is None or match[0] == "0":
         msg = f"--steps {text} is neither a number of steps nor a range, as 3-5"
         raise UsageError(msg)
     if not steps.height:
         msg = "the trace has no steps to cut it to: leave --steps out"
         raise UsageError(msg)
     steps = steps.select("step", "start", "end", "warmup").sort("start")
-    if asked[2]:
-        chosen = steps.filter(pl.col("step").is_between(int(asked[1]), int(asked[2])))
+    if match[2]:
+        chosen = steps.filter(pl.col("step").is_between(int(match[1]), int(match[2])))
     else:
         steady = steps.filter(~pl.col("warmup"))
-        chosen = (steady if steady.height else steps).head(int(asked[1]))
+        chosen = (steady if steady.height else steps).head(int(match[1]))
     if not chosen.height:
         first, last = steps["step"][0], steps["step"][-1]
         msg = (

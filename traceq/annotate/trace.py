@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from traceq.annotate.tracks import Added
     from traceq.linter.view import View
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 # Of the file's text; what is written has to be at most 2% larger, unpacked and packed.
 _SHARE = 0.015
@@ -59,7 +59,12 @@ def is_packed(file: Path) -> bool:
 
 
 def write_annotated(
-    view: View, outcome: Outcome, source: Path, file: Path, *, steps: str | None = None
+    view: View,
+    outcome: RecordingReport,
+    source: Path,
+    file: Path,
+    *,
+    steps: str | None = None,
 ) -> Annotated:
     """Write a trace's file with its findings: all of it, or only some steps.
 

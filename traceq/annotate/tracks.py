@@ -25,7 +25,7 @@ from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from traceq.linter.view import View
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.trace import Trace
 
 PROCESS = "traceq"
@@ -62,7 +62,7 @@ class Added:
 
 def tracks_of(
     view: View,
-    outcome: Outcome,
+    outcome: RecordingReport,
     *,
     origin_ns: int,
     room: int,
@@ -123,7 +123,7 @@ def _extent(trace: Trace) -> tuple[int, int]:
 
 
 def _steps(
-    trace: Trace, outcome: Outcome, start: int, end: int, room: int
+    trace: Trace, outcome: RecordingReport, start: int, end: int, room: int
 ) -> tuple[int, str, pl.DataFrame] | None:
     """Return the track of steps: one slice over all with the verdict, and each."""
     most = max(1, int(room * _ROOM["steps"] / _SLICE))

@@ -12,11 +12,18 @@ from traceq.api import settings
 from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.common.git_repository import find_root, read_repository
-from traceq.common.progress import expect, held, noted, reading, say, tell
+from traceq.common.progress import (
+    collect_notices,
+    defer_notices,
+    expect,
+    notify,
+    reading,
+    report_progress,
+)
 from traceq.differ.limits import broken, read_limits
 from traceq.errors import InputError, UsageError
-from traceq.inputs.discovery import local, refuse_two_stdins
-from traceq.inputs.display_path import typed
+from traceq.inputs.discovery import localize, refuse_two_stdins
+from traceq.inputs.display_path import parse_path
 from traceq.linter.trust import named
 from traceq.report.repository_paths import located_finding
 
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from traceq.inputs.options import LoadOptions
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.recording import Recording
     from traceq.report.base.content import Content
 
@@ -138,7 +145,7 @@ def diff(
 
     """
     limits = read_limits(fail_on)
-    with noted() as notes:
+    with collect_notices() as notes:
         wanted = settings.configuration(path(config))
         load = settings.load_options(
             wanted,
@@ -150,7 +157,7 @@ def diff(
             cache=cache,
         )
         options = settings.LintOptions(config=wanted, load=load, root=path(root))
-        two = (typed(before), typed(after))
+        two = (parse_path(before), parse_path(after))
         result = diff_files(two, options, step_ms=step_ms, limits=limits, force=force)
     return replace(result, notes=tuple(notes))
 
@@ -166,7 +173,7 @@ def diff_files(
     """Return the changes from one recording to another, as :func:`diff`."""
     packs = options.config.packs
     steps = tuple(map(settings.nanoseconds, step_ms or (None, None)))
-    with noted() as notes:
+    with collect_notices() as notes:
         # A pack may be broken, which is to be known before a large trace is read.
         rules = rules_of(packs) if packs else None
         two = _local(two, options.load)
@@ -234,11 +241,11 @@ def _in_repository(compared: Compared, root: Path | None) -> Compared:
     return replace(compared, findings=replace(compared.findings, changes=changes))
 
 
-def _warn_of_crashes(outcomes: Sequence[Outcome]) -> None:
+def _warn_of_crashes(outcomes: Sequence[RecordingReport]) -> None:
     """Warn of rules that crashed: what they look for may have come or gone."""
     for outcome in outcomes:
         for rule in outcome.crashed:
-            say(
+            notify(
                 f"{rule.code} crashed on {outcome.name}: {rule.error}; its"
                 " findings are not compared"
             )
@@ -254,13 +261,15 @@ def _compared(
 ) -> Diff | MemoryChange:
     """Read and analyse both, at once, and compare them."""
 
-    def analysed(which: int, ready: Thread) -> tuple[Recording, Half | Outcome]:
+    def analysed(which: int, ready: Thread) -> tuple[Recording, Half | RecordingReport]:
         recording = _recording(two[which], steps[which], options.load)
         ready.join()
         return recording, _analysed(recording, rules or rules_of(()), options.config)
 
-    def analysed_quietly(ready: Thread) -> tuple[Recording, Half | Outcome, list[str]]:
-        with held() as notes:
+    def analysed_quietly(
+        ready: Thread,
+    ) -> tuple[Recording, Half | RecordingReport, list[str]]:
+        with defer_notices() as notes:
             recording, half = analysed(1, ready)
         return recording, half, notes
 
@@ -269,10 +278,10 @@ def _compared(
     with importing(*_NEEDED) as ready, ThreadPoolExecutor(1) as background:
         waiting = background.submit(analysed_quietly, ready)
         before, first = analysed(0, ready)
-        tell("analysing the second")
+        report_progress("analysing the second")
         after, second, second_notes = waiting.result()
     for sentence in second_notes:
-        say(sentence)
+        notify(sentence)
     if not force:
         _refuse_others(before, after)
     return _compare((before, after), (first, second))
@@ -293,7 +302,9 @@ def _refuse_others(before: Recording, after: Recording) -> None:
         raise UsageError(msg)
 
 
-def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outcome:
+def _analysed(
+    recording: Recording, rules: Rules, config: Config
+) -> Half | RecordingReport:
     """Return what is known of one recording alone."""
     from traceq.differ.compare import examine  # noqa: PLC0415 - see _NEEDED
     from traceq.linter.engine import lint  # noqa: PLC0415
@@ -303,7 +314,8 @@ def _analysed(recording: Recording, rules: Rules, config: Config) -> Half | Outc
 
 
 def _compare(
-    two: tuple[Recording, Recording], halves: tuple[Half | Outcome, Half | Outcome]
+    two: tuple[Recording, Recording],
+    halves: tuple[Half | RecordingReport, Half | RecordingReport],
 ) -> Diff | MemoryChange:
     from traceq.differ.compare import (  # noqa: PLC0415 - see _NEEDED
         Half,
@@ -314,7 +326,7 @@ def _compare(
     first, second = halves
     if isinstance(first, Half) and isinstance(second, Half):
         _warn_of_crashes([first.outcome, second.outcome])
-        tell("comparing")
+        report_progress("comparing")
         return compare(first, second)
     if isinstance(first, Half) or isinstance(second, Half):
         without = two[1] if isinstance(first, Half) else two[0]
@@ -333,7 +345,7 @@ def _local(two: tuple[Path, Path], options: LoadOptions) -> tuple[Path, Path]:
 
 def _here(path: Path, options: LoadOptions) -> Path:
     with reading(path.name) as progress:
-        here = local(path, cache=options.use_cache, progress=progress)
+        here = localize(path, cache=options.use_cache, progress=progress)
     if not here.exists():
         _recording(here, None, options)
     return here

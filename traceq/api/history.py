@@ -20,7 +20,8 @@ from traceq.common.git_repository import (
     commits_between,
     find_root,
 )
-from traceq.common.progress import say
+from traceq.common.progress import notify
+from traceq.common.units import NS_PER_S
 from traceq.errors import InputError, UsageError
 from traceq.history.bisection import Bisection, bisect
 from traceq.history.make import (
@@ -30,7 +31,7 @@ from traceq.history.make import (
     digests_of_lint,
 )
 from traceq.history.store import Run, add, reading
-from traceq.inputs.discovery import local, several_runs
+from traceq.inputs.discovery import localize, several_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from traceq.history.digest import Digest
     from traceq.history.jumps import Name
 
-_NS = 1_000_000_000
 # The JSON of lint begins so.
 _LINT_JSON = b'{"version"'
 _LARGEST_JSON = 256 << 20
@@ -84,7 +84,7 @@ def digests_of(
     path: Path, options: LintOptions, chosen: DigestOptions
 ) -> list[tuple[str, Digest]]:
     """Return the keys and digests of the runs at a path."""
-    here = local(path, cache=options.load.use_cache)
+    here = localize(path, cache=options.load.use_cache)
     if runs := several_runs(here):
         return [one for run in runs for one in digests_of(run, options, chosen)]
     if not here.exists():
@@ -163,7 +163,7 @@ def _digest(
     config = options.config
     (outcome,) = lint([recording], rules_of(config.packs), config, brief=True).outcomes
     for rule in outcome.crashed:
-        say(f"{rule.code} crashed on {path}: {rule.error}; it is not in the digest")
+        notify(f"{rule.code} crashed on {path}: {rule.error}; it is not in the digest")
     trace = recording.trace
     run = trace.run if trace else None
     manifest = run.manifest if run else {}
@@ -219,8 +219,8 @@ def _commit(
         return "", False, None
     commit, seconds = known
     if wanted:
-        return commit, bool(recorded.get("dirty")) and not name, seconds * _NS
-    return commit, bool(changed_files(root)), seconds * _NS
+        return commit, bool(recorded.get("dirty")) and not name, seconds * NS_PER_S
+    return commit, bool(changed_files(root)), seconds * NS_PER_S
 
 
 def _series(manifest: Mapping[str, Any]) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.common.progress import noted, say
+from traceq.common.progress import collect_notices, notify
 from traceq.errors import TraceqError
-from traceq.inputs.load_recording import load_shown
+from traceq.inputs.load_recording import load_trace_with_notices
 from traceq.linter.engine import lint as lint_recordings
 from traceq.linter.pack import load_rules
 from traceq.model.recording import Recording
@@ -83,7 +83,7 @@ def job(
 
     """
     files = paths(recordings)
-    with noted() as notes:
+    with collect_notices() as notes:
         wanted = settings.overridden(
             settings.configuration(path(config)), fail_on=fail_on
         )
@@ -104,7 +104,7 @@ def analysed_files(
 ) -> JobResult:
     """Return the analysis of a job's ranks, and the findings on it, as :func:`job`."""
     config = options.config
-    with noted() as notes:
+    with collect_notices() as notes:
         rules = load_rules(config.packs)
         analysis = analysed(files, options.load, findings=findings, on=on)
         report = lint_job(_name(files), analysis, rules, config)
@@ -128,9 +128,9 @@ def lint_ranks(
         if number is None or number not in numbers:
             continue
         try:
-            trace = load_shown(file, options.load, rank=rank)
+            trace = load_trace_with_notices(file, options.load, rank=rank)
         except TraceqError as error:
-            say(str(error))
+            notify(str(error))
             continue
         name = str(file) if rank is None else f"{file}, rank {rank}"
         recording = Recording(name, trace, step_ns=trace.step_ns)

@@ -13,7 +13,7 @@ from traceq.api.preload import importing, rules_of
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.cache import findings as cached_findings
 from traceq.common.git_repository import find_root, read_repository
-from traceq.common.progress import noted, say, tell
+from traceq.common.progress import collect_notices, notify, report_progress
 from traceq.errors import TraceqError
 from traceq.inputs.discovery import programs
 from traceq.linter import cache_key
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.recording import Recording
     from traceq.report.base.content import Content
 
@@ -208,7 +208,7 @@ def lint(
         ('in masked', False)
 
     """
-    with noted() as notes:
+    with collect_notices() as notes:
         wanted = settings.overridden(
             settings.configuration(path(config), packs=packs),
             select=several(select),
@@ -241,7 +241,7 @@ def lint(
 
 def lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
     """Return the findings of recordings, as :func:`lint`."""
-    with noted() as notes:
+    with collect_notices() as notes:
         result = _lint_files(files, options)
     return replace(result, notes=tuple(notes))
 
@@ -258,9 +258,9 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
         report = without_known(
             Report.of(outcomes, config.fail_on, config.allow), baseline
         )
-        tell("writing")
-        asked = options.root is not None
-        report, outside = _in_repository(report, listing, asked=asked)
+        report_progress("writing")
+        requested = options.root is not None
+        report, outside = _in_repository(report, listing, requested=requested)
     recordings = [task.recording for task in read if options.tables and task.recording]
     return LintResult(
         report=report,
@@ -343,7 +343,7 @@ class _Task:
         self.subject, self.options = subject, options.load
         self.question = cache_key.question(subject, code, options.config, options.load)
         self.recording: Recording | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: RecordingReport | None = None
         self.notes: Sequence[str] = ()
         if answer := cached_findings.load(self.question):
             self.outcome, self.notes = answer
@@ -352,9 +352,9 @@ class _Task:
         """Load what is not known; say what there is to say either way."""
         if self.outcome:
             for sentence in self.notes:
-                say(sentence)
+                notify(sentence)
             return
-        with noted() as self.notes:
+        with collect_notices() as self.notes:
             self.recording = _loaded(self.subject, self.options, alone=alone)
         if self.recording and self.subject.step_ns:
             self.recording = replace(self.recording, step_ns=self.subject.step_ns)
@@ -362,7 +362,7 @@ class _Task:
 
 def _linted(
     tasks: Sequence[_Task], rules: Rules | None, config: Config
-) -> list[Outcome]:
+) -> list[RecordingReport]:
     """Return the outcomes of all: those that are not known are found, and kept."""
     if rules is not None:
         # Of what is known nothing of this is needed.
@@ -392,7 +392,7 @@ def known_findings(baseline: Path | None) -> list[Known]:
     if baseline is None:
         return []
     if not baseline.exists():
-        say(f"{baseline} is not there: as an empty baseline it hides nothing")
+        notify(f"{baseline} is not there: as an empty baseline it hides nothing")
     return read_baseline(baseline)
 
 
@@ -408,7 +408,7 @@ def _loaded(
     except TraceqError as error:
         if alone:
             raise
-        say(str(error))
+        notify(str(error))
         return None
 
 
@@ -419,7 +419,7 @@ def _sources(recordings: Sequence[Recording]) -> dict[str, Mapping[str, str]]:
 
 
 def _in_repository(
-    report: Report, listing: _Listing | None, *, asked: bool
+    report: Report, listing: _Listing | None, *, requested: bool
 ) -> tuple[Report, str]:
     """Return the report with paths of the repository, and what is not in it."""
     if listing is None:
@@ -427,6 +427,6 @@ def _in_repository(
     report, missing = located(report, listing.repository())
     places = [one.place for outcome in report.outcomes for one in outcome.findings]
     # In a repository of another program nothing is found, nor need it be.
-    if missing and (asked or any(one.path for one in places)):
-        say(missing)
+    if missing and (requested or any(one.path for one in places)):
+        notify(missing)
     return report, missing

@@ -10,12 +10,12 @@ from traceq.analysis.memory.history import History
 from traceq.analysis.memory.summary import MemorySummary, summarise_memory
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
-from traceq.common.progress import noted, say
+from traceq.common.progress import collect_notices, notify
 from traceq.errors import InputError, TraceqError
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import programs
 from traceq.inputs.labels import Labels, labelled
-from traceq.inputs.load_recording import load_shown, snapshot_of
+from traceq.inputs.load_recording import load_snapshot, load_trace_with_notices
 from traceq.report.base.content import Content
 from traceq.report.memory import content as words
 from traceq.report.memory import json as memory_json
@@ -87,7 +87,7 @@ def memory_of_files(
     files: Sequence[Path], labels: Labels, options: LoadOptions
 ) -> MemoryResult:
     """Return the summaries of memory snapshots, as :func:`memory`."""
-    with noted() as notes:
+    with collect_notices() as notes:
         recordings, unread = programs(files, cache=options.use_cache)
         labels.refuse_unused([*files, *(Path(one.name) for one in recordings)])
         alone = len(recordings) == 1 and not unread
@@ -111,7 +111,7 @@ def _summaries(
     except TraceqError as error:
         if alone:
             raise
-        say(str(error))
+        notify(str(error))
         return None
     return summaries
 
@@ -122,7 +122,7 @@ def _read(
     file, place = program.trace, Path(program.name)
     if file is None or not is_run(file):
         # Of a file that is none, it says what it is.
-        snapshot = snapshot_of(
+        snapshot = load_snapshot(
             program.snapshot or file or program.logs[0], options.own_code
         )
         trace = _trace(file, None, options) if file else None
@@ -141,7 +141,7 @@ def _read(
         raise InputError(msg)
     for rank in recorded:
         name = str(file) + (f", rank {rank.rank}" if len(recorded) > 1 else "")
-        snapshot = snapshot_of(rank.memory or file, options.own_code, rank)
+        snapshot = load_snapshot(rank.memory or file, options.own_code, rank)
         trace = _trace(file, rank.rank, options) if rank.trace else None
         yield from summarise_memory(
             History(snapshot, trace), name, run=run, labels=own_labels
@@ -151,7 +151,7 @@ def _read(
 def _trace(path: Path, rank: int | None, options: LoadOptions) -> Trace | None:
     """Load the trace, which has the modules; none if it cannot be read."""
     try:
-        return load_shown(path, options, rank=rank)
+        return load_trace_with_notices(path, options, rank=rank)
     except TraceqError as error:
-        say(str(error))
+        notify(str(error))
         return None

@@ -10,10 +10,10 @@ from traceq.analysis.time.regions import BY_MODULE, REGION, calls_named
 from traceq.analysis.time.regions import regions as regions_of
 from traceq.api import settings
 from traceq.api.result import Names, Result, paths, several
-from traceq.common.progress import noted
+from traceq.common.progress import collect_notices
 from traceq.errors import InputError, UsageError
 from traceq.inputs.discovery import traces
-from traceq.inputs.load_recording import load_shown
+from traceq.inputs.load_recording import load_trace_with_notices
 from traceq.report import regions as report
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def regions(
     options = settings.load_options(
         own=several(own), steps_by=steps_by, rank=rank, cache=cache
     )
-    with noted() as notes:
+    with collect_notices() as notes:
         files = paths(recording)
         read, unread = traces(files, cache=cache)
         if unread:
@@ -111,7 +111,7 @@ def regions(
 
 
 def _regions(path: Path, by: str, options: LoadOptions, step_ns: int | None) -> Regions:
-    trace = load_shown(path, options)
+    trace = load_trace_with_notices(path, options)
     regions = regions_of(trace, by)
     if not regions.calls.height:
         why = _no_regions(by, by_nsys=bool(trace.facts.recorder))

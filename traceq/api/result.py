@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from traceq.inputs.display_path import typed
+from traceq.inputs.display_path import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,13 +72,13 @@ def paths(names: Names | None) -> list[Path]:
     (['a.json'], ['b'])
     """
     if isinstance(names, (str, PathLike)):
-        return [typed(names)]
-    return [typed(one) for one in names or ()]
+        return [parse_path(names)]
+    return [parse_path(one) for one in names or ()]
 
 
 def path(name: Name | None) -> Path | None:
     """Return the path that was given, if one was."""
-    return None if name is None else typed(name)
+    return None if name is None else parse_path(name)
 
 
 def several(words: str | Iterable[str] | None) -> tuple[str, ...]:

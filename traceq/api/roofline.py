@@ -10,11 +10,11 @@ from traceq.analysis.replay.roofline_savings import by_op
 from traceq.analysis.time.roofline import roofline as roofline_of
 from traceq.api import settings
 from traceq.api.result import Name, Result, several
-from traceq.common.progress import noted
+from traceq.common.progress import collect_notices
 from traceq.errors import InputError, UsageError
 from traceq.inputs.discovery import traces
-from traceq.inputs.display_path import typed
-from traceq.inputs.load_recording import load_shown
+from traceq.inputs.display_path import parse_path
+from traceq.inputs.load_recording import load_trace_with_notices
 from traceq.linter.need import Need, lacking
 from traceq.report import roofline as report
 
@@ -76,16 +76,16 @@ def roofline(
         3
 
     """
-    path = typed(recording)
+    path = parse_path(recording)
     options = settings.load_options(
         own=several(own), steps_by=steps_by, rank=rank, cache=cache
     )
-    with noted() as notes:
+    with collect_notices() as notes:
         read, unread = traces([path], cache=cache)
         if unread or len(read) != 1:
             msg = f"{path} has {len(read)} traces: give one of them"
             raise UsageError(msg)
-        trace = load_shown(read[0], options)
+        trace = load_trace_with_notices(read[0], options)
     step_ns = settings.nanoseconds(step_ms) or trace.step_ns
     if not trace.facts.gpu or not trace.facts.shapes:
         lacks = lacking(Need.SHAPES, trace.facts.recorder)

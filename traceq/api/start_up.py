@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.progress import say
+from traceq.common.progress import notify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ def warn_of_start(path: Path, trace: Trace) -> None:
     from traceq.analysis.base.start_up import start_up  # noqa: PLC0415 - few need it
 
     if start_up(trace):
-        say(
+        notify(
             f"{path} has the first use of the GPU in its steps: their time tells"
             " nothing of later ones, record those"
         )

@@ -11,11 +11,11 @@ from traceq.analysis.summary import Summary, summarise
 from traceq.api import settings
 from traceq.api.result import Name, Names, Result, path, paths, several
 from traceq.api.start_up import warn_of_start
-from traceq.common.progress import noted, say
+from traceq.common.progress import collect_notices, notify
 from traceq.errors import TraceqError
 from traceq.inputs.discovery import traces
 from traceq.inputs.labels import Labels, labelled
-from traceq.inputs.load_recording import load_shown, ranks_of
+from traceq.inputs.load_recording import load_trace_with_notices, ranks_of
 from traceq.report.base.content import Content
 from traceq.report.summary import json as summary_json
 from traceq.report.summary import text as summary_text
@@ -140,7 +140,7 @@ def summary(
 
 def summarise_files(paths: Sequence[Path], options: SummaryOptions) -> SummaryResult:
     """Return the summaries of traces, as :func:`summary`."""
-    with noted() as notes:
+    with collect_notices() as notes:
         files, unread = traces(paths, cache=options.load.use_cache)
         options.labels.refuse_unused([*paths, *files])
         alone = len(files) == 1 and not unread
@@ -163,7 +163,7 @@ def _summary(
 ) -> tuple[Summary, Trace] | None:
     """Summarise a trace; one that cannot be read does not keep the others from it."""
     try:
-        trace = load_shown(file, options.load, rank=rank)
+        trace = load_trace_with_notices(file, options.load, rank=rank)
         warn_of_start(file, trace)
         result = summarise(
             trace,
@@ -176,6 +176,6 @@ def _summary(
     except TraceqError as error:
         if alone:
             raise
-        say(str(error))
+        notify(str(error))
         return None
     return result, trace

@@ -142,15 +142,15 @@ def _numbers(table: SweepTable, names: Sequence[str]) -> list[Number]:
         drawn = (STEP, MEMORY, RATE, MFU)
         numbers = [one for one in table.numbers if one.own or one.name in drawn]
         return [one for one in numbers if one.name == STEP or _differs(table, one)]
-    found = []
+    results = []
     for name in names:
         number = table.number(name)
         if number is None:
             there = ", ".join(one.name for one in table.numbers) or "none"
             msg = f"there is no number {name}; there are {there}"
             raise UsageError(msg)
-        found.append(number)
-    return found
+        results.append(number)
+    return results
 
 
 def _differs(table: SweepTable, number: Number) -> bool:

@@ -17,13 +17,20 @@ from msgspec import Struct, json, structs
 
 from traceq.cache import store
 from traceq.model.finding import Finding
-from traceq.model.lint_report import Bound, ByCause, Entry, Number, Outcome, Waits
+from traceq.model.lint_report import (
+    Bound,
+    HostTimeEntry,
+    IdleBreakdown,
+    Number,
+    RecordingReport,
+    TimeByCause,
+)
 
 # JSON nested too deeply raises RecursionError.
-_UNREADABLE = (*store.TROUBLE, RecursionError)
+_UNREADABLE = (*store.CACHE_ERRORS, RecursionError)
 
 
-class CachedByCause(Struct, frozen=True):
+class CachedTimeByCause(Struct, frozen=True):
     """The time of a step by cause, from the cache."""
 
     rows: tuple[tuple[str, Number], ...]
@@ -32,26 +39,29 @@ class CachedByCause(Struct, frozen=True):
     step_ns: Number
 
 
-class CachedWaits(Struct, frozen=True):
+class CachedIdleBreakdown(Struct, frozen=True):
     """Host activity while the GPU waits for the host, from the cache."""
 
     idle_ns: Number
     kind_rows: tuple[tuple[str, Number], ...]
     line_rows: tuple[Mapping[str, Any], ...]
-    largest: Entry | None
+    largest: HostTimeEntry | None
 
 
 class _Answer(Struct, frozen=True):
     """The content of a file of the cache."""
 
-    outcome: Outcome
+    outcome: RecordingReport
     notes: tuple[str, ...]
 
 
-_CACHED: Mapping[type, type[Struct]] = {ByCause: CachedByCause, Waits: CachedWaits}
+_CACHED: Mapping[type, type[Struct]] = {
+    TimeByCause: CachedTimeByCause,
+    IdleBreakdown: CachedIdleBreakdown,
+}
 
 
-def encode(outcome: Outcome, notes: Sequence[str]) -> bytes:
+def encode(outcome: RecordingReport, notes: Sequence[str]) -> bytes:
     """Return an outcome, and the notices of its loading, as JSON.
 
     Raises ``ValueError`` or ``TypeError`` for what does not come back from JSON as it
@@ -71,13 +81,13 @@ def encode(outcome: Outcome, notes: Sequence[str]) -> bytes:
     return content
 
 
-def decode(content: bytes) -> tuple[Outcome, tuple[str, ...]]:
+def decode(content: bytes) -> tuple[RecordingReport, tuple[str, ...]]:
     """Return the outcome and the notices, as they were encoded."""
     answer = _decoder().decode(content)
     return answer.outcome, answer.notes
 
 
-def storable(outcome: Outcome) -> Outcome:
+def storable(outcome: RecordingReport) -> RecordingReport:
     """Return the outcome as plain data, without what is not stored."""
     return structs.replace(
         outcome,
@@ -90,7 +100,9 @@ def storable(outcome: Outcome) -> Outcome:
     )
 
 
-def load(question: store.Question | None) -> tuple[Outcome, tuple[str, ...]] | None:
+def load(
+    question: store.Question | None,
+) -> tuple[RecordingReport, tuple[str, ...]] | None:
     """Return the outcome and the notices of its loading, if they are in the cache."""
     content = store.find_answer(question) if question else None
     if content is not None:
@@ -100,7 +112,7 @@ def load(question: store.Question | None) -> tuple[Outcome, tuple[str, ...]] | N
 
 
 def save(
-    question: store.Question | None, outcome: Outcome, notes: Sequence[str]
+    question: store.Question | None, outcome: RecordingReport, notes: Sequence[str]
 ) -> None:
     """Write an outcome to the cache, unless a rule crashed."""
     if question is not None and not outcome.crashed:
@@ -130,11 +142,11 @@ def _storable_bound(bound: Bound) -> Bound:
     return structs.replace(
         bound,
         bottleneck=cause
-        and CachedByCause(
+        and CachedTimeByCause(
             tuple(cause.rows), tuple(cause.step_rows), cause.idle_ns, cause.step_ns
         ),
         waits=waits
-        and CachedWaits(
+        and CachedIdleBreakdown(
             waits.idle_ns, tuple(waits.kind_rows), tuple(waits.line_rows), waits.largest
         ),
     )

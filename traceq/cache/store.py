@@ -68,13 +68,13 @@ MAKES_TABLES = (
     "model",
     "native",
 )
-TROUBLE = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
+CACHE_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, TraceqError)
 """Errors while caching, which are not reported to the user."""
 
 _writers: list[threading.Thread] = []
 _given_up = threading.Event()
 _hashing = threading.Lock()
-_noted: dict[tuple[object, ...], str] = {}
+_digests: dict[tuple[object, ...], str] = {}
 
 
 class Question(Struct, frozen=True):
@@ -125,7 +125,7 @@ def size_limit() -> int:
 
 def find_answer(question: Question) -> bytes | None:
     """Return the cached answer, if there is one and it is complete."""
-    with suppress(*TROUBLE):
+    with suppress(*CACHE_ERRORS):
         folder = directory() / _ANSWERS
         # Hash only if an answer may exist.
         if not _named(folder, f"{question.size}-.*"):
@@ -144,10 +144,10 @@ def find_answer(question: Question) -> bytes | None:
 
 def keep_answer(question: Question, written: Callable[[], bytes]) -> None:
     """Serialize an answer and write it to the cache, in the background."""
-    later(_write_answer, question, written)
+    write_in_background(_write_answer, question, written)
 
 
-def later(work: Callable[..., None], *arguments: object) -> None:
+def write_in_background(work: Callable[..., None], *arguments: object) -> None:
     """Write in a background thread; the program waits for it at exit."""
     writer = threading.Thread(target=work, args=arguments)
     _writers.append(writer)
@@ -170,7 +170,7 @@ def finish() -> None:
         raise
 
 
-def given_up() -> bool:
+def abandoned() -> bool:
     """Return whether the background writes were abandoned."""
     return _given_up.is_set()
 
@@ -273,7 +273,7 @@ def any_of_size(size: int) -> bool:
     return bool(_named(directory() / _code(), name))
 
 
-class Heard:
+class StreamingDigest:
     """SHA-256 of a file, computed while it is being read."""
 
     def __init__(self) -> None:
@@ -289,7 +289,7 @@ class Heard:
     def note(self, path: Path, status: os.stat_result) -> None:
         """Store the digest for this process, if the whole file was read."""
         if self._size == status.st_size:
-            _noted[_name(path, status)] = self._digest.hexdigest()
+            _digests[_name(path, status)] = self._digest.hexdigest()
 
 
 def digest(path: Path, status: os.stat_result) -> str:
@@ -300,9 +300,9 @@ def digest(path: Path, status: os.stat_result) -> str:
     with _hashing:
         if remembered := _seen(path, status):
             return remembered
-        computed = _noted.get(_name(path, status)) or _hash(path)
+        computed = _digests.get(_name(path, status)) or _hash(path)
         with suppress(OSError):
-            if not given_up():
+            if not abandoned():
                 _remember(path, status, computed)
         return computed
 
@@ -336,7 +336,7 @@ def _name(path: Path, status: os.stat_result) -> tuple[object, ...]:
 
 
 def _seen(path: Path, status: os.stat_result) -> str | None:
-    with suppress(*TROUBLE):
+    with suppress(*CACHE_ERRORS):
         entry = orjson.loads(_seen_file(path).read_bytes())
         if entry["identity"] == identity(status):
             return str(entry["digest"])
@@ -364,7 +364,7 @@ def _write_answer(question: Question, written: Callable[[], bytes]) -> None:
     with suppress(Exception, KeyboardInterrupt):
         content = written()
         key = question.key()
-        if given_up() or not question.unchanged or len(content) > size_limit():
+        if abandoned() or not question.unchanged or len(content) > size_limit():
             return
         file = directory() / _ANSWERS / f"{key}.json"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SUMS = "sums.json"
 _ROW = "id"
-_TROUBLE = (*store.TROUBLE, pl.exceptions.PolarsError)
+_TROUBLE = (*store.CACHE_ERRORS, pl.exceptions.PolarsError)
 
 
 def find(path: Path, key: str = "") -> Trace | None:
@@ -57,7 +57,7 @@ def keep(path: Path, trace: Trace, status: os.stat_result, key: str = "") -> Non
     ``status`` is the file's from before it was read: if it changed since, the tables
     are of a content that no longer has a name.
     """
-    store.later(_write, path, trace, status, key)
+    store.write_in_background(_write, path, trace, status, key)
 
 
 def _read(entry: Path, path: Path) -> Trace:
@@ -94,12 +94,12 @@ def _write(path: Path, trace: Trace, status: os.stat_result, key: str) -> None:
             new.mkdir()
             _write_entry(new, trace)
             size = sum(file.stat().st_size for file in new.iterdir())
-            if size <= store.size_limit() and not store.given_up():
+            if size <= store.size_limit() and not store.abandoned():
                 entry.parent.mkdir(exist_ok=True)
                 # Another process may have been faster.
                 with suppress(OSError):
                     new.rename(entry)
-        if not store.given_up():
+        if not store.abandoned():
             store.make_room()
 
 
@@ -108,7 +108,7 @@ def _write_entry(folder: Path, trace: Trace) -> None:
         store.FACTS: _written(folder / store.FACTS, orjson.dumps(asdict(trace.facts)))
     }
     for name, table in trace.frames_by_name().items():
-        if store.given_up():
+        if store.abandoned():
             return
         file = _table_file(name)
         sums[file] = _written(folder / file, _packed(table))

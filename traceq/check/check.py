@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.linter.pack import Rules
     from traceq.linter.same_finding import Extent
     from traceq.model.finding import Finding, Severity
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.recording import Recording
 
 
@@ -104,7 +104,7 @@ def check(
 
 
 def as_expected(
-    fixture: Fixture, outcome: Outcome, values: Numbers, *, update: bool = False
+    fixture: Fixture, outcome: RecordingReport, values: Numbers, *, update: bool = False
 ) -> FixtureResult:
     """Compare what was found in a fixture with what is expected of it."""
     folder = fixture.folder
@@ -136,7 +136,7 @@ def as_expected(
 class NewRun:
     """A run to compare with a fixture."""
 
-    outcome: Outcome
+    outcome: RecordingReport
     numbers: Numbers
     ignored: Collection[str] = ()
     """Budgets that do not apply to it."""
@@ -201,7 +201,7 @@ def no_worse(
 
 def _linted(
     recording: Recording, rules: Rules, config: Config
-) -> tuple[Outcome, Recording]:
+) -> tuple[RecordingReport, Recording]:
     # The cost of a finding depends on the machine; the finding itself does not.
     everything = structs.replace(config, min_cost_us=0)
     return lint([recording], rules, everything).outcomes[0], recording
@@ -245,7 +245,7 @@ def _origin(fixture: Fixture) -> Iterator[Difference]:
         yield Difference("missing", text)
 
 
-def _crashes(outcome: Outcome) -> Iterator[Difference]:
+def _crashes(outcome: RecordingReport) -> Iterator[Difference]:
     for rule in outcome.crashed:
         yield Difference("error", f"{rule.code} {rule.name}: {rule.error}")
 
@@ -260,15 +260,17 @@ def _expectation(
         return
     there, wanted = Counter(findings), Counter(expectation)
     new = sorted((there - wanted).elements(), key=lambda one: one.order)
-    gone = sorted((wanted - there).elements(), key=lambda one: one.order)
+    missing = sorted((wanted - there).elements(), key=lambda one: one.order)
     for one in new:
-        other = next((old for old in gone if old.fingerprint == one.fingerprint), None)
+        other = next(
+            (old for old in missing if old.fingerprint == one.fingerprint), None
+        )
         if other is None:
             yield Difference("new", one.message, one)
         else:
-            gone.remove(other)
+            missing.remove(other)
             yield Difference("changed", _changed(other, one), one)
-    for one in gone:
+    for one in missing:
         yield Difference("gone", one.message, one)
 
 
@@ -349,7 +351,7 @@ def _content(file: Path) -> bytes | None:
 
 def _changes(
     expectation: Iterable[Expected],
-    outcome: Outcome,
+    outcome: RecordingReport,
     fail_on: Severity,
     seen: Mapping[str, Extent],
 ) -> Iterator[Difference]:

@@ -13,7 +13,7 @@ from traceq.formats.sanitize.paths import Paths
 
 if TYPE_CHECKING:
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.recording import Recording
 
 _FILE = r"^(.+)\(\d+\): "
@@ -27,7 +27,7 @@ def with_short_path(finding: Finding, paths: Paths) -> Finding:
     return replace(finding, place=replace(finding.place, file=paths.short(file)))
 
 
-def with_short_paths(outcome: Outcome, recording: Recording) -> Outcome:
+def with_short_paths(outcome: RecordingReport, recording: Recording) -> RecordingReport:
     """Return the findings of a recording with the paths that its fixture has."""
     if not any(Paths.shortens(one.place.file) for one in outcome.findings):
         return outcome

@@ -12,9 +12,9 @@ from traceq.annotate.splice import Output
 from traceq.annotate.trace import is_packed, write_annotated
 from traceq.cli import output
 from traceq.common.atomic_files import written_whole
-from traceq.common.progress import reading, tell
+from traceq.common.progress import reading, report_progress
 from traceq.errors import UsageError
-from traceq.inputs.discovery import one_program
+from traceq.inputs.discovery import single_program
 from traceq.inputs.load_recording import load_program
 from traceq.inputs.load_trace import load
 from traceq.inputs.temporary import chrome_trace
@@ -51,7 +51,7 @@ def annotated_job(paths: list[Path], file: Path, how: Annotating) -> str:
 
     def loaded(row: int) -> Trace | None:
         facts = job.digests[row].rank
-        tell("writing", row, job.ranks.height, f"rank {facts['rank']}")
+        report_progress("writing", row, job.ranks.height, f"rank {facts['rank']}")
         for path, rank in ranks:
             if str(path) == facts["path"] and rank in {None, facts["rank"]}:
                 return load(
@@ -76,7 +76,7 @@ def annotated(paths: list[Path], file: Path, how: Annotating) -> str:
     (path,) = paths
     options, config = how.lint, how.lint.config
     with reading(path.name) as progress:
-        program = one_program(path, cache=options.load.use_cache, progress=progress)
+        program = single_program(path, cache=options.load.use_cache, progress=progress)
     recording = load_program(program, options.load, log=options.log)
     recording = replace(recording, step_ns=options.step_ns or recording.step_ns)
     outcome = lint([recording], load_rules(config.packs), config).outcomes[0]
@@ -85,7 +85,7 @@ def annotated(paths: list[Path], file: Path, how: Annotating) -> str:
     if trace is None or source is None:
         msg = f"{recording.name} has no trace: give the one that the profiler wrote"
         raise UsageError(msg)
-    tell("writing")
+    report_progress("writing")
     source = chrome_trace(source, trace)
     view = View(trace, recording.step_ns)
     written = write_annotated(view, outcome, source, file, steps=how.steps)

@@ -22,8 +22,8 @@ from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.formats.sanitize.trace import packed
-from traceq.inputs.discovery import one_program
-from traceq.inputs.load_recording import load_recording, log_shown
+from traceq.inputs.discovery import single_program
+from traceq.inputs.load_recording import load_log, load_recording
 from traceq.inputs.load_trace import load
 from traceq.inputs.options import UNCACHED
 from traceq.inputs.temporary import chrome_trace
@@ -129,7 +129,7 @@ def _shrink_input(source: _Source, request: Request) -> ShrinkInput:
     """Return what to shrink: the source, with what the command adds to it."""
     recording = source.recording
     if request.log:
-        recording = replace(recording, log=log_shown(request.log))
+        recording = replace(recording, log=load_log(request.log))
     if request.snapshot:
         recording = replace(recording, snapshot=request.snapshot)
     if not source.origin_text:
@@ -211,7 +211,7 @@ def _source(path: Path, root: Path, rank: int | None) -> _Source:
         first = ranks[0]
         versions = _first(run.manifest, first.name).get("versions")
         torch_versions = versions if isinstance(versions, dict) else {}
-        lines = [log_shown(one) for one in run.logs]
+        lines = [load_log(one) for one in run.logs]
         command = shown_command(run.command, root)
         options = run.manifest.get("options")
         options = options if isinstance(options, dict) else {}
@@ -234,7 +234,7 @@ def _source(path: Path, root: Path, rank: int | None) -> _Source:
         )
     if path.is_dir() and is_fixture(path):
         fixture = read_fixture(path)
-        lines = [log_shown(fixture.log)] if fixture.log else []
+        lines = [load_log(fixture.log)] if fixture.log else []
         recording = ShrinkInput(
             fixture.trace,
             fixture.snapshot,
@@ -244,8 +244,8 @@ def _source(path: Path, root: Path, rank: int | None) -> _Source:
         file = path / ORIGIN
         text = file.read_text(encoding="utf-8") if file.is_file() else None
         return _Source(recording, {}, text)
-    program = one_program(path)
-    lines = [log_shown(one) for one in program.logs]
+    program = single_program(path)
+    lines = [load_log(one) for one in program.logs]
     log = pl.concat(lines) if lines else None
     trace = program.trace
     if trace and is_export(trace):

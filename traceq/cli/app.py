@@ -7,8 +7,8 @@ import os
 import sys
 from contextlib import nullcontext
 
-from traceq import __version__
 from traceq.cli import interruption, output, shadow, streams
+from traceq.cli.version import say_version
 from traceq.errors import TraceqError
 
 CANNOT_WORK = 2
@@ -48,13 +48,6 @@ def _run() -> None:
         _finish()
     if status:
         sys.exit(status)
-
-
-def say_version() -> None:
-    """Print the version, and say if another package may have replaced our files."""
-    output.write(f"traceq {__version__}\n")
-    if warning := shadow.shadowed():
-        output.say(warning)
 
 
 def _finish() -> None:

@@ -25,7 +25,7 @@ from traceq.cli.options import (
     format_option,
 )
 from traceq.errors import UsageError
-from traceq.inputs.display_path import typed
+from traceq.inputs.display_path import parse_path
 
 if TYPE_CHECKING:
     from traceq.check.check import FixtureResult
@@ -67,7 +67,7 @@ def command(
         typer.Option(
             help="Compare this new run, trace or job with the fixture.",
             metavar="RUN",
-            parser=typed,
+            parser=parse_path,
         ),
     ] = None,
     step_ms: StepMs = None,

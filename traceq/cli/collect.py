@@ -30,8 +30,8 @@ class UnparsedCommand(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """Return the options and choices of collect/ that begin like this."""
-        asked = COMPLETIONS[ctx.command.name]
-        completions = collect_function(asked)(ctx.args, incomplete)
+        completion = COMPLETIONS[ctx.command.name]
+        completions = collect_function(completion)(ctx.args, incomplete)
         return [Completion(word, text) for word, text in completions]
 
 

@@ -35,8 +35,8 @@ def command(
         f"$ traceq lint {before} --root {before}\n"
     )
     width, color = output.screen(to_file=False)
-    found = lint([folder / "before"], root=folder / "before")
-    output.write(found.text(width=width, color=color))
+    result = lint([folder / "before"], root=folder / "before")
+    output.write(result.text(width=width, color=color))
     output.write(
         "\nNext:\n"
         f"  traceq report {before} -o {_quoted(folder / 'report.html')}\n"

@@ -11,9 +11,9 @@ import typer
 from typer.main import get_command
 
 from traceq.cli import output, streams
-from traceq.cli.app import say_version
 from traceq.cli.lazy_group import SETTINGS, LazyGroup, example
 from traceq.cli.registry import COMMANDS
+from traceq.cli.version import say_version
 
 _COMPLETION = "_TRACEQ_COMPLETE"
 """Variable that the completion scripts of shells set."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.cli import output
+from traceq.cli.completion import codes
 from traceq.cli.options import ConfigFile, NoCache, NoPacks, Packs, Root
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
@@ -36,6 +37,7 @@ def command(
         typer.Option(
             help="Edit only these: codes or names of rules, or names of edits.",
             metavar="RULE",
+            autocompletion=codes,
         ),
     ] = None,
     show: Annotated[
@@ -66,7 +68,7 @@ def command(
         msg = "--diff shows the edits and --write makes them: choose one"
         raise UsageError(msg)
     require_libcst()
-    found = lint(
+    result = lint(
         path or _newest(),
         rules=packs,
         packs=not no_packs,
@@ -75,13 +77,13 @@ def command(
         tables=False,
         cache=not no_cache,
     )
-    if found.repository is None:
+    if result.repository is None:
         msg = "the source is not in a git repository: --root DIR says where it is"
         raise UsageError(msg)
-    wanted = _wanted(found, proposed(found), only)
-    proposals, files = combine(wanted, found.repository)
+    wanted = _wanted(result, proposed(result), only)
+    proposals, files = combine(wanted, result.repository)
     if write:
-        _write(found.repository, files, proposals)
+        _write(result.repository, files, proposals)
     else:
         _print(render(files))
     refused = [one for one in proposals if one.refusal]
@@ -102,7 +104,7 @@ def _newest() -> Path:
 
 
 def _wanted(
-    found: LintResult, by_recording: list[list[Proposal]], only: list[str] | None
+    result: LintResult, by_recording: list[list[Proposal]], only: list[str] | None
 ) -> list[Proposal]:
     """Return the proposals of the findings that were asked for, worst first.
 
@@ -110,7 +112,7 @@ def _wanted(
     """
     pairs = [
         (finding, proposal)
-        for outcome, proposals in zip(found.report.outcomes, by_recording, strict=True)
+        for outcome, proposals in zip(result.report.outcomes, by_recording, strict=True)
         for finding, proposal in zip(outcome.findings, proposals, strict=True)
     ]
     if not only:

@@ -128,10 +128,10 @@ def show(
     from traceq.history.series import series_in
 
     refuse_to_lose(file, [db], overwrite=overwrite)
-    found = series_in(db, name=series, last=last)
+    result = series_in(db, name=series, last=last)
     render = renderer(f"history.{form.value}:show")
     wide = {"width": None if file else output.width()} if form is Format.text else {}
-    deliver(render(found, **wide), file)
+    deliver(render(result, **wide), file)
 
 
 def explain(
@@ -163,11 +163,11 @@ def explain(
     from traceq.history.series import explain as explained_by_digests
 
     refuse_to_lose(file, [db], overwrite=overwrite)
-    found = explained_by_digests(db, before, after)
-    if not digests and len(found.before) == len(found.after) == 1:
+    result = explained_by_digests(db, before, after)
+    if not digests and len(result.before) == len(result.after) == 1:
         from traceq.api.history import still_there
 
-        paths = [still_there(run) for run in (found.before[0], found.after[0])]
+        paths = [still_there(run) for run in (result.before[0], result.after[0])]
         if paths[0] and paths[1]:
             from traceq.cli.diff import Format as DiffFormat
             from traceq.cli.diff import command as diff
@@ -184,7 +184,7 @@ def explain(
         output.say("the recordings are gone or have changed: digests are compared")
     render = renderer(f"history.{form.value}:explain")
     wide = {"width": None if file else output.width()} if form is Format.text else {}
-    deliver(render(found, **wide), file)
+    deliver(render(result, **wide), file)
 
 
 def report(
@@ -269,8 +269,8 @@ def bisect(
     name: Name | None = (
         None if number is None else "gpu busy" if number == "gpu-busy" else number
     )
-    found = bisection(db, good, bad, series=series, number=name, root=root)
-    deliver(renderer(f"history.{form.value}:bisect")(found), None)
+    result = bisection(db, good, bad, series=series, number=name, root=root)
+    deliver(renderer(f"history.{form.value}:bisect")(result), None)
 
 
 def _options(

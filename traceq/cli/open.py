@@ -52,13 +52,13 @@ def command(
     from traceq.cli._annotate import Annotating, annotated
     from traceq.formats.kinds import kind_of
     from traceq.formats.nsys.recognition import is_export
-    from traceq.inputs.load_recording import load_shown
+    from traceq.inputs.load_recording import load_trace_with_notices
     from traceq.inputs.temporary import chrome_trace
 
     if as_it_is:
         if is_export(path):
             load = settings.load_options(own=own, rank=rank, cache=not no_cache)
-            path = chrome_trace(path, load_shown(path, load))
+            path = chrome_trace(path, load_trace_with_notices(path, load))
         elif kind_of(path) != "trace":
             msg = f"{path} is not a trace: give the file that the profiler wrote"
             raise InputError(msg)

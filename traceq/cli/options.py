@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from traceq.cli import output
-from traceq.inputs.display_path import typed
+from traceq.inputs.display_path import parse_path
 
 
 def paths_argument(help_text: str, metavar: str = "PATH") -> Any:  # noqa: ANN401 - as Typer has it
     """Return the argument for what is read: files, folders, ``-`` or URLs."""
-    return typer.Argument(help=help_text, metavar=metavar, parser=typed)
+    return typer.Argument(help=help_text, metavar=metavar, parser=parse_path)
 
 
 Level = Literal["info", "warning", "error"]
@@ -87,7 +87,7 @@ Log = Annotated[
         "--log",
         help="The program's log (stdout, stderr).",
         metavar="FILE",
-        parser=typed,
+        parser=parse_path,
     ),
 ]
 StepMs = Annotated[
@@ -169,7 +169,7 @@ Captures = Annotated[
             " folder has its own."
         ),
         metavar="FILE",
-        parser=typed,
+        parser=parse_path,
     ),
 ]
 Kernels = Annotated[

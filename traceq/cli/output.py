@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from traceq.cli import streams
-from traceq.common.progress import Watcher, watched
+from traceq.common.progress import ProgressListener, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,7 +148,7 @@ def counting(things: str) -> Iterator[Progress]:
         yield lambda done, total: display.tell(things, done, total, "")
 
 
-class _Screen(Watcher):
+class _Screen(ProgressListener):
     """Shows on a terminal what is worked on, and says on any what is to be known."""
 
     def tell(self, phase: str, done: int, total: int, what: str) -> None:

@@ -61,13 +61,15 @@ def command(
     import polars as pl
 
     from traceq.api.settings import load_options
-    from traceq.inputs.load_recording import load_shown
+    from traceq.inputs.load_recording import load_trace_with_notices
 
     refuse_to_lose(file, [path], overwrite=overwrite)
     _refuse_all_but_questions(sql)
-    trace = load_shown(path, load_options(own=own, rank=rank, cache=not no_cache))
+    trace = load_trace_with_notices(
+        path, load_options(own=own, rank=rank, cache=not no_cache)
+    )
     try:
-        with pl.SQLContext(_asked(trace), eager=True) as context:
+        with pl.SQLContext(_tables(trace), eager=True) as context:
             frame = context.execute(sql)
     except (pl.exceptions.PolarsError, pl.exceptions.SQLSyntaxError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -88,7 +90,7 @@ def _rendered(frame: pl.DataFrame, form: Format, *, to_file: bool) -> str:
     return frames.render_table(frame, width=width, color=not to_file and output.color())
 
 
-def _asked(trace: Trace) -> dict[str, pl.LazyFrame]:
+def _tables(trace: Trace) -> dict[str, pl.LazyFrame]:
     """Return the tables with plain strings, which LIKE and || need."""
     import polars as pl
     import polars.selectors as cs

@@ -152,16 +152,16 @@ def command(
         raise UsageError(msg)
 
 
-def _rank_files(file: Path, found: Analysis, most: int) -> dict[int, Path]:
+def _rank_files(file: Path, analysis: Analysis, most: int) -> dict[int, Path]:
     """Return the files of the pages of ranks, by number."""
     from traceq.report.page.parts.ranks import ranks_with_pages
 
     folder = file.with_name(f"{file.stem}-ranks")
-    numbers = ranks_with_pages(found, most)
+    numbers = ranks_with_pages(analysis, most)
     return {number: folder / f"rank-{number}.html" for number in numbers}
 
 
-def _write_job(file: Path, found: JobResult, pages: Mapping[int, Path]) -> None:
+def _write_job(file: Path, result: JobResult, pages: Mapping[int, Path]) -> None:
     """Write the page of a job, with links to the pages of ranks that there are."""
     from traceq.report.page.views import ranks_page
 
@@ -169,7 +169,7 @@ def _write_job(file: Path, found: JobResult, pages: Mapping[int, Path]) -> None:
         number: quote(f"{page.parent.name}/{page.name}")
         for number, page in pages.items()
     }
-    write_file(file, ranks_page(found.analysis, found.report, links))
+    write_file(file, ranks_page(result.analysis, result.report, links))
     folders = [page.parent for page in pages.values()]
     beside = f", and the pages of {counted(len(pages), 'rank')} to "
     output.say(f"written to {file}{beside + str(folders[0]) if folders else ''}")

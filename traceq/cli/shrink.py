@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from traceq.cli.options import Log, RankNumber, StepMs, paths_argument
-from traceq.inputs.display_path import typed
+from traceq.inputs.display_path import parse_path
 
 
 def command(
@@ -37,7 +37,9 @@ def command(
     snapshot: Annotated[
         Path | None,
         typer.Option(
-            help="A memory snapshot of the same program.", metavar="FILE", parser=typed
+            help="A memory snapshot of the same program.",
+            metavar="FILE",
+            parser=parse_path,
         ),
     ] = None,
     step_ms: StepMs = None,

@@ -15,7 +15,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
-def at_once(one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
+def run_both(one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
     """Return what both return."""
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(other)

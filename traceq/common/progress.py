@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Progress: TypeAlias = Callable[[int, int], None] | None
 
 
-class Watcher:
+class ProgressListener:
     """Receives progress events; the default ignores them."""
 
     def tell(self, phase: str, done: int, total: int, what: str) -> None:
@@ -48,24 +48,24 @@ class _Collectors(threading.local):
         self.stack: list[tuple[list[str], bool]] = []
 
 
-_DEAF = Watcher()
-_watchers: list[Watcher] = []
+_NULL_LISTENER = ProgressListener()
+_watchers: list[ProgressListener] = []
 # By thread: several threads may load recordings at once, each with notices of its own.
 _collectors = _Collectors()
 
 
-def _here() -> Watcher:
+def _here() -> ProgressListener:
     # Only the main thread reports progress: other threads work ahead of it.
     here = threading.current_thread() is threading.main_thread()
-    return _watchers[-1] if _watchers and here else _DEAF
+    return _watchers[-1] if _watchers and here else _NULL_LISTENER
 
 
-def tell(phase: str, done: int = 0, total: int = 0, what: str = "") -> None:
+def report_progress(phase: str, done: int = 0, total: int = 0, what: str = "") -> None:
     """Report the current phase: the item's number, the total and its name."""
     _here().tell(phase, done, total, what)
 
 
-def say(sentence: str) -> None:
+def notify(sentence: str) -> None:
     """Report a notice for the user that is not part of the result."""
     for sentences, deferred in reversed(_collectors.stack):
         sentences.append(sentence)
@@ -91,7 +91,7 @@ def counting(things: str) -> AbstractContextManager[Progress]:
 
 
 @contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+def watched(watcher: ProgressListener) -> Iterator[None]:
     """Send all progress events inside the context to a watcher."""
     _watchers.append(watcher)
     try:
@@ -101,14 +101,14 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 @contextmanager
-def noted() -> Iterator[list[str]]:
+def collect_notices() -> Iterator[list[str]]:
     """Collect the notices of this thread, which are still displayed."""
     with _collecting(deferred=False) as sentences:
         yield sentences
 
 
 @contextmanager
-def held() -> Iterator[list[str]]:
+def defer_notices() -> Iterator[list[str]]:
     """Hold back the notices of this thread, to be reported later."""
     with _collecting(deferred=True) as sentences:
         yield sentences

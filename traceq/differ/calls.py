@@ -53,6 +53,6 @@ def calls_of(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
 
 def compare_calls(before: pl.DataFrame, after: pl.DataFrame) -> Calls:
     """Return the calls that only one side has."""
-    gone = before.join(after, on="name", how="anti", maintain_order="left")
+    removed = before.join(after, on="name", how="anti", maintain_order="left")
     new = after.join(before, on="name", how="anti", maintain_order="left")
-    return Calls(tuple(gone.iter_rows()), tuple(new.iter_rows()))
+    return Calls(tuple(removed.iter_rows()), tuple(new.iter_rows()))

@@ -273,8 +273,8 @@ def _limit_launches(groups: dict[tuple[object, ...], _Sum]) -> None:
             pair = shares[::-1] if longer else shares
             groups.setdefault(key, _Sum(kind, affects, str(key[1]))).add(pair)
         same = groups.setdefault(("same launches",), _Sum("same launches", "idle"))
-        gone = _Share(ns=-abs(beyond), sure=own.sure)
-        for target, share in ((same, others), (group, gone)):
+        removed = _Share(ns=-abs(beyond), sure=own.sure)
+        for target, share in ((same, others), (group, removed)):
             target.add((_Share(), share) if longer else (share, _Share()))
 
 
@@ -380,9 +380,11 @@ def _apart(idle: tuple[_Share, ...], kinds: tuple[str, ...]) -> Iterator[_Found]
 
 def _not_apart(share: _Share, kinds: tuple[str, ...]) -> _Share:
     entries = tuple(row for row in share.entries if row["kind"] not in kinds)
-    gone = sum(row["ns"] for row in share.entries) - sum(row["ns"] for row in entries)
+    removed = sum(row["ns"] for row in share.entries) - sum(
+        row["ns"] for row in entries
+    )
     whole = share.ns
-    left = share.ns - gone
+    left = share.ns - removed
     rows = tuple(
         {**row, "ns": row["ns"] * left / whole if whole else 0.0} for row in share.rows
     )

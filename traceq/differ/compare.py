@@ -17,7 +17,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.memory.diff import MemoryDiff, memory_diff
 from traceq.analysis.memory.history import History
 from traceq.analysis.replay.bound import bound_of
-from traceq.common.parallel import at_once
+from traceq.common.parallel import run_both
 from traceq.differ.attribution import SPECIAL
 from traceq.differ.calibration import scale_of
 from traceq.differ.calls import Calls, calls_of, compare_calls
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from traceq.differ.causes import Entries
     from traceq.differ.modules import ModuleChanges
     from traceq.differ.structure import Parts
-    from traceq.model.lint_report import Bound, Outcome
+    from traceq.model.lint_report import Bound, RecordingReport
     from traceq.model.recording import Recording
     from traceq.model.trace import Trace
 
@@ -54,7 +54,7 @@ class Half:
     """The steps that stand for all."""
     parts: Parts
     calls: pl.DataFrame
-    outcome: Outcome
+    outcome: RecordingReport
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class MemoryChange:
 
 
 def compare_snapshots(
-    recordings: tuple[Recording, Recording], outcomes: tuple[Outcome, Outcome]
+    recordings: tuple[Recording, Recording],
+    outcomes: tuple[RecordingReport, RecordingReport],
 ) -> MemoryChange:
     """Return the change between two recordings that are memory snapshots alone."""
     memory = _memory(*recordings)
@@ -160,7 +161,7 @@ def _memory(before: Recording, after: Recording) -> MemoryDiff | None:
     return change if change.peaks.height else None
 
 
-def examine(recording: Recording, outcome: Outcome) -> Half:
+def examine(recording: Recording, outcome: RecordingReport) -> Half:
     """Take one recording apart; what lint found in it is given."""
     trace = recording.trace
     if trace is None:
@@ -237,7 +238,7 @@ def _entries(
     longest = max(step.ns for step in steps)
     if halves[0].parts.on_host or abs(idle[1] - idle[0]) < HOST_CHANGE * longest:
         return None, None
-    return at_once(*(partial(_idle_entries, half) for half in halves))
+    return run_both(*(partial(_idle_entries, half) for half in halves))
 
 
 def _idle_entries(half: Half) -> pl.DataFrame:

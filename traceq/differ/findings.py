@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from traceq.linter.same_finding import Growth
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 State = Literal["new", "worse", "better", "gone", "same"]
 STATES: tuple[State, ...] = ("new", "worse", "better", "gone")
@@ -53,7 +53,7 @@ class FindingChanges:
     """Codes of rules that crashed: their findings are unknown."""
 
 
-def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
+def compare_findings(before: RecordingReport, after: RecordingReport) -> FindingChanges:
     """Return the changes of findings, by rules that ran on both sides."""
     crashed = {rule.code for one in (before, after) for rule in one.crashed}
     skipped = {rule.code for one in (before, after) for rule in one.skipped}
@@ -81,11 +81,11 @@ def compare_findings(before: Outcome, after: Outcome) -> FindingChanges:
     )
 
 
-def _stepped(outcome: Outcome) -> bool:
+def _stepped(outcome: RecordingReport) -> bool:
     return outcome.bound is None or outcome.bound.stepped
 
 
-def _has_stacks(outcome: Outcome) -> bool:
+def _has_stacks(outcome: RecordingReport) -> bool:
     return bool(outcome.facts and outcome.facts.stacks)
 
 
@@ -104,7 +104,9 @@ def _pairs(
 
 
 def _state(
-    pair: tuple[Finding | None, Finding | None], before: Outcome, after: Outcome
+    pair: tuple[Finding | None, Finding | None],
+    before: RecordingReport,
+    after: RecordingReport,
 ) -> State:
     old, new = pair
     if old is None or new is None:

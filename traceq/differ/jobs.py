@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.differ.compare import Verdict
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.ranks.analysis import Analysis, Straggler
 
 StragglerState = Literal["new", "changed", "same", "gone"]
@@ -32,7 +32,7 @@ class JobHalf:
     name: str
     """The path that was given."""
     analysis: Analysis
-    outcome: Outcome
+    outcome: RecordingReport
 
 
 @dataclass(frozen=True, eq=False)

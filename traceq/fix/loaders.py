@@ -34,13 +34,13 @@ _AROUND = ("enumerate", "iter", "tqdm", "trange", "track")
 
 def loops(code: Code, node: cst.CSTNode) -> list[cst.For]:
     """Return the loops around a node in its own function, innermost first."""
-    found: list[cst.For] = []
+    results: list[cst.For] = []
     for above in code.parents(node):
         if isinstance(above, cst.FunctionDef | cst.Lambda | cst.ClassDef):
             break
         if isinstance(above, cst.For):
-            found.append(above)
-    return found
+            results.append(above)
+    return results
 
 
 def bound_names(target: cst.CSTNode) -> set[str]:

@@ -134,10 +134,13 @@ class _Reader:
 
 def _mean(of: Value, plain: list[str], by_name: dict[str, str]) -> Value:
     """Return the mean over the last dim, which is kept."""
-    given = dict(zip(("dim", "keepdim"), plain, strict=False)) | by_name
-    if len(given) != len(plain) + len(by_name) or given.keys() != {"dim", "keepdim"}:
+    arguments = dict(zip(("dim", "keepdim"), plain, strict=False)) | by_name
+    if len(arguments) != len(plain) + len(by_name) or arguments.keys() != {
+        "dim",
+        "keepdim",
+    }:
         raise _UnknownError
-    if given["dim"] not in _LAST or given["keepdim"] != "True":
+    if arguments["dim"] not in _LAST or arguments["keepdim"] != "True":
         raise _UnknownError
     return ("mean", of)
 

@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from traceq.common.expressions import place_among
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.errors import InputError
 from traceq.formats import event_heads, tables
 from traceq.formats.chunks import Cut, chunks
@@ -87,7 +87,7 @@ def read(
             for chunk in chunks(path, source.blocks(), cut, _CHUNK):
                 # Only of the last one can the end be missing.
                 work.add(chunk, cut, whole=cut.whole)
-            tell("tables", 0, _STAGES)
+            report_progress("tables", 0, _STAGES)
             work.finish()
         except BaseException:
             # Nobody who interrupts it waits for chunks that were not begun.
@@ -100,12 +100,12 @@ def read(
             " give the file that PyTorch's profiler wrote"
         )
         raise InputError(msg)
-    tell("tables", 1, _STAGES)
+    report_progress("tables", 1, _STAGES)
     raw, timeless = _timed(
         {name: tables.whole(name, work.parts[name]) for name in tables.TABLES}
     )
     finished, start = _finish(raw)
-    tell("tables", _STAGES, _STAGES)
+    report_progress("tables", _STAGES, _STAGES)
     return RawTrace(
         tables=finished,
         header=cut.header,
@@ -237,7 +237,7 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
         )
         for name, rows in raw.items()
     }
-    tell("tables", 2, _STAGES)
+    report_progress("tables", 2, _STAGES)
     inputs, finished["inputs"] = decode_inputs(finished["ops"]["inputs"])
     finished["ops"] = finished["ops"].with_columns(inputs)
     finished["threads"] = threads.drop("lane")

@@ -18,8 +18,11 @@ Kind: TypeAlias = Literal["trace", "snapshot", "log", "zip", "tar", ""]
 HEAD = 1 << 20
 """Unpacked bytes that are read to detect the kind of a file."""
 PACKED = (".gz", ".zst", ".xz", ".bz2")
+SQLITE = b"SQLite format 3\x00"
+"""First bytes of an SQLite database."""
 _LOGS = (".log", ".txt", ".out", ".err")
 _SNAPSHOTS = (".pickle", ".pkl")
+_SNAPSHOT_TABLES = (b"device_traces", b"blocks", b"segments")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TAR_MAGIC = slice(257, 262)
 # Text of a trace before its events, or in the first of them.
@@ -48,6 +51,17 @@ def is_log(name: str) -> bool:
 def is_snapshot_name(name: str) -> bool:
     """Return whether a file has the name of a memory snapshot."""
     return bare(name).endswith(_SNAPSHOTS)
+
+
+def is_snapshot_database(path: Path) -> bool:
+    """Return whether a file is an SQLite database with the tables of a snapshot."""
+    try:
+        with path.open("rb") as file:
+            # The names of tables are in the first pages.
+            head = file.read(1 << 16)
+    except OSError:
+        return False
+    return head.startswith(SQLITE) and all(name in head for name in _SNAPSHOT_TABLES)
 
 
 def kind(name: str, head: bytes) -> Kind:

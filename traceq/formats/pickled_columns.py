@@ -105,19 +105,19 @@ class CompiledEvents:
         if not batch or len(batch[0][2]) < _FEWEST * _INT:
             return None
         named = b"".join(self._name_new())
-        asked = [key for key, _, _ in batch]
+        requested = [key for key, _, _ in batch]
         columns, counts = [], []
         for _, coded, numbers in batch:
             column = _column(numbers)
             count = None
             if coded:
                 codes = column.drop_nulls().unique().sort()
-                asked.append(self._commands(codes.to_list()))
+                requested.append(self._commands(codes.to_list()))
                 count = len(codes)
                 column = _places(column, codes)
             columns.append(column)
             counts.append(count)
-        commands = b"".join((named, b"(", puts, b"1](\x88", *asked, b"e"))
+        commands = b"".join((named, b"(", puts, b"1](\x88", *requested, b"e"))
         return end, commands, Batch(columns, counts)
 
     def _name_new(self) -> list[bytes]:

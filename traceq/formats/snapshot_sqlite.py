@@ -79,10 +79,10 @@ def _tables(path: Path) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
 
 def _block(row: dict[str, Any], stacks: _Stacks) -> dict[str, Any]:
     size = row["size"] or 0
-    asked = row["requested_size"]
+    requested = row["requested_size"]
     block = {
         "size": size,
-        "requested_size": size if asked is None else asked,
+        "requested_size": size if requested is None else requested,
         "state": row["state"] or "inactive",
         "frames": stacks.read(row["frames"]),
     }

@@ -59,17 +59,17 @@ def _grid(content: object) -> dict[str, tuple[str, ...]]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = file.read_bytes() if file.stat().st_size < _LARGEST else b""
-        found = orjson.loads(content)
+        result = orjson.loads(content)
     except (OSError, orjson.JSONDecodeError):
-        found = None
-    if not isinstance(found, dict):
+        result = None
+    if not isinstance(result, dict):
         msg = f"{file} is no JSON object: the sweep cannot be read"
         raise InputError(msg)
-    version = found.get("format")
+    version = result.get("format")
     if isinstance(version, int) and version > _FORMAT:
         msg = f"{file} was written by a newer traceq (format {version}): update traceq"
         raise InputError(msg)
-    return found
+    return result
 
 
 def _run(folder: Path, row: dict[str, Any]) -> SweepRun:
@@ -123,8 +123,8 @@ def _number(value: object) -> float | None:
 
 
 def _dict(content: dict[str, Any], key: str) -> dict[str, Any]:
-    found = content.get(key)
-    return found if isinstance(found, dict) else {}
+    result = content.get(key)
+    return result if isinstance(result, dict) else {}
 
 
 def _list(value: object) -> list[Any]:

@@ -61,14 +61,14 @@ def with_inferred_dtypes(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Dat
     ops, inputs = tables["ops"], tables["inputs"]
     if inputs.is_empty() or inputs["types"].null_count() < inputs.height:
         return inferred
-    asked = _asked(ops, _of_ops(ops, _of_kernels(tables["kernels"])))
+    requested = _requested_dtypes(ops, _of_ops(ops, _of_kernels(tables["kernels"])))
     distinct = (
-        asked.drop_nulls("inputs")
+        requested.drop_nulls("inputs")
         .unique()
         .sort(_KEY, nulls_last=True)
         .with_row_index("row")
     )
-    rows = asked.join(
+    rows = requested.join(
         distinct, on=_KEY, how="left", maintain_order="left", nulls_equal=True
     )["row"]
     typed = inputs[distinct["inputs"]].with_columns(
@@ -79,7 +79,7 @@ def with_inferred_dtypes(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Dat
     return inferred
 
 
-def _asked(ops: pl.DataFrame, dtypes: pl.DataFrame) -> pl.DataFrame:
+def _requested_dtypes(ops: pl.DataFrame, dtypes: pl.DataFrame) -> pl.DataFrame:
     """Return for each op its inputs, with the dtypes of the first and of the others."""
     name = text("name")
     to, of = pl.col("to"), pl.coalesce("of", "to")

@@ -8,8 +8,8 @@ import polars as pl
 from msgspec import Struct
 
 from traceq.common.expressions import constant, known
-from traceq.common.parallel import at_once
-from traceq.common.progress import tell
+from traceq.common.parallel import run_both
+from traceq.common.progress import report_progress
 from traceq.graph import autograd, deep, host, launches, phases, steps, unreturned_calls
 from traceq.graph.nesting import INDEX, depth, row_numbers, self_times, sums_of
 from traceq.graph.source import places as source_places
@@ -41,25 +41,25 @@ def link(
 ) -> Linked:
     """Return the linked tables."""
     raw = {**raw, "frames": unreturned_calls.closed(raw["frames"])}
-    frames, (regions, kinds, work) = at_once(
+    frames, (regions, kinds, work) = run_both(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )
     detected = steps.find(raw, regions, steps_by)
     windows = detected.windows
 
-    tell("graph", 1, _STAGES)
+    report_progress("graph", 1, _STAGES)
     tree = host.build(raw, frames)
     if (left_out := deep.too_deep(tree)) is not None:
         shallow = deep.without(raw, left_out)
         return link(shallow, owners, steps_by, too_deep + left_out.height)
-    tell("graph", 2, _STAGES)
+    report_progress("graph", 2, _STAGES)
     facts = _FactsOfNames(frames, regions, kinds)
     ops, memory, runtime = _on_host(raw, tree, windows, facts, owners)
     # Of a large trace each table counts: what is linked is not needed any more.
     del tree, kinds, facts, raw["kernels"]
     kernels, backlog = steps.place_stray(launches.link(work, runtime, ops), windows)
     del work
-    tell("graph", 6, _STAGES)
+    report_progress("graph", 6, _STAGES)
     runtime = _count_kernels(runtime, kernels)
     annotations = raw["annotations"].with_columns(
         step=steps.step_at(windows, raw["annotations"]["ts"])
@@ -77,7 +77,7 @@ def link(
     }
     del ops, memory, runtime, kernels
     linked = {name: _shaped(name, tables.pop(name)) for name in [*tables]}
-    tell("graph", 7, _STAGES)
+    report_progress("graph", 7, _STAGES)
     # Only the code that was generated tells what its kernels compute.
     linked["fused"] = pl.DataFrame(schema=schema.TABLES["fused"].dtypes)
     linked["steps"] = steps.measure(
@@ -103,17 +103,17 @@ def _on_host(
 ) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Return ops, allocations and calls; each raw table goes once it is linked."""
     frames, regions, kinds = facts
-    place, moment = at_once(
+    place, moment = run_both(
         lambda: source_places.of_tree(tree, frames, autograd.is_node(raw["ops"])),
         lambda: _moments(tree, windows, kinds, regions, frames["module"]),
     )
     context = place.with_columns(*moment)
-    tell("graph", 4, _STAGES)
-    ops, memory = at_once(
+    report_progress("graph", 4, _STAGES)
+    ops, memory = run_both(
         lambda: _ops(raw.pop("ops"), tree, context, owners),
         lambda: _in_preorder(raw.pop("memory"), tree, "memory", context).sort("ts"),
     )
-    tell("graph", 5, _STAGES)
+    report_progress("graph", 5, _STAGES)
     runtime = _runtime(raw.pop("runtime"), tree, context, ops)
     if _has_callers(ops):
         callers = source_places.told(ops["caller"])
@@ -188,7 +188,9 @@ def _ops(
     if _has_callers(ops):
         places = source_places.written(ops["caller"])
         ops = source_places.filled(ops, places, row_numbers(ops.height))
-    nested, forward = at_once(lambda: _nested(ops), lambda: autograd.forward_twins(ops))
+    nested, forward = run_both(
+        lambda: _nested(ops), lambda: autograd.forward_twins(ops)
+    )
     stacks = source_places.of_call_stacks(ops["call_stack"], owners)
     own = source_places.first_known(source_places.own(ops), stacks)
     callers = source_places.told(ops["caller"])

@@ -154,8 +154,8 @@ def _none_where_nowhere(rows: pl.Series, nowhere: int) -> pl.Series:
     return rows.zip_with(rows < nowhere, _NONE)
 
 
-def _numbers(*given: int) -> pl.Series:
-    return pl.Series(given, dtype=INDEX)
+def _numbers(*values: int) -> pl.Series:
+    return pl.Series(values, dtype=INDEX)
 
 
 def self_times(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from traceq.differ.calibration import Scale
     from traceq.differ.steps import Step
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.recording import Recording
     from traceq.model.trace import Trace
     from traceq.ranks.analysis import Analysis
@@ -63,7 +63,7 @@ class Origin(Struct, frozen=True):
 
 
 def digest_of_recording(
-    recording: Recording, outcome: Outcome, origin: Origin
+    recording: Recording, outcome: RecordingReport, origin: Origin
 ) -> Digest:
     """Return the digest of a recording that was linted."""
     memory = _memory(recording, outcome)
@@ -93,7 +93,9 @@ def digest_of_recording(
     )
 
 
-def digest_of_job(analysis: Analysis, outcome: Outcome, origin: Origin) -> Digest:
+def digest_of_job(
+    analysis: Analysis, outcome: RecordingReport, origin: Origin
+) -> Digest:
     """Return the digest of a job of several ranks: numbers are of a rank, on average.
 
     Its work is the collectives, with the time that ranks wait in them as idle time.
@@ -323,7 +325,7 @@ def _short(count: float) -> float:
     return round(count, 3)
 
 
-def _memory(recording: Recording, outcome: Outcome) -> Memory | None:
+def _memory(recording: Recording, outcome: RecordingReport) -> Memory | None:
     if not recording.snapshots:
         peak = peak_memory(recording.trace) if recording.trace else None
         return Memory(peak.allocated, peak.reserved) if peak else None

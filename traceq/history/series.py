@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from traceq.common.progress import say
+from traceq.common.progress import notify
 from traceq.errors import UsageError
 from traceq.history.changes import Difference, difference
 from traceq.history.jumps import NEIGHBOURS, Jump, Shift, against, jumps_of
@@ -102,17 +102,17 @@ def find_runs(history: History, name: str) -> list[Run]:
     A commit may be shortened; ``last`` is the newest run, ``last~2`` the second before.
     """
     runs = history.runs()
-    if found := [run for run in runs if run.name == name]:
-        return found
-    if found := [run for run in runs if str(run.id) == name.removeprefix("#")]:
-        return found
+    if matching := [run for run in runs if run.name == name]:
+        return matching
+    if matching := [run for run in runs if str(run.id) == name.removeprefix("#")]:
+        return matching
     if len(name) >= _SHORTEST_COMMIT:
-        found = [run for run in runs if run.commit.startswith(name)]
-        if len({run.commit for run in found}) > 1:
+        matching = [run for run in runs if run.commit.startswith(name)]
+        if len({run.commit for run in matching}) > 1:
             msg = f"{name} is the beginning of several commits: give more of it"
             raise UsageError(msg)
-        if found:
-            return found
+        if matching:
+            return matching
     word, _, back = name.partition("~")
     if word == "last" and (not back or back.isdigit()):
         ordered = sorted(runs, key=lambda run: (run.at_ns, run.id))
@@ -143,7 +143,7 @@ def explain(file: Path, before: str, after: str) -> Explained:
             sides = [[run for run in side if run.group == group] for side in sides]
         else:
             first, second = (side[0] for side in sides)
-            say(
+            notify(
                 f"{first.name} and {second.name} are of different series, or on other"
                 " GPUs: their times say little about each other"
             )

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct, structs
 
-from traceq.common.progress import expect, reading, say
+from traceq.common.progress import expect, notify, reading
 from traceq.common.words import counted
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
-from traceq.formats.kinds import PACKED, is_log, is_snapshot_name, kind_of
-from traceq.formats.nsys.recognition import is_export, is_snapshot_database
+from traceq.formats.kinds import (
+    PACKED,
+    is_log,
+    is_snapshot_database,
+    is_snapshot_name,
+    kind_of,
+)
+from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run
 from traceq.formats.strangers import stranger
 from traceq.inputs import remote
@@ -92,7 +98,7 @@ class _Files(Struct, frozen=True):
         return ", ".join(counts)
 
 
-def found_in(
+def discover(
     path: Path,
     *,
     say: Callable[[str], None],
@@ -100,7 +106,7 @@ def found_in(
     progress: Progress = None,
 ) -> list[Program]:
     """Return the programs whose files are at a path, in order."""
-    here = local(path, cache=cache, progress=progress)
+    here = localize(path, cache=cache, progress=progress)
     return (
         _in_folder(here, say) if _is_plain_folder(here) else [_program(here, progress)]
     )
@@ -139,12 +145,12 @@ def refuse_two_stdins(paths: Sequence[Path]) -> None:
         raise UsageError(msg)
 
 
-def one_program(
+def single_program(
     path: Path, *, cache: bool = True, progress: Progress = None
 ) -> Program:
     """Return the program at a path; raise if there are several."""
     notes: list[str] = []
-    candidates = found_in(path, say=notes.append, cache=cache, progress=progress)
+    candidates = discover(path, say=notes.append, cache=cache, progress=progress)
     if len(candidates) > 1:
         names = _listed(str(one.trace or one.snapshot) for one in candidates)
         msg = f"{path} has {len(candidates)} recordings in it: give one of {names}"
@@ -152,19 +158,19 @@ def one_program(
     return candidates[0]
 
 
-def trace_in(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
+def resolve_trace(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
     """Return the trace at a path; a plain file is taken as one."""
-    here = local(path, cache=cache, progress=progress)
+    here = localize(path, cache=cache, progress=progress)
     if not _is_plain_folder(here) and not is_archive(here):
         return here
-    program = one_program(here, progress=progress)
+    program = single_program(here, progress=progress)
     if program.trace is None:
         msg = f"{path} has no trace in it, only {program.name}"
         raise InputError(msg)
     return program.trace
 
 
-def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
+def localize(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
     """Return a local file or folder: standard input and URLs are copied."""
     if isinstance(path, Url):
         return remote.fetched(path, stash, keep=cache, progress=progress)
@@ -179,7 +185,7 @@ def local(path: Path, *, cache: bool = True, progress: Progress = None) -> Path:
     if path.is_fifo():
         return _piped(path, progress)
     if plain := _plain_of_trial(path):
-        say(f"{path} is a trial: its recording without remedies is read")
+        notify(f"{path} is a trial: its recording without remedies is read")
         return plain
     if is_report(path):
         return exported(path, progress)
@@ -383,7 +389,9 @@ def _together(name: str, files: _Files) -> Program:
     return Program(name, trace, snapshot, files.logs)
 
 
-def joined(programs: list[Program], say: Callable[[str], None]) -> list[Program]:
+def group_by_program(
+    programs: list[Program], say: Callable[[str], None]
+) -> list[Program]:
     """Join files of one program that the user named one by one.
 
     A trace, a memory snapshot and logs are of one program if no other trace and no
@@ -426,7 +434,7 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
         here = _found_in(path, cache=cache, alone=len(paths) == 1)
         read += here
         unread += not here
-    together = joined(read, say)
+    together = group_by_program(read, notify)
     expect(len(together))
     return together, unread
 
@@ -435,11 +443,11 @@ def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
     """Return the programs of a path; none if it is unreadable and one of several."""
     try:
         with reading(path.name) as progress:
-            return found_in(path, say=say, cache=cache, progress=progress)
+            return discover(path, say=notify, cache=cache, progress=progress)
     except TraceqError as error:
         if alone:
             raise
-        say(str(error))
+        notify(str(error))
         return []
 
 

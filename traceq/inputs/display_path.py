@@ -65,7 +65,7 @@ class Url(DisplayPath):
         return (Url.at, (self.url,))
 
 
-def typed(text: str | os.PathLike[str]) -> Path:
+def parse_path(text: str | os.PathLike[str]) -> Path:
     """Return the path for what a user typed; a URL keeps all of its slashes."""
     if isinstance(text, Path):
         return text

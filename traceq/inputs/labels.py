@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from traceq.common import toml
 from traceq.common.units import NS_PER_MS
 from traceq.errors import UsageError
-from traceq.inputs.display_path import Url, typed
+from traceq.inputs.display_path import Url, parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +115,7 @@ def _read_text(text: str) -> LabelEntry:
         msg = f"--label {text!r} is not FILE:KEY=VALUE, as trace.json:seq_len=512"
         raise UsageError(msg)
     labels = {match["key"]: match["value"]}
-    return _entry(typed(match["file"]), labels, f"--label {text}")
+    return _entry(parse_path(match["file"]), labels, f"--label {text}")
 
 
 def _read_runs(file: Path) -> tuple[LabelEntry, ...]:
@@ -131,7 +131,7 @@ def _read_runs(file: Path) -> tuple[LabelEntry, ...]:
         if not plain:
             msg = f'{file}: {name} must be a table of labels, as ["{name}"] seq_len = 1'
             raise UsageError(msg)
-        path = typed(name)
+        path = parse_path(name)
         here = path if isinstance(path, Url) else file.parent / path
         entries.append(_entry(here, labels, str(file)))
     return tuple(entries)

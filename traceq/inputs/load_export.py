@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.formats.facts import read_devices, read_facts
 from traceq.formats.nsys.read import read
 from traceq.graph.deep import cut
@@ -34,7 +34,7 @@ def read_export(
 ) -> Trace:
     """Return the trace of one rank of an export, by default of the first."""
     recorded = read(file, rank, progress)
-    tell("graph")
+    report_progress("graph")
     facts, devices = _facts(file, recorded), read_devices(recorded.raw)
     linked = link(_taken(recorded.raw), owners, steps_by)
     steps, damage = linked.steps, facts.damage

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec import structs
 
-from traceq.common.progress import reading, say
+from traceq.common.progress import notify, reading
 from traceq.common.units import time
 from traceq.common.words import counted
 from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
-from traceq.inputs.discovery import one_program
+from traceq.inputs.discovery import single_program
 from traceq.inputs.load_trace import load, with_kernels
 from traceq.inputs.nsys_report import is_report
 from traceq.model.owners import NOBODY
@@ -49,14 +49,14 @@ def _with_kernels(trace: Trace, folder: Path, options: LoadOptions) -> Trace:
     named = fused["kernel"].n_unique()
     lines = fused.filter(pl.col("file").is_not_null())["kernel"].n_unique()
     unknown = f"; {counted(missing, 'compiled graph')} not there" if missing else ""
-    say(
+    notify(
         f"{folder} has the ops of {counted(named, 'generated kernel')}, and lines of"
         f" {lines}{unknown}; modules are only in run folders of traceq collect"
     )
     return linked
 
 
-def load_shown(
+def load_trace_with_notices(
     path: Path,
     options: LoadOptions,
     *,
@@ -80,23 +80,23 @@ def load_shown(
     if (folder := options.inductor_code) and trace.fused.is_empty():
         trace = _with_kernels(trace, folder, options)
     if trace.run is not None and (remedy := trace.run.labels.get("remedy")):
-        say(f"{path} was recorded with the remedy {remedy} of traceq try")
+        notify(f"{path} was recorded with the remedy {remedy} of traceq try")
     for sentence in trace.facts.damage:
-        say(f"{path} is incomplete: {sentence}")
+        notify(f"{path} is incomplete: {sentence}")
     # Ranks of one export were recorded alike.
     if trace.facts.lacks and say_lacks and not rank:
-        say(f"{path}: " + "; ".join(trace.facts.lacks))
+        notify(f"{path}: " + "; ".join(trace.facts.lacks))
     ranks = trace.facts.world_size or 1
     in_one_file = is_export(path) or is_report(path)
     if in_one_file and ranks > 1 and rank is None and options.rank is None:
-        say(
+        notify(
             f"{path} has {counted(ranks, 'rank')}, and rank {trace.facts.rank} is read:"
             " --rank N reads another one, traceq ranks compares all"
         )
     if (doubtful := trace.doubtful_step_ns) is not None:
         steps = trace.steps.filter("averaged")["time"]
         recorded = time(int(steps.sum()) / max(1, len(steps)))
-        say(
+        notify(
             f"{path}: a step takes {time(doubtful)} measured without the profiler, and"
             f" {recorded} as recorded: other steps were timed than traced, so the"
             " measured one is not used"
@@ -109,7 +109,7 @@ def load_recording(
 ) -> Recording:
     """Load what was recorded of the one program that a path is of."""
     with reading(path.name) as progress:
-        program = one_program(path, cache=options.use_cache, progress=progress)
+        program = single_program(path, cache=options.use_cache, progress=progress)
     return load_program(program, options, log=log)
 
 
@@ -125,19 +125,19 @@ def load_program(
     run = read_run(path) if path and is_run(path) else None
     ranks = run.ranks if run else ()
     snapshots = {
-        rank.rank: snapshot_of(rank.memory, options.own_code, rank)
+        rank.rank: load_snapshot(rank.memory, options.own_code, rank)
         for rank in ranks
         if rank.memory
     }
     if program.snapshot:
-        snapshots[0] = snapshot_of(program.snapshot, options.own_code)
+        snapshots[0] = load_snapshot(program.snapshot, options.own_code)
     # Of a run that died before it was traced, memory may show why.
     untraced = run and snapshots and not any(rank.trace for rank in ranks)
     trace = None
     if path and not untraced:
-        trace = load_shown(path, options, say_lacks=say_lacks)
+        trace = load_trace_with_notices(path, options, say_lacks=say_lacks)
     logs = [*program.logs, *([log] if log else run.logs if run else [])]
-    lines = pl.concat(map(log_shown, logs)) if logs else None
+    lines = pl.concat(map(load_log, logs)) if logs else None
     step_ns = trace.step_ns if trace else None
     if program.folder:
         from traceq.formats.fixture_origin import (  # noqa: PLC0415 - few need it
@@ -153,7 +153,7 @@ def load_program(
     return Recording(program.name, trace, lines, step_ns, snapshots, failures, slow)
 
 
-def snapshot_of(
+def load_snapshot(
     path: Path, own_code: frozenset[str], rank: Rank | None = None
 ) -> Snapshot:
     """Read a snapshot, with what is known of whose code is on its stacks."""
@@ -164,12 +164,12 @@ def snapshot_of(
     return replace(read_snapshot(path), owners=owners)
 
 
-def log_shown(path: Path) -> pl.DataFrame:
+def load_log(path: Path) -> pl.DataFrame:
     """Return the lines of a log, and warn if only its beginning was read."""
     from traceq.formats.log import read_log  # noqa: PLC0415 - as above
 
     log = read_log(path)
     if log.cut:
         lines = counted(log.lines.height, "line")
-        say(f"{path} is long: only its first {lines} are read")
+        notify(f"{path} is long: only its first {lines} are read")
     return log.lines

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec import structs
 
-from traceq.cache.store import Heard
+from traceq.cache.store import StreamingDigest
 from traceq.cache.tables import find, keep
 from traceq.common.expressions import text
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.errors import InputError, UsageError
 from traceq.formats.chrome import read
 from traceq.formats.facts import read_devices, read_facts
@@ -21,8 +21,8 @@ from traceq.formats.run import is_run, read_run
 from traceq.graph.deep import cut
 from traceq.graph.link import link
 from traceq.graph.steps import SOURCES, representative
-from traceq.inputs.discovery import trace_in
-from traceq.inputs.display_path import typed
+from traceq.inputs.discovery import resolve_trace
+from traceq.inputs.display_path import parse_path
 from traceq.inputs.options import LoadOptions
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
@@ -76,7 +76,7 @@ def load(  # noqa: PLR0913 - what is known beside the file
     if steps_by not in ("", *SOURCES):
         msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
         raise UsageError(msg)
-    file = trace_in(typed(path), cache=cache, progress=progress)
+    file = resolve_trace(parse_path(path), cache=cache, progress=progress)
     captured = [load(one, own=own, cache=cache) for one in captures]
     if is_run(file):
         options = LoadOptions(
@@ -301,7 +301,7 @@ def _load(  # noqa: PLR0913 - what the tables depend on
         def read_file() -> Trace:
             return _read(file, owners, steps_by, progress, heard.hear)
 
-    heard = Heard()
+    heard = StreamingDigest()
     if not cache or not file.is_file():
         return read_file()
     key = owners.key + steps_by + ("" if rank is None else f" rank {rank}")
@@ -340,7 +340,7 @@ def _read(
     raw = read(file, progress, heard)
     if not any(raw.tables[name].height for name in _TELLING):
         raise InputError(_nothing_in(file, raw))
-    tell("graph")
+    report_progress("graph")
     linked = link(raw.tables, owners, steps_by)
     tables, steps = linked.tables, linked.steps
     tables["devices"] = read_devices(raw)

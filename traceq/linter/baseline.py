@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 VERSION = 2
 _NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"
@@ -108,7 +108,9 @@ def without_known(report: Report, baseline: Sequence[Known]) -> Report:
     return structs.replace(report, outcomes=outcomes)
 
 
-def _without_known(outcome: Outcome, baseline: Sequence[Known]) -> Outcome:
+def _without_known(
+    outcome: RecordingReport, baseline: Sequence[Known]
+) -> RecordingReport:
     before: dict[str, Known | None] = {}
     for old, new in matched(baseline, outcome.findings):
         if new and not old:

@@ -22,7 +22,7 @@ from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.select import selected
 from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
-from traceq.model.lint_report import Outcome, Report, Skipped
+from traceq.model.lint_report import RecordingReport, Report, Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +83,7 @@ def _lint(
     min_cost_ns: float,
     *,
     brief: bool,
-) -> Outcome:
+) -> RecordingReport:
     reasons = {rule.code: _not_applicable(rule, recording) for rule in rules}
     not_applicable = tuple(
         Skipped(rule.code, rule.name(), reasons[rule.code])
@@ -109,7 +109,7 @@ def _lint(
     full = not brief
     step_ns = round(savings.step_ns) if savings else 0
     together = tuple(savings.together(to_fix(shown))) if savings and full else ()
-    return Outcome(
+    return RecordingReport(
         name=recording.name,
         facts=with_counts(facts, ran.skipped) if facts else None,
         bound=view.bound if view else None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.model.lint_report import ExplainedIdle
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def explained_idle(
     before = view.bound.waits
     if before is None:
         return None
-    tell("idle time", 0, 1)
+    report_progress("idle time", 0, 1)
     named = [one for one in findings if not one.residual]
     residual = [one for one in findings if one.residual and one.gpu_idle_ns]
     left = view.after(savings.host_changes(named)).waits

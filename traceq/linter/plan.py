@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.linter.savings import to_fix
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def with_later(
     others = [one for one in findings if one.minor and _may(one, rules)]
     made, later = [*plan], list[tuple["Finding", "Finding"]]()
     while others and len(later) < _MOST_LATER:
-        tell("plan", len(later), _MOST_LATER)
+        report_progress("plan", len(later), _MOST_LATER)
         worth = WORTH_GOING_ON * savings.step_after(made)
         others = [one for one in others if one.kernel_ns + one.host_ns >= worth]
         priced = [(savings.saved_after(one, made), one) for one in others]

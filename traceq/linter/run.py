@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from traceq.analysis.base.ops_as_kernels import with_ops_as_kernels
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.linter.finding_lines import with_function, with_line
 from traceq.linter.need import Need, lacking
 from traceq.linter.snapshot_view import SnapshotView, snapshot_views
@@ -111,9 +111,9 @@ def run(rules: Iterable[Rule], views: Views) -> Ran:
     ran = Ran((), (), ())
     for done, (rule, result) in enumerate(_at_once(every, views)):
         if rule.residual:
-            tell("the rest", 0, 1, rule.code)
+            report_progress("the rest", 0, 1, rule.code)
         else:
-            tell("rules", done, len(every), rule.code)
+            report_progress("rules", done, len(every), rule.code)
         ran += result()
     return ran
 
@@ -256,8 +256,8 @@ def _why_skipped(rule: Rule, views: Views) -> str:
     trace = views.trace
     if trace is None:
         return _NO_TRACE
-    asked = trace if not rule.without_gpu else views.without_gpu or trace
-    missing = {need for need in rule.needs if not asked.meets(need)}
+    requested = trace if not rule.without_gpu else views.without_gpu or trace
+    missing = {need for need in rule.needs if not requested.meets(need)}
     recorder = trace.trace.facts.recorder
     return "; ".join(lacking(need, recorder) for need in Need if need in missing)
 

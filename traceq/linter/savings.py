@@ -26,12 +26,12 @@ from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
 from traceq.common.intervals import count_until, disjoint, merged
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.linter.minor import WORTH_FIXING, weighed
 from traceq.linter.need import Need
 from traceq.linter.run import crashed
 from traceq.model.finding import Fix, Severity
-from traceq.model.lint_report import Crashed, Together
+from traceq.model.lint_report import CombinedFix, Crashed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def price(
     every = sorted(findings, key=lambda one: one.residual)
     for done, one in enumerate(every):
         rule = rules[one.code]
-        tell("savings", done, len(every), one.code)
+        report_progress("savings", done, len(every), one.code)
         others = to_fix(priced) if one.residual else []
         try:
             priced.append(_priced(one, rule, savings, peak, others))
@@ -81,7 +81,7 @@ def to_fix(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def in_turn(
-    findings: Iterable[Finding], together: Sequence[Together], step_ns: int
+    findings: Iterable[Finding], together: Sequence[CombinedFix], step_ns: int
 ) -> Iterator[Finding]:
     """Yield the findings with what each saves after those before it in the list."""
     left = {one.findings: one.step_ns for one in together} | {0: step_ns}
@@ -242,21 +242,21 @@ class Savings:
     def _time_of(self, kernels: Collection[int]) -> int:
         return int(self._view.trace.kernels["dur"][_ids(kernels)].sum())
 
-    def together(self, findings: Sequence[Finding]) -> Iterator[Together]:
+    def together(self, findings: Sequence[Finding]) -> Iterator[CombinedFix]:
         """Yield the step with the first, the first two, … of these findings fixed."""
         counts = [*range(1, min(len(findings), _MOST_TOGETHER) + 1)]
         if len(findings) > _MOST_TOGETHER:
             counts.append(len(findings))
         step_ns = round(self.step_ns)
         for done, count in enumerate(counts):
-            tell("fixes together", done, len(counts))
+            report_progress("fixes together", done, len(counts))
             left = self._left(findings[:count], last=count == len(findings))
             # One more fix makes no step longer, though a replay may differ by a little.
             step_ns = min(step_ns, left.step_ns)
             low_ns = min(step_ns, left.step_low_ns)
             yield structs.replace(left, step_ns=step_ns, step_low_ns=low_ns)
 
-    def _left(self, findings: Sequence[Finding], *, last: bool) -> Together:
+    def _left(self, findings: Sequence[Finding], *, last: bool) -> CombinedFix:
         """Return the step with these findings fixed; the range only for all of them."""
         changes = [change for one in findings for change in self._changes(one)]
         view = self._view
@@ -275,7 +275,7 @@ class Savings:
         by = bound_by(busy)
         # Whatever the fixes do not save, a step is not longer than before them.
         longest = max(self.step_ns, *self._before) * (1 + _between_runs(by))
-        return Together(
+        return CombinedFix(
             findings=len(findings),
             step_ns=round(step),
             # Where no step was measured, the steps of a fast and a slow host differ.

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from traceq.common.atomic_files import write_folder
 from traceq.common.locations import config_directory
-from traceq.common.progress import say
+from traceq.common.progress import notify
 from traceq.common.safe_text import printable
 from traceq.errors import UsageError
 
@@ -45,7 +45,7 @@ def with_trusted_packs(config: Config) -> Config:
     if not left:
         return config
     names = ", ".join(printable(str(_shown(pack))) for pack in left)
-    say(
+    notify(
         f"rules in {names} were not loaded: {config.file} names them, and nobody has"
         " trusted them as they are now; to run them, read them, then traceq rules"
         " --trust FOLDER, or give --rules FOLDER"

@@ -29,7 +29,7 @@ MOST_LINES = 20
 
 
 @runtime_checkable
-class ByCause(Protocol):
+class TimeByCause(Protocol):
     """The time of a step by cause."""
 
     @property
@@ -49,7 +49,7 @@ class ByCause(Protocol):
         """Duration of a step in the replay."""
 
 
-class Entry(Struct, frozen=True):
+class HostTimeEntry(Struct, frozen=True):
     """A kind of what the host does, and its largest line; times are per step."""
 
     kind: str
@@ -66,7 +66,7 @@ class Entry(Struct, frozen=True):
 
 
 @runtime_checkable
-class Waits(Protocol):
+class IdleBreakdown(Protocol):
     """Host activity while the GPU waits for the host; times are per step."""
 
     @property
@@ -82,7 +82,7 @@ class Waits(Protocol):
         """The longest lines: kind, name, file, line, function, calls and time."""
 
     @property
-    def largest(self) -> Entry | None:
+    def largest(self) -> HostTimeEntry | None:
         """The kind that takes longest, with its largest line."""
 
 
@@ -104,11 +104,11 @@ class Bound(Struct, frozen=True):
     """Share of the step in which the GPU has work."""
     gpu_idle: Number
     """Share of the step in which the GPU waits for the host."""
-    bottleneck: ByCause | None
+    bottleneck: TimeByCause | None
     """The time of the step by cause; none without GPU work."""
     stepped: bool
     """True if the trace has steps; otherwise the whole of it counts as one."""
-    waits: Waits | None = None
+    waits: IdleBreakdown | None = None
     """Host activity while the GPU waits; none where the step is GPU-bound."""
     both: bool = False
     """True if host and GPU take about as long for the measured step, so that either
@@ -171,7 +171,7 @@ class Memory(Struct, frozen=True):
     """Sentences on what is missing in the snapshots."""
 
 
-class Together(Struct, frozen=True):
+class CombinedFix(Struct, frozen=True):
     """Combined savings of fixing the worst findings."""
 
     findings: int
@@ -198,7 +198,7 @@ class ExplainedIdle(Struct, frozen=True):
     """The part of it that the fixes remove, with residual findings."""
     residual: tuple[str, ...]
     """Codes of the residual findings."""
-    unexplained: Entry | None
+    unexplained: HostTimeEntry | None
     """The largest cause of the waits that no finding explains."""
 
     @property
@@ -300,7 +300,7 @@ class CpuTime(Struct, frozen=True):
     """The lines that take longest."""
 
 
-class Outcome(Struct, frozen=True):
+class RecordingReport(Struct, frozen=True):
     """Lint result of one recording."""
 
     name: str
@@ -313,7 +313,7 @@ class Outcome(Struct, frozen=True):
     """Duration of a step: as measured, else as estimated without the profiler."""
     findings: tuple[Finding, ...]
     """Worst first."""
-    together: tuple[Together, ...]
+    together: tuple[CombinedFix, ...]
     """Combined savings of fixing the worst of them."""
     below_min_cost: int
     """Number of findings that cost less than the user's ``min-cost``."""
@@ -352,7 +352,7 @@ class Outcome(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """Lint results of all recordings."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RecordingReport, ...]
     fail_on: Severity
     unused: tuple[Allow, ...] = ()
     """Entries of the configuration that allow nothing that was found."""
@@ -374,7 +374,10 @@ class Report(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, outcomes: Iterable[Outcome], fail_on: Severity, allow: Iterable[Allow]
+        cls,
+        outcomes: Iterable[RecordingReport],
+        fail_on: Severity,
+        allow: Iterable[Allow],
     ) -> Report:
         """Return the report, with what of the configuration allowed nothing."""
         known = tuple(outcomes)

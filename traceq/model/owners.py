@@ -154,15 +154,15 @@ def _is_own(
     if function is not None:
         runs = (function == _FORWARD).fill_null(value=False)
         quiet &= ~runs.any().over(name)
-    said, own, installed = (
+    declared, own, installed = (
         name.is_in(known) if known else pl.lit(value=False)
         for known in (owners.said, owners.own, owners.installed)
     )
     library = (in_package & name.is_in(_CALL_OPERATORS)) | quiet
     return (
         pl.when(file.is_null() | file.str.contains(_TORCH_FILE))
-        .then(said & ~file.str.starts_with("<"))
-        .when(said)
+        .then(declared & ~file.str.starts_with("<"))
+        .when(declared)
         .then(statement=True)
         .when(file.str.contains(_LIBRARY_PATH))
         .then(statement=False)

@@ -54,9 +54,9 @@ class LongSteps(Struct, frozen=True):
         kind they are the typical ones, unless that is out of the question.
         """
         apart = max(_LEAST_APART, sqrt(self.ns / self.typical_ns))
-        found = longer_ones(recorded, apart)
-        if any(found) or not recorded:
-            return found
+        result = longer_ones(recorded, apart)
+        if any(result) or not recorded:
+            return result
         mean = sum(recorded) / len(recorded)
         least = max(_DOUBTFUL * self.typical_ns, _AS_LONG * self.ns)
         return [mean >= least] * len(recorded)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.ranks.analysis import Analysis
 
 _STEP, _SLOWDOWN = "step-ms", "slowdown"
@@ -77,7 +77,9 @@ def numbers(job: Analysis) -> Numbers:
     return Numbers(values)
 
 
-def _linted(folder: Path, job: Analysis, rules: Rules, config: Config) -> Outcome:
+def _linted(
+    folder: Path, job: Analysis, rules: Rules, config: Config
+) -> RecordingReport:
     # The cost of a finding depends on the machine; the finding itself does not.
     everything = structs.replace(config, min_cost_us=0)
     return lint_job(str(folder), job, rules, everything).outcomes[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec import Struct
 
-from traceq.common.progress import say
+from traceq.common.progress import notify
 from traceq.common.words import counted, listed
 from traceq.errors import InputError, TraceqError
 from traceq.formats.flight_recorder import Dump, read_dump
@@ -58,7 +58,7 @@ def _dumps_at(path: Path) -> list[Path]:
     files = [one for one in inside if one.is_file()]
     dumps = [one for one in files if _is_dump(one)]
     if dumps and any(kind_of(one) == "trace" for one in files):
-        say(
+        notify(
             f"{path} has traces and {counted(len(dumps), 'dump')} of the flight"
             " recorder: the traces are read; name the dumps for these"
         )

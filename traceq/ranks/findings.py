@@ -12,7 +12,7 @@ from traceq.linter.run import Views, run, worst_first
 from traceq.linter.select import selected
 from traceq.linter.suppress import allows_by_code, suppress
 from traceq.model.finding import Severity
-from traceq.model.lint_report import Outcome, Report
+from traceq.model.lint_report import RecordingReport, Report
 from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def lint_job(name: str, job: Analysis, rules: Rules, config: Config) -> Report:
     step = job.whatifs.took / job.steps
     weighed = [_weighed(one, step) for one in findings]
     dear = [one for one in weighed if one.saves_ns >= config.min_cost_us * 1000]
-    outcome = Outcome(
+    outcome = RecordingReport(
         name=name,
         facts=None,
         bound=None,

@@ -106,7 +106,7 @@ class _Differences:
             "dtype": pl.col("input_dtype"),
             "result_dtype": pl.col("output_dtype"),
         }
-        found = (
+        result = (
             facts.group_by(_COLLECTIVE)
             .agg(
                 **{
@@ -117,7 +117,7 @@ class _Differences:
             .filter(pl.any_horizontal(*different))
             .sort("seq", "nth")
         )
-        return found.unique("key", keep="first", maintain_order=True)
+        return result.unique("key", keep="first", maintain_order=True)
 
     def _problem(self, row: dict[str, Any]) -> Problem:
         self.from_seq[row["key"]] = row["seq"]

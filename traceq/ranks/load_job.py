@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceq.common.progress import counting
 from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.run import is_run
-from traceq.inputs.discovery import found_in, several_runs, traces
+from traceq.inputs.discovery import discover, several_runs, traces
 from traceq.inputs.display_path import Url
 from traceq.inputs.load_recording import ranks_of
 from traceq.ranks.analysis import analyse
@@ -30,7 +30,7 @@ def is_job(path: Path) -> bool:
     try:
         if is_run(path):
             return len(ranks_of(path)) > 1
-        inside = found_in(path, say=lambda _: None)
+        inside = discover(path, say=lambda _: None)
     except TraceqError:
         return False
     # Several run folders are several runs, not the ranks of one.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.common.expressions import known
+from traceq.common.units import NS_PER_S
 from traceq.errors import InputError
 from traceq.ranks.replay import JobReplay, job_replay
 from traceq.ranks.timeline import READY, RESUME
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX = ".parquet"
-_NS_PER_S = 1_000_000_000
 # Columns of a table; others are not read.
 _COLUMNS = pl.Schema(
     {
@@ -105,7 +105,7 @@ def read_op_table(path: Path) -> OpTable:
 def op_table(ops: pl.DataFrame) -> OpTable:
     """Return a job of its op table, whose times are in seconds."""
     ops = ops.with_columns(
-        (pl.col("start_ts", "duration") * _NS_PER_S).round().cast(pl.Int64)
+        (pl.col("start_ts", "duration") * NS_PER_S).round().cast(pl.Int64)
     )
     ops = ops.with_columns(
         start="start_ts", end=pl.col("start_ts") + pl.col("duration")

@@ -12,7 +12,7 @@ from traceq.model.host_work import OPERATORS, UNKNOWN, host_work_name
 from traceq.report.base.text import of_function, styled
 
 if TYPE_CHECKING:
-    from traceq.model.lint_report import Bound, Entry, Waits
+    from traceq.model.lint_report import Bound, HostTimeEntry, IdleBreakdown
 
 NO_GPU = "no GPU work in the trace"
 AS_RECORDED = "as recorded"
@@ -119,7 +119,7 @@ def short_sentence(bound: Bound) -> str:
     return f"{text}, {most} for {host_work_name(kind)}"
 
 
-def _mostly(waits: Waits | None) -> str:
+def _mostly(waits: IdleBreakdown | None) -> str:
     """Return the host activity that the GPU waits for most, and its largest place."""
     largest = waits.largest if waits else None
     if waits is None or largest is None:
@@ -129,7 +129,7 @@ def _mostly(waits: Waits | None) -> str:
     return f", {most} for {entry(largest, part)}"
 
 
-def entry(largest: Entry, part: str = "") -> str:
+def entry(largest: HostTimeEntry, part: str = "") -> str:
     """Return a kind of host activity, with its share ``part`` and its largest line."""
     kind, _, note = largest.kind.removesuffix(")").partition(" (")
     if largest.kind == OPERATORS:
@@ -140,7 +140,7 @@ def entry(largest: Entry, part: str = "") -> str:
     return f"{phrase} ({details})" if details else phrase
 
 
-def _largest_line(largest: Entry) -> str:
+def _largest_line(largest: HostTimeEntry) -> str:
     """Return the op or function, and the place, that most of a kind is at."""
     place = of_function(largest.file, largest.line, largest.function)
     # A function is named by its place already.
@@ -244,7 +244,7 @@ def bound_data(bound: Bound) -> dict[str, Any]:
     }
 
 
-def entry_data(one: Entry) -> dict[str, Any]:
+def entry_data(one: HostTimeEntry) -> dict[str, Any]:
     """Return a kind of what the host does, with its largest line, as plain data."""
     return {
         "text": entry(one),
@@ -257,7 +257,7 @@ def entry_data(one: Entry) -> dict[str, Any]:
     }
 
 
-def waits_data(waits: Waits) -> dict[str, Any]:
+def waits_data(waits: IdleBreakdown) -> dict[str, Any]:
     """Return the host's activity while the GPU waits as plain data, per step."""
     columns = ("kind", "name", "file", "line", "function", "calls")
     return {

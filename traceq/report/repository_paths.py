@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from traceq.common.git_repository import Repository
     from traceq.model.finding import Finding, Place
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 _AROUND = 1
 
@@ -83,8 +83,8 @@ def _sentence(missing: list[str], repository: Repository) -> str:
 
 
 def _outcome(
-    outcome: Outcome, repository: Repository, missing: dict[str, None]
-) -> Outcome:
+    outcome: RecordingReport, repository: Repository, missing: dict[str, None]
+) -> RecordingReport:
     findings = tuple(_finding(one, repository, missing) for one in outcome.findings)
     entry = outcome.entry and _place(outcome.entry, repository)
     return structs.replace(outcome, findings=findings, entry=entry)

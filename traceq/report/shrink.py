@@ -10,7 +10,7 @@ from traceq.check.fixture import TRACES
 from traceq.check.whole import written_whole
 from traceq.common import toml
 from traceq.common.safe_text import printable
-from traceq.common.units import NS_PER_MS
+from traceq.common.units import NS_PER_MS, NS_PER_S
 from traceq.common.words import counted
 from traceq.formats.fixture_origin import ORIGIN
 from traceq.formats.sanitize.fields import gpu_name
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from traceq.shrink import Shrunk
 
 _KILOBYTE = 1000
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ def _next(result: Result, folder: str) -> list[str]:
 def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:
     size = len(shrunk.trace or b"") / _KILOBYTE
     lines = [
-        f"{printable(str(folder / TRACES[0]))}: {size:,.0f} kB, {_kept(shrunk)}",
+        f"{printable(str(folder / TRACES[0]))}: {size:,.0f} kB, {_contents(shrunk)}",
         *(f"  left out: {count:,} {what}" for what, count in shrunk.dropped.items()),
     ]
     if size > max_kb:
@@ -88,7 +87,7 @@ def _of_trace(folder: Path, shrunk: Shrunk, max_kb: int) -> list[str]:
     return lines
 
 
-def _kept(shrunk: Shrunk) -> str:
+def _contents(shrunk: Shrunk) -> str:
     steps, of = shrunk.steps
     events, of_events = shrunk.events
     return f"{steps} of {of} steps, {events:,} of {of_events:,} events"
@@ -120,12 +119,12 @@ def _recorded(trace: Trace, steps: int) -> dict[str, Any]:
         "gpu": (gpu_name(names[0] or "") or "unknown") if len(names) else "none",
     }
     if facts.start_ns:
-        moment = dt.datetime.fromtimestamp(facts.start_ns / _NS_PER_S, dt.timezone.utc)
+        moment = dt.datetime.fromtimestamp(facts.start_ns / NS_PER_S, dt.timezone.utc)
         origin_facts["date"] = moment.date()
     return origin_facts
 
 
 def _trimmed(shrunk: Shrunk) -> str:
-    gone = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
-    text = f"by traceq shrink: {_kept(shrunk)}"
-    return f"{text}; without {gone}" if gone else text
+    removed = ", ".join(what for what in shrunk.dropped if what != OTHER_STEPS)
+    text = f"by traceq shrink: {_contents(shrunk)}"
+    return f"{text}; without {removed}" if removed else text

@@ -316,16 +316,16 @@ class _Shrinking:
 
     def _cut(self, cut: Removable) -> bool:
         """Try a cut, and keep it if the same is seen."""
-        gone = cut.gone(self.trace)
-        if not gone.any():
+        removed = cut.gone(self.trace)
+        if not removed.any():
             return False
-        smaller = self.trace.keeping(pl.lit(~gone))
+        smaller = self.trace.keeping(pl.lit(~removed))
         seen = self.probe.of_content(smaller.json())
         if seen != self.seen:
             self.stays[cut.what] = self.seen.changes(seen)
             return False
         self.stays.pop(cut.what, None)
-        self.dropped[cut.what] = self.dropped.get(cut.what, 0) + int(gone.sum())
+        self.dropped[cut.what] = self.dropped.get(cut.what, 0) + int(removed.sum())
         self.trace = smaller
         return True
 
@@ -340,9 +340,9 @@ class _Shrinking:
             smaller = keeping_steps(self.trace, first, last)
             seen = self.probe.of_content(smaller.json())
             if seen.same_kinds(self.seen, ignoring=_SINGLE):
-                gone = self.trace.events.height - smaller.events.height
+                removed = self.trace.events.height - smaller.events.height
                 self.whole = self.whole or self.trace
-                self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + gone
+                self.dropped[OTHER_STEPS] = self.dropped.get(OTHER_STEPS, 0) + removed
                 self.trace, self.seen, self.steps = smaller, seen, count
                 return True
             self.stays[f"steps before the last {count}"] = self.seen.changes(seen)

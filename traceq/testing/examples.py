@@ -67,10 +67,10 @@ def run_example(name: str, rule: Rule, example: Bad | Good) -> Example:
     """Run one example of a rule; a crash of the rule is a result like any other."""
     expected = example.sentences if isinstance(example, Bad) else ()
     try:
-        found = run_rule(rule, Views(drawn(example), job=drawn_job(example)))
+        findings = run_rule(rule, Views(drawn(example), job=drawn_job(example)))
     except Exception as error:  # noqa: BLE001 - the author's, whatever it is
         return Example(name, expected, (), _crash(error, type(rule)))
-    return Example(name, expected, tuple(finding.message for finding in found))
+    return Example(name, expected, tuple(finding.message for finding in findings))
 
 
 def _crash(error: Exception, rule: type[Rule]) -> str:

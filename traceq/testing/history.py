@@ -104,8 +104,8 @@ def draw_history(text: str) -> dict[str, Any]:
     names: dict[str, str] = {}
     spans: list[_Span] = []
     for line in filter(str.strip, text.splitlines()):
-        if found := _NAME.match(line.strip()):
-            names[found[1]] = found[2]
+        if match := _NAME.match(line.strip()):
+            names[match[1]] = match[2]
         else:
             spans += _spans(line)
     allocator = _Allocator(names)
@@ -130,9 +130,9 @@ def _spans(line: str) -> Iterator[_Span]:
         msg = f"nothing is drawn in the line {line!r}"
         raise ValueError(msg)
     lane = line[: first.start()].strip()
-    for found in _SPAN.finditer(line, first.start()):
-        end = found.end() - 1 if found[3] else None
-        yield _Span(lane, found[2].strip(), found.start(), end, found[1] == "<")
+    for match in _SPAN.finditer(line, first.start()):
+        end = match.end() - 1 if match[3] else None
+        yield _Span(lane, match[2].strip(), match.start(), end, match[1] == "<")
 
 
 class _Allocator:
@@ -151,9 +151,9 @@ class _Allocator:
         elif kind == "segment":
             self._reserve(span, begins=begins)
         elif kind == "oom" and begins:
-            asked, *free = span.sizes
+            requested, *free = span.sizes
             place = span.lane.partition(" ")[2]
-            self._record("oom", span.begin, asked, place, device_free=sum(free))
+            self._record("oom", span.begin, requested, place, device_free=sum(free))
         elif kind != "oom":
             self._hold(span) if begins else self._release(span)
 
@@ -176,12 +176,12 @@ class _Allocator:
             if not span.before:
                 self._record("segment_alloc", span.begin, size, who, addr=made.address)
             return
-        gone = next(one for one in self._segments if one.drawn is span)
-        if gone.taken:
+        removed = next(one for one in self._segments if one.drawn is span)
+        if removed.taken:
             msg = f"the segment of {span.text} ends while something is in it"
             raise ValueError(msg)
-        self._segments.remove(gone)
-        self._record("segment_free", span.end, size, who, addr=gone.address)
+        self._segments.remove(removed)
+        self._record("segment_free", span.end, size, who, addr=removed.address)
 
     def _segment(self, size: int) -> _Segment:
         last = max((one.address for one in self._segments), default=0)
@@ -227,12 +227,12 @@ class _Allocator:
 
     def _frames(self, lane: str) -> Frames:
         texts = filter(None, self._names.get(lane, lane).split(", "))
-        found = [(_FRAME.match(text), text) for text in texts]
+        hit = [(_FRAME.match(text), text) for text in texts]
         return [
             {"filename": match[1], "line": int(match[2]), "name": match[3]}
             if match
             else {"filename": "??", "line": 0, "name": text}
-            for match, text in found
+            for match, text in hit
         ]
 
     def snapshot(self) -> dict[str, Any]:
@@ -250,11 +250,11 @@ def _drawn_segment(segment: _Segment) -> dict[str, Any]:
         for free, address in segment.gaps()
     ]
     for address, (span, frames) in segment.taken.items():
-        asked = span.sizes[0]
+        size = span.sizes[0]
         block = {
             "address": address,
-            "size": _rounded(asked, _ROUND),
-            "requested_size": asked,
+            "size": _rounded(size, _ROUND),
+            "requested_size": size,
             "state": "active_allocated",
         }
         blocks.append(block | ({"frames": frames} if frames else {}))

@@ -178,28 +178,33 @@ def _cpu_peak(step: Callable[[], object]) -> int:
     return int(collected("inline.peak").cpu_peak(step))
 
 
-def budgets_of(given: Mapping[str, Any] | str, project: Path) -> Budgets:
+def budgets_of(budget: Mapping[str, Any] | str, project: Path) -> Budgets:
     """Return the limits that are given, or those of a name in the configuration."""
     place = "budget"
-    if isinstance(given, str):
+    if isinstance(budget, str):
         config = find_config(project)
-        if given not in config.budget:
+        if budget not in config.budget:
             there = listed(sorted(config.budget)) or "none"
             file = config.file or project / "pyproject.toml"
             msg = (
-                f"there is no budget {given!r}: write [tool.traceq.budget.{given}] into"
-                f" {file}, which has {there}"
+                f"there is no budget {budget!r}: write [tool.traceq.budget.{budget}]"
+                f" into {file}, which has {there}"
             )
             raise ConfigError(msg)
-        place, given = f"{config.file}: budget.{given}", config.budget[given]
-    table = {key.replace("_", "-"): value for key, value in given.items()}
+        place, budget = f"{config.file}: budget.{budget}", config.budget[budget]
+    table = {key.replace("_", "-"): value for key, value in budget.items()}
     if _MIB in table:
         table[_PEAK] = _bytes(table.pop(_MIB))
-    found = budgets_in(table, place, _HOST)
-    if not found.limits and not found.layers and not found.backends and not found.cpu:
+    budgets = budgets_in(table, place, _HOST)
+    if (
+        not budgets.limits
+        and not budgets.layers
+        and not budgets.backends
+        and not budgets.cpu
+    ):
         msg = f'{place} limits nothing: write {{"syncs": 0}}, for example'
         raise ConfigError(msg)
-    return found
+    return budgets
 
 
 def _bytes(entry: Any) -> Any:  # noqa: ANN401 - it is checked where budgets are
@@ -264,49 +269,49 @@ def _over_on_gpu(
         msg = "the budget has limits for steps without a GPU only, and this one used it"
         raise UsageError(msg)
     host = {name: one for name, one in budgets.limits.items() if name in _HOST}
-    found = [
+    results = [
         (one.what, one.text)
         for one in breaches(budgets, numbers(recording), ignored=host)
         if one.worse
     ]
-    return found + _over(host, known)
+    return results + _over(host, known)
 
 
 def _over(
     limits: Mapping[str, Budget], known: Mapping[str, float]
 ) -> list[tuple[str, str]]:
     """Return the numbers that are higher than allowed, and that in words."""
-    found = []
+    results = []
     for name, limit in limits.items():
         value = known[name]
         if value > limit.limits[1]:
             is_now = f"{name} {written(name, value)}"
             text = f"{is_now}, the budget is {budget_text(name, limit)}"
-            found.append((name, text))
-    return found
+            results.append((name, text))
+    return results
 
 
 def _message(
     over: list[tuple[str, str]], on: str, steps: int, part: CpuPart, folder: Path
 ) -> str:
-    found = lint(folder, cache=False) if on == "gpu" else None
+    result = lint(folder, cache=False) if on == "gpu" else None
     device = "a GPU" if on == "gpu" else "the CPU"
     lines = [f"the step is over its budget ({counted(steps, 'step')} on {device})"]
     for name, text in over:
         lines.append(f"  {text}")
         if name in CPU_NAMES:
             lines += [f"    {printable(one)}" for one in spent_on(part, name)]
-        lines += [f"    {line}" for line in _instead(name, found)]
+        lines += [f"    {line}" for line in _instead(name, result)]
     lines.append(f"recorded in {folder}: traceq lint {folder}")
     return "\n".join(lines)
 
 
-def _instead(name: str, found: LintResult | None) -> Iterator[str]:
+def _instead(name: str, result: LintResult | None) -> Iterator[str]:
     """Yield advice: that of the findings, else what usually helps."""
     advice = _ADVICE.get(name)
     if advice is None:
         return
-    findings = found.findings if found else ()
+    findings = result.findings if result else ()
     known = [one for one in findings if one.code.startswith(advice.codes)]
     for one in known[:_MOST_FINDINGS]:
         place = where(one.place)

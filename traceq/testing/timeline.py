@@ -104,11 +104,11 @@ def _event(
     caller = caller if ".py(" in caller else ""
     name = called if caller else name
     category = _category(name, on_gpu=kind == "gpu")
-    found = dict(args.get(name, {}))
+    arguments = dict(args.get(name, {}))
     if tie:
-        found["correlation"] = int(tie[1])
+        arguments["correlation"] = int(tie[1])
     if kind == "gpu":
-        found |= {"device": 0, "stream": int(number or 7)}
+        arguments |= {"device": 0, "stream": int(number or 7)}
     return {
         "ph": "X",
         "cat": category,
@@ -118,7 +118,7 @@ def _event(
         "tid": int(number or (7 if kind == "gpu" else 1)),
         "ts": span.start() - origin,
         "dur": span.end() - span.start(),
-        "args": found,
+        "args": arguments,
     }
 
 

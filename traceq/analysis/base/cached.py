@@ -32,13 +32,13 @@ def cached_per_trace(
     lock = Lock()
 
     @wraps(question)
-    def answer(*given: Arguments.args, **named: Arguments.kwargs) -> Result:
-        if named or len(given) < count:
-            call = parameters().bind(*given, **named)
+    def answer(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        if named or len(arguments) < count:
+            call = parameters().bind(*arguments, **named)
             call.apply_defaults()
             trace, *others = call.arguments.values()
         else:
-            trace, *others = given
+            trace, *others = arguments
         # By position, also for arguments that are passed by name.
         key = tuple(map(_identity, others))
         with lock:
@@ -49,7 +49,7 @@ def cached_per_trace(
             if key not in by_key:
                 by_key[key] = _Answer(others)
             entry = by_key[key]
-        return entry.get(partial(question, *given, **named))
+        return entry.get(partial(question, *arguments, **named))
 
     return answer
 
@@ -65,15 +65,15 @@ class _Answer(Generic[Result]):
         # Hold the arguments, so that no other object gets their id.
         self._others = others
         self._lock = RLock()
-        self._found: list[Result] = []
+        self._result: list[Result] = []
 
     def get(self, work_out: Callable[[], Result]) -> Result:
         """Return the result; if computing it fails, the next caller tries again."""
-        if not self._found:
+        if not self._result:
             with self._lock:
-                if not self._found:
-                    self._found.append(work_out())
-        return self._found[0]
+                if not self._result:
+                    self._result.append(work_out())
+        return self._result[0]
 
 
 def _identity(value: object) -> tuple[type, object]:

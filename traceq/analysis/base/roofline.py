@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.base.assumptions import SHORTEST_KERNEL_NS, UNKNOWN_SAVING
+from traceq.common.units import NS_PER_S
 
 if TYPE_CHECKING:
     from traceq.analysis.base.assumptions import Efficiency
     from traceq.analysis.base.device import Gpu
-
-_SECOND_NS = 1e9
 
 
 def roofline_ns(  # noqa: PLR0913 - what a roofline depends on
@@ -34,7 +33,7 @@ def roofline_ns(  # noqa: PLR0913 - what a roofline depends on
     seconds = moved / (efficiency.bandwidth * peak.bandwidth)
     if flops:
         seconds = max(seconds, flops / (efficiency.compute * peak.flops[dtype]))
-    return max(seconds * _SECOND_NS, float(kernels * SHORTEST_KERNEL_NS))
+    return max(seconds * NS_PER_S, float(kernels * SHORTEST_KERNEL_NS))
 
 
 def saved_share(now_ns: float, then_ns: float | None) -> float:

@@ -43,7 +43,7 @@ def steady_steps(trace: Trace) -> SteadySteps:
     steps = trace.steps.filter("averaged")
     if steps.height:
         windows = steps.select("step", "start", "end")
-        kernels = _kept(trace.kernels, _among(trace.kernels, trace, windows))
+        kernels = _rows_where(trace.kernels, _among(trace.kernels, trace, windows))
         return SteadySteps(windows, kernels, int(steps["gpu_busy"].sum()))
     ends = [
         (table["ts"] + table["dur"]).max()
@@ -63,7 +63,7 @@ def in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.DataF
         return table
     if table is trace.runtime:
         return _calls(trace, steady)
-    return _kept(table, _among(table, trace, steady.windows))
+    return _rows_where(table, _among(table, trace, steady.windows))
 
 
 def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.Series:
@@ -76,7 +76,7 @@ def are_in_steps(table: pl.DataFrame, trace: Trace, steady: SteadySteps) -> pl.S
 @cached_per_trace
 def _calls(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the runtime calls of the steps, memoized."""
-    return _kept(trace.runtime, _among(trace.runtime, trace, steady.windows))
+    return _rows_where(trace.runtime, _among(trace.runtime, trace, steady.windows))
 
 
 def _among(table: pl.DataFrame, trace: Trace, windows: pl.DataFrame) -> pl.Series:
@@ -99,7 +99,7 @@ def _steps(trace: Trace, windows: pl.DataFrame) -> tuple[set[int], set[int]]:
     return steps, {*trace.steps["step"]} - steps
 
 
-def _kept(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+def _rows_where(table: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """Return the rows of a table; the table itself if that is all of them."""
     return table if rows.all() else table.filter(rows)
 

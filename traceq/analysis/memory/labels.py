@@ -54,8 +54,8 @@ def category_of(label: str) -> str | None:
 
 def labels(snapshot: Snapshot, lifetimes: pl.DataFrame) -> pl.Series:
     """Return the category that a label of each allocation names, as ``label``."""
-    noted = _noted(snapshot)
-    if noted.is_empty():
+    annotated = _annotated_allocations(snapshot)
+    if annotated.is_empty():
         return pl.repeat(None, lifetimes.height, dtype=pl.String, eager=True).alias(
             "label"
         )
@@ -66,7 +66,7 @@ def labels(snapshot: Snapshot, lifetimes: pl.DataFrame) -> pl.Series:
         pl.col("free").cast(pl.Int64),
         begin=pl.col("alloc").cast(pl.Int64).fill_null(-1),
     )
-    joined = noted.sort("id").join_asof(
+    joined = annotated.sort("id").join_asof(
         lives.sort("begin"),
         left_on="id",
         right_on="begin",
@@ -84,7 +84,7 @@ def labels(snapshot: Snapshot, lifetimes: pl.DataFrame) -> pl.Series:
     return rows["label"]
 
 
-def _noted(snapshot: Snapshot) -> pl.DataFrame:
+def _annotated_allocations(snapshot: Snapshot) -> pl.DataFrame:
     """Return the events whose text names a category."""
     text = pl.col("user_metadata").cast(pl.String)
     events = snapshot.events.filter(

@@ -100,8 +100,8 @@ def failure(
     """Return one of the ``failures`` with what was live and what was missing."""
     live = history.live(row["device"], row["event"])
     free = room(history, row)
-    found = Failure(history, row, oom, free, live, _missing(row, oom), 0)
-    return found._replace(later=_later(found))
+    case = Failure(history, row, oom, free, live, _missing(row, oom), 0)
+    return case._replace(later=_later(case))
 
 
 def _missing(row: Mapping[str, Any], oom: OutOfMemory | None) -> int:
@@ -111,31 +111,31 @@ def _missing(row: Mapping[str, Any], oom: OutOfMemory | None) -> int:
     return max(1, row["asked"] - spare)
 
 
-def _later(found: Failure) -> int:
+def _later(case: Failure) -> int:
     """Return what the rest of the step needs: the other layers, the other states."""
-    oom, asked = found.context, found.row["asked"]
+    oom, requested = case.context, case.row["asked"]
     if oom is None:
         return 0
     layer = oom.layer
-    if found.phase == "optimizer":
-        return max(0, _states(oom) - found.held("optimizer state") - asked)
-    if found.phase == "backward":
+    if case.phase == "optimizer":
+        return max(0, _states(oom) - case.held("optimizer state") - requested)
+    if case.phase == "backward":
         # Gradients of all parameters remain, where the activations were.
-        kept = found.held("activations", "attention scores", "gradients")
+        kept = case.held("activations", "attention scores", "gradients")
         return max(0, oom.trainable_bytes - kept)
-    if found.phase != "forward" or layer is None or not oom.grad_enabled:
+    if case.phase != "forward" or layer is None or not oom.grad_enabled:
         return 0
     done = _done(layer)
-    kept = int(_of_this_call(found)["size"].sum())
+    kept = int(_of_this_call(case)["size"].sum())
     left = (layer.siblings or 0) - done
-    return max(0, round(kept / done * left) - asked)
+    return max(0, round(kept / done * left) - requested)
 
 
-def _of_this_call(found: Failure) -> pl.DataFrame:
+def _of_this_call(case: Failure) -> pl.DataFrame:
     """Return the activations of the call that failed, not those of an earlier one."""
     kinds = text("category").is_in(["activations", "attention scores"])
-    activations = found.live.filter(kinds)
-    stack = found.context.stack if found.context is not None else ()
+    activations = case.live.filter(kinds)
+    stack = case.context.stack if case.context is not None else ()
     if not stack:
         return activations
     outermost = f"{stack[-1].file}:{stack[-1].line} {stack[-1].function}"
@@ -157,9 +157,9 @@ def _states(oom: OutOfMemory) -> int:
     )
 
 
-def changes(found: Failure) -> pl.DataFrame:
+def changes(case: Failure) -> pl.DataFrame:
     """Return changes that free memory, sufficient ones first; see ``CHANGES``."""
-    rows = list(_changes(found))
+    rows = list(_changes(case))
     return CHANGES.shaped(
         pl.DataFrame(rows, schema=CHANGES.dtypes, orient="row").sort(
             "enough", descending=True, maintain_order=True
@@ -170,147 +170,147 @@ def changes(found: Failure) -> pl.DataFrame:
 _Row = tuple[str, int, bool, str | None, int | None]
 
 
-def _changes(found: Failure) -> Iterator[_Row]:
+def _changes(case: Failure) -> Iterator[_Row]:
     """Yield the changes: mistakes first, then what does not change the training."""
-    in_optimizer = found.phase == "optimizer"
-    yield from _leak(found)
-    yield from _no_grad(found)
-    yield from _expandable(found)
-    yield from _logits(found)
-    yield from _scores(found)
+    in_optimizer = case.phase == "optimizer"
+    yield from _leak(case)
+    yield from _no_grad(case)
+    yield from _expandable(case)
+    yield from _logits(case)
+    yield from _scores(case)
     if in_optimizer:
-        yield from _optimizer(found)
-    yield from _checkpoint(found)
-    yield from _batch(found)
+        yield from _optimizer(case)
+    yield from _checkpoint(case)
+    yield from _batch(case)
     if not in_optimizer:
-        yield from _optimizer(found)
+        yield from _optimizer(case)
 
 
 def _row(
-    found: Failure,
+    case: Failure,
     change: str,
     saves: int,
     subject: str | None = None,
     value: int | None = None,
 ) -> _Row:
-    return (change, saves, saves >= found.needed, subject, value)
+    return (change, saves, saves >= case.needed, subject, value)
 
 
-def _leak(found: Failure) -> Iterator[_Row]:
-    leaks = memory_leaks(found.history).filter(pl.col("device") == found.row["device"])
-    held = found.live.join(leaks.select("stack"), on="stack", how="semi")
+def _leak(case: Failure) -> Iterator[_Row]:
+    leaks = memory_leaks(case.history).filter(pl.col("device") == case.row["device"])
+    held = case.live.join(leaks.select("stack"), on="stack", how="semi")
     # What the running step has made is not leaked yet.
     leaked = int(held["size"].sum()) - int(leaks["per_step"].sum())
-    if leaked < min(found.needed, _LARGE * found.allocated):
+    if leaked < min(case.needed, _LARGE * case.allocated):
         return
     first = leaks.row(0, named=True)
     line = f"{first['file']}:{first['line']} {first['function']}"
     subject = line if first["file"] else None
-    yield _row(found, "leak", leaked, subject, int(leaks["per_step"].sum()))
+    yield _row(case, "leak", leaked, subject, int(leaks["per_step"].sum()))
 
 
-def _no_grad(found: Failure) -> Iterator[_Row]:
-    if found.context is not None and found.context.evaluates:
+def _no_grad(case: Failure) -> Iterator[_Row]:
+    if case.context is not None and case.context.evaluates:
         # What the layer that runs has made stays.
-        held = found.held(*_FORWARD)
-        layer = found.context.layer
-        stays = round(held / _done(layer)) if layer else found.row["asked"]
-        saves = max(0, held - stays) + found.later
-        yield _row(found, "no_grad", saves, found.context.modules[0].kind)
+        held = case.held(*_FORWARD)
+        layer = case.context.layer
+        stays = round(held / _done(layer)) if layer else case.row["asked"]
+        saves = max(0, held - stays) + case.later
+        yield _row(case, "no_grad", saves, case.context.modules[0].kind)
 
 
-def _expandable(found: Failure) -> Iterator[_Row]:
-    free = found.room
-    expandable = found.history.snapshot.segments["expandable"].any()
-    if free.cause == "fragmented" and not found.limited and not expandable:
+def _expandable(case: Failure) -> Iterator[_Row]:
+    free = case.room
+    expandable = case.history.snapshot.segments["expandable"].any()
+    if free.cause == "fragmented" and not case.limited and not expandable:
         yield _row(
-            found, "expandable_segments", free.whole_pages, None, free.free_blocks
+            case, "expandable_segments", free.whole_pages, None, free.free_blocks
         )
 
 
-def _fails_in(found: Failure, flag: str, node: str) -> bool:
+def _fails_in(case: Failure, flag: str, node: str) -> bool:
     """Return whether the failed allocation was of one kind of operator."""
-    stack = found.history.snapshot.events["stack"][found.row["event"]]
+    stack = case.history.snapshot.events["stack"][case.row["event"]]
     if stack is not None:
-        sources = found.history.sources.filter(pl.col("stack") == stack)
+        sources = case.history.sources.filter(pl.col("stack") == stack)
         if sources[flag].any():
             return True
-    return found.context is not None and bool(re.search(node, found.context.node))
+    return case.context is not None and bool(re.search(node, case.context.node))
 
 
-def _logits(found: Failure) -> Iterator[_Row]:
-    held, asked = found.held("logits and loss"), found.row["asked"]
-    fails = _fails_in(found, "loss", r"LogSoftmax|NllLoss|CrossEntropy")
+def _logits(case: Failure) -> Iterator[_Row]:
+    held, requested = case.held("logits and loss"), case.row["asked"]
+    fails = _fails_in(case, "loss", r"LogSoftmax|NllLoss|CrossEntropy")
     if fails:
         # What the loss was to be computed of has the size of what was requested.
-        of_size = pl.col("size").is_in([asked, asked // 2, asked * 2])
-        others = found.live.filter(of_size, text("category") == "activations")
-        held += asked + int(others["size"].sum())
-    if fails or held >= _LARGE * found.allocated:
-        yield _row(found, "logits", held - held // _CHUNKS)
+        of_size = pl.col("size").is_in([requested, requested // 2, requested * 2])
+        others = case.live.filter(of_size, text("category") == "activations")
+        held += requested + int(others["size"].sum())
+    if fails or held >= _LARGE * case.allocated:
+        yield _row(case, "logits", held - held // _CHUNKS)
 
 
-def _scores(found: Failure) -> Iterator[_Row]:
-    held = found.held("attention scores")
-    if _fails_in(found, "softmax", "Softmax") and not _fails_in(found, "loss", "Log"):
-        held += found.row["asked"]
-    if held >= _LARGE * found.allocated:
-        yield _row(found, "attention", held)
+def _scores(case: Failure) -> Iterator[_Row]:
+    held = case.held("attention scores")
+    if _fails_in(case, "softmax", "Softmax") and not _fails_in(case, "loss", "Log"):
+        held += case.row["asked"]
+    if held >= _LARGE * case.allocated:
+        yield _row(case, "attention", held)
 
 
-def _optimizer(found: Failure) -> Iterator[_Row]:
-    oom, asked = found.context, found.row["asked"]
-    held = found.held("optimizer state")
+def _optimizer(case: Failure) -> Iterator[_Row]:
+    oom, requested = case.context, case.row["asked"]
+    held = case.held("optimizer state")
     if oom is None or not oom.optimizers:
-        if held >= _LARGE * found.allocated:
-            yield _row(found, "optimizer_state", round(held * (1 - _EIGHT_BIT)))
+        if held >= _LARGE * case.allocated:
+            yield _row(case, "optimizer_state", round(held * (1 - _EIGHT_BIT)))
         return
     kind = oom.optimizers[0].kind
     total = max(held, _states(oom))
-    if found.phase == "optimizer" and not found.later:
+    if case.phase == "optimizer" and not case.later:
         made = sum(one.state_bytes for one in oom.optimizers)
         if made >= _states(oom) and not any(one.fused for one in oom.optimizers):
-            saves = asked + int(_temporaries(found)["size"].sum())
-            yield _row(found, "fused_optimizer", saves, kind)
-    if found.phase != "optimizer":
+            saves = requested + int(_temporaries(case)["size"].sum())
+            yield _row(case, "fused_optimizer", saves, kind)
+    if case.phase != "optimizer":
         total = held
-    if total >= _LARGE * found.allocated:
-        yield _row(found, "optimizer_state", round(total * (1 - _EIGHT_BIT)), kind)
+    if total >= _LARGE * case.allocated:
+        yield _row(case, "optimizer_state", round(total * (1 - _EIGHT_BIT)), kind)
 
 
-def _temporaries(found: Failure) -> pl.DataFrame:
+def _temporaries(case: Failure) -> pl.DataFrame:
     in_optimizer = text("phase") == "optimizer"
-    return found.live.filter(text("category") == "temporaries", in_optimizer)
+    return case.live.filter(text("category") == "temporaries", in_optimizer)
 
 
-def _checkpoint(found: Failure) -> Iterator[_Row]:
-    oom = found.context
+def _checkpoint(case: Failure) -> Iterator[_Row]:
+    oom = case.context
     if oom is None or oom.evaluates:
         return
     layer = oom.layer
-    if found.phase == "forward" and layer is not None and oom.grad_enabled:
+    if case.phase == "forward" and layer is not None and oom.grad_enabled:
         count, kind, each = layer.siblings or 0, layer.kind, layer.input_bytes
-    elif found.phase == "backward" and oom.layers is not None:
+    elif case.phase == "backward" and oom.layers is not None:
         count, kind, each = oom.layers.count, oom.layers.kind, 0
     else:
         return
-    kept = found.held("activations", "attention scores")
-    if found.phase == "forward":
-        kept += found.later + found.row["asked"]
+    kept = case.held("activations", "attention scores")
+    if case.phase == "forward":
+        kept += case.later + case.row["asked"]
     # One layer is recomputed at a time, and the inputs of all stay.
     saves = max(0, kept - kept // count - count * each)
     if saves:
-        yield _row(found, "checkpoint", saves, kind, count)
+        yield _row(case, "checkpoint", saves, kind, count)
 
 
-def _batch(found: Failure) -> Iterator[_Row]:
-    batch = found.context.batch if found.context is not None else None
-    if batch is None or found.phase == "optimizer":
+def _batch(case: Failure) -> Iterator[_Row]:
+    batch = case.context.batch if case.context is not None else None
+    if batch is None or case.phase == "optimizer":
         return
-    grows = found.held(*_BY_BATCH) + found.row["asked"] + found.later
-    smaller = int(batch * (1 - found.needed / grows))
+    grows = case.held(*_BY_BATCH) + case.row["asked"] + case.later
+    smaller = int(batch * (1 - case.needed / grows))
     if smaller >= _SMALL_BATCH:
         smaller -= smaller % _ROUND_BATCH
     if smaller >= 1:
         saves = grows * (batch - smaller) // batch
-        yield ("batch", saves, saves >= found.needed, str(batch), smaller)
+        yield ("batch", saves, saves >= case.needed, str(batch), smaller)

@@ -154,7 +154,10 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     )
     return (
         calls.join(
-            _told(trace, calls), on=_GIVEN, nulls_equal=True, maintain_order="left"
+            _known_arguments(trace, calls),
+            on=_GIVEN,
+            nulls_equal=True,
+            maintain_order="left",
         )
         # The dispatcher's arguments say the most.
         .sort("at", maintain_order=True)
@@ -163,7 +166,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _told(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+def _known_arguments(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the arguments of each distinct call: CALL, ``at`` and ``alone``.
 
     ``at`` is its place in _ARGUMENTS.

@@ -204,9 +204,9 @@ def _innermost(trace: Trace) -> pl.DataFrame:
     ops = trace.ops
     rows = rows_where(named(ops, [*_MATMULS, *_WEIGHING]) & ~ops["compiling"])
     around = inside(trace, rows)[ops["parent"][rows]].drop_nulls()
-    found = ops[["id", "name", "thread", "ts", "inputs"]][rows]
-    found = found.filter(~found["id"].is_in(around.implode()))
-    return found.with_columns(plain(ops, found["name"])).sort("thread", "ts")
+    innermost = ops[["id", "name", "thread", "ts", "inputs"]][rows]
+    innermost = innermost.filter(~innermost["id"].is_in(around.implode()))
+    return innermost.with_columns(plain(ops, innermost["name"])).sort("thread", "ts")
 
 
 def _fitting(trace: Trace, between: pl.DataFrame) -> pl.DataFrame:

@@ -49,7 +49,7 @@ def marked_iterations(trace: Trace) -> pl.DataFrame:
     Where a step has several of them, as one that the profiler marks may, they are
     added up; ``decodes`` is how many of them decode.
     """
-    names = _said(trace.annotations.select(name=text("name").unique()))
+    names = _marks_in_names(trace.annotations.select(name=text("name").unique()))
     if not names.height:
         return pl.DataFrame(schema={"step": pl.Int64, **COLUMNS, "decodes": pl.Int64})
     marks = (
@@ -86,7 +86,7 @@ def _all(counts: pl.Expr, *, add: bool) -> pl.Expr:
     return pl.when(counts.is_not_null().all()).then(whole)
 
 
-def _said(names: pl.DataFrame) -> pl.DataFrame:
+def _marks_in_names(names: pl.DataFrame) -> pl.DataFrame:
     """Return the names of engines' iterations, with their parsed values."""
     name = pl.col("name")
     engines = {_VLLM: _of_vllm, _SGLANG: _of_sglang, _ATOM: _of_atom}

@@ -248,7 +248,7 @@ def _by_shapes(trace: Trace) -> pl.DataFrame:
         .join(_rows(trace, ops), on="step", how="left", maintain_order="left")
         .join(_named(trace, ops), on="step", how="left", maintain_order="left")
     )
-    return _guessed(trace, _told(steps))
+    return _guessed(trace, _phases_by_shapes(steps))
 
 
 def _shapes(trace: Trace, ops: pl.DataFrame, chosen: pl.Series) -> pl.DataFrame:
@@ -363,7 +363,7 @@ def _named(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _told(steps: pl.DataFrame) -> pl.DataFrame:
+def _phases_by_shapes(steps: pl.DataFrame) -> pl.DataFrame:
     """Return the phase by the shapes of attention, or of the embedded ids."""
     flat = pl.col("batch").is_null() | (pl.col("batch") == 1)
     ids = pl.col("batch").fill_null(1) * pl.col("length")

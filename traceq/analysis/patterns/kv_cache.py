@@ -20,6 +20,7 @@ from traceq.analysis.patterns.iteration_marks import DECODE
 from traceq.analysis.patterns.iterations import iterations
 from traceq.analysis.patterns.matmul import matmuls
 from traceq.common.expressions import known, nth
+from traceq.common.units import NS_PER_S
 from traceq.model.dtypes import SIZES
 from traceq.model.tables import COPY
 
@@ -34,7 +35,6 @@ _ATTENTION = (SDPA, *(name for name in FUSED_ARGUMENTS if "backward" not in name
 _HEADS_RANK = 4
 _PICK = "aten::index_select"
 _MATRIX = 2
-_SECOND_NS = 1e9
 _SCORES = "aten::bmm"
 _FEWEST_STEPS = 3
 _GROWN = {"length": pl.Int64(), "shape": pl.List(pl.Int64())}
@@ -219,6 +219,6 @@ def _reading_weights(trace: Trace, kernels: pl.DataFrame, gpu: Gpu) -> pl.DataFr
     reading = pl.col("dur").cast(pl.Float64)
     if gpu.peak:
         bandwidth = MATMUL_EFFICIENCY.bandwidth * gpu.peak.bandwidth
-        reading = (deep * wide * size / bandwidth * _SECOND_NS).fill_null(reading)
+        reading = (deep * wide * size / bandwidth * NS_PER_S).fill_null(reading)
     by_weight = pl.col("left").is_null() | (pl.col("left").list.len() == _MATRIX)
     return products.filter(by_weight).select("id", reading=reading)

@@ -21,8 +21,8 @@ from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.profiler_free_searches import unslowed
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
 from traceq.analysis.time.op_calls import op_calls
-from traceq.common.parallel import at_once
-from traceq.common.progress import tell
+from traceq.common.parallel import run_both
+from traceq.common.progress import report_progress
 from traceq.model.lint_report import Bound, By, StepFrom
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def bound_by(busy: float) -> By:
 @cached_per_trace
 def replay_of(trace: Trace) -> Replay:
     """Return the replay of a trace's steady-state steps."""
-    tell("replay", 0, REPLAY_STAGES)
+    report_progress("replay", 0, REPLAY_STAGES)
     # The calls are needed next, and take longer than the model.
-    model, _ = at_once(
+    model, _ = run_both(
         lambda: build_model(trace, steady_steps(trace), costs_of(trace)),
         lambda: op_calls(trace),
     )
-    tell("replay", 1, REPLAY_STAGES)
+    report_progress("replay", 1, REPLAY_STAGES)
     return Replay(unslowed(model, trace))
 
 
@@ -57,7 +57,7 @@ def replay_of(trace: Trace) -> Replay:
 def calibration_of(trace: Trace, step_ns: int | None) -> Calibration:
     """Return host and GPU speed; ``step_ns`` is measured without the profiler."""
     replay = replay_of(trace)
-    tell("replay", 2, REPLAY_STAGES)
+    report_progress("replay", 2, REPLAY_STAGES)
     return calibrate(replay, step_ns)
 
 

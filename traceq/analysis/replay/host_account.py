@@ -36,7 +36,7 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.common.expressions import constant, known, rows_where
 from traceq.common.intervals import covered_until, overlap
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.common.words import layer_names
 from traceq.graph.host import only
 from traceq.graph.nesting import INDEX, marked_at
@@ -192,15 +192,15 @@ class HostAccount(Struct, frozen=True, dict=True):
 
 def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     """Return the account of the steady-state steps, or of a trace without steps."""
-    tell("replay", 3, REPLAY_STAGES)
+    report_progress("replay", 3, REPLAY_STAGES)
     host = host_segments(trace)
-    tell("replay", 4, REPLAY_STAGES)
+    report_progress("replay", 4, REPLAY_STAGES)
     full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
     waits = pl.concat([replay.model.waits["id"], full["id"]]).unique()
     calls = op_calls(trace)
-    tell("replay", 5, REPLAY_STAGES)
+    report_progress("replay", 5, REPLAY_STAGES)
     described = _with_excess(describe(trace, host, waits), calls)
-    tell("replay", 6, REPLAY_STAGES)
+    report_progress("replay", 6, REPLAY_STAGES)
     # Where nothing is open, nothing is known either.
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
     things = described.things.with_columns(pl.col("kind").replace(UNKNOWN, nothing))
@@ -396,9 +396,9 @@ def _estimated(account: HostAccount, spans: pl.DataFrame) -> pl.Series:
     A step that was measured to take longer than those that were recorded scales all of
     the host's time, that of searches too.
     """
-    found = _between(spans, partial(_worked, account.replay, account.scale))
+    result = _between(spans, partial(_worked, account.replay, account.scale))
     recorded = spans["end"] - spans["start"]
-    return found.zip_with(found <= recorded, recorded.cast(found.dtype))
+    return result.zip_with(result <= recorded, recorded.cast(result.dtype))
 
 
 # Columns that are looked up or computed only for the requested spans.

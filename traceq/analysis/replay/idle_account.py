@@ -19,7 +19,7 @@ from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.bottleneck import late_work
 from traceq.analysis.time.host_activity import UNKNOWN
 from traceq.common.intervals import count_before, count_until, covered_until, disjoint
-from traceq.model.lint_report import MOST_LINES, Entry
+from traceq.model.lint_report import MOST_LINES, HostTimeEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class IdleAccount(Struct, frozen=True, dict=True):
         return self.lines.head(MOST_LINES).rows(named=True)
 
     @property
-    def largest(self) -> Entry | None:
+    def largest(self) -> HostTimeEntry | None:
         """The kind that takes longest, with its largest line."""
         kinds = self.kinds
         if not kinds.height:
@@ -81,7 +81,7 @@ class IdleAccount(Struct, frozen=True, dict=True):
         kind, ns, calls = kinds.row(0)
         *line, line_ns, _ = self.lines.filter(pl.col("kind") == kind).row(0)
         _, name, file, number, function = line
-        return Entry(kind, ns, calls, name, file, number, function, line_ns)
+        return HostTimeEntry(kind, ns, calls, name, file, number, function, line_ns)
 
     def _by(self, *keys: str) -> pl.DataFrame:
         return (

@@ -217,12 +217,12 @@ def _behind_waits(
     earlier = work.select(
         "row", previous=pl.col("launched_at").shift(1).over("lane").fill_null(_NEVER)
     )
-    asked = (
+    requested = (
         late.select("row", "device", "launched_at", "id")
         .join(earlier, on="row", how="left", maintain_order="left")
         .with_columns(work.select("row", "stream")["stream"][late["row"]])
     )
-    behind = asked.sort("launched_at").join_asof(
+    behind = requested.sort("launched_at").join_asof(
         waits.sort("at"),
         left_on="launched_at",
         right_on="at",

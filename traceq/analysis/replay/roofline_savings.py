@@ -20,13 +20,13 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.replay.bound import calibration_of, replay_of
 from traceq.analysis.replay.simulation import Change
 from traceq.common.expressions import text
+from traceq.common.units import NS_PER_S
 from traceq.common.words import layer_names
 
 if TYPE_CHECKING:
     from traceq.analysis.time.roofline import Roofline
     from traceq.model.trace import Trace
 
-_SECOND_NS = 1e9
 _MOST_REPLAYED = 40
 # Less than this share of the GPU time is not worth a replay.
 _WORTH = 0.002
@@ -122,8 +122,8 @@ def _reachable(roofline: Roofline) -> pl.Expr:
 
     def at(compute: float, bandwidth: float) -> pl.Expr:
         return pl.max_horizontal(
-            pl.col("flops") / rate / compute * _SECOND_NS,
-            pl.col("bytes") / peak.bandwidth / bandwidth * _SECOND_NS,
+            pl.col("flops") / rate / compute * NS_PER_S,
+            pl.col("bytes") / peak.bandwidth / bandwidth * NS_PER_S,
             pl.lit(float(SHORTEST_KERNEL_NS)),
         )
 

@@ -204,10 +204,10 @@ class Replay:
     ) -> Result:
         """Go from blocking call to blocking call and from group to group."""
         steps = self._steps(changes, scale)
-        gone = frozenset[int]().union(*(change.syncs for change in changes))
-        if gone:
+        removed = frozenset[int]().union(*(change.syncs for change in changes))
+        if removed:
             calls = self.model.waits["id"]
-            stay = ~calls.is_in(pl.Series(list(gone), dtype=calls.dtype).implode())
+            stay = ~calls.is_in(pl.Series(list(removed), dtype=calls.dtype).implode())
             order = order._replace(blocks=stay.cast(pl.UInt32))
         took, host, entered = native_simulation.played(
             steps, order, self._groups, scale.gpu, rounds

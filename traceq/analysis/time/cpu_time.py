@@ -99,10 +99,10 @@ def _asking(
     trace: Trace, regions: pl.DataFrame
 ) -> tuple[str | None, int | None, str | None, bool]:
     """Return file, line and function that ask for a batch, and if the line is exact."""
-    found = callers(trace.frames, regions.head(_SOME)).head(1)
-    if not found.height:
+    result = callers(trace.frames, regions.head(_SOME)).head(1)
+    if not result.height:
         return None, None, None, False
-    file, line, function = found.select("file", "line", "function").row(0)
+    file, line, function = result.select("file", "line", "function").row(0)
     ops = trace.host_ops.filter(
         pl.col("phase") == _DATA,
         text("file") == file,

@@ -28,6 +28,7 @@ from traceq.analysis.time.fusible_chains import fusible_chains
 from traceq.analysis.time.roofline import roofline
 from traceq.common.expressions import END, constant, text
 from traceq.common.intervals import covered
+from traceq.common.units import NS_PER_S
 from traceq.common.words import layer_names
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import INDEX
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     TRANSFERS,
     UNKNOWN,
 ) = ACCOUNT_PARTS
-_SECOND_NS = 1e9
 # Copies that change what a tensor looks like in memory, and those that bring data.
 _LAYOUTS = ("conv layout", "layout", "join", "backward", "inside")
 _BRINGS = ("transfer", "pageable", "collective")
@@ -244,8 +244,8 @@ def _reachable(ops: Roofline, dtype: pl.Expr) -> pl.Expr:
     is_attention = name.str.contains("attention")
     compute = pl.when(is_attention).then(flash.compute).otherwise(compute)
     return pl.max_horizontal(
-        (pl.col("flops") / (compute * rate) * _SECOND_NS).fill_null(0.0),
-        (pl.col("bytes") / (bandwidth * peak.bandwidth) * _SECOND_NS).fill_null(0.0),
+        (pl.col("flops") / (compute * rate) * NS_PER_S).fill_null(0.0),
+        (pl.col("bytes") / (bandwidth * peak.bandwidth) * NS_PER_S).fill_null(0.0),
     )
 
 

@@ -11,6 +11,7 @@ from traceq.analysis.base.assumptions import COUNTED_SHARE
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.common.expressions import text
+from traceq.common.units import NS_PER_S
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # Kinds of kernels whose operations can be counted.
 _COUNTED_KINDS = ("gemm", "conv", "attention")
-_NANOSECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _rate(trace: Trace, steady: SteadySteps, counted: pl.DataFrame) -> Compute:
         .sort("flops", descending=True)
     )
     flops = float(by_dtype["flops"].sum())
-    seconds = steady.time / _NANOSECONDS
+    seconds = steady.time / NS_PER_S
     if not flops or not seconds:
         return Compute(unknown="the trace has no time in it")
     dtype = by_dtype["dtype"][0]

@@ -27,6 +27,7 @@ from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
 from traceq.common.expressions import constant, elements, known, nth, text
+from traceq.common.units import NS_PER_S
 from traceq.graph.nesting import INDEX, row_numbers
 from traceq.model.dtypes import ALL_SIZES
 from traceq.model.names import TRANSFER
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 # Measured on an H200: the smallest kernels take 1 to 3 µs.
 LATENCY_NS = 3_000
 _GRADIENT = "torch::autograd::AccumulateGrad"
-_SECOND_NS = 1e9
 # As of a Call.
 _CALL = (
     *("plain", "dims", "types", "strides"),
@@ -213,8 +213,8 @@ def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
         )
     rate = pl.col("dtype").replace_strict(peak.flops, default=None)
     needed = named.select(
-        compute=(pl.col("flops") / rate * _SECOND_NS).fill_null(0.0),
-        memory=(pl.col("bytes") / peak.bandwidth * _SECOND_NS).fill_null(0.0),
+        compute=(pl.col("flops") / rate * NS_PER_S).fill_null(0.0),
+        memory=(pl.col("bytes") / peak.bandwidth * NS_PER_S).fill_null(0.0),
         latency=LATENCY_NS * pl.col("kernels").list.len(),
     )
     least = pl.max_horizontal("compute", "memory")

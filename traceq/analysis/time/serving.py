@@ -32,6 +32,7 @@ from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.roofline import roofline
 from traceq.common.expressions import END, known, text
 from traceq.common.intervals import overlap
+from traceq.common.units import NS_PER_S
 from traceq.graph.devices import busiest_device
 from traceq.graph.nesting import row_numbers
 
@@ -72,7 +73,6 @@ _OPS = {
     SYNCING: r"^aten::(item|_local_scalar_dense|is_nonzero|equal|nonzero)$",
     SAMPLING: r"^aten::(argmax|multinomial|exponential_|_?softmax|topk|sort|cumsum)$",
 }
-_SECOND_NS = 1e9
 # Below this share of matmul and attention time with known shapes, bytes are not known.
 _MOST_KNOWN = 0.9
 
@@ -176,7 +176,7 @@ def _phases(
         pl.col("tokens") / pl.col("times") / pl.col("graph_tokens"),
         pl.col("requests") / pl.col("graph_batch"),
     ).clip(upper_bound=1.0)
-    rate = pl.col("bytes") / pl.col("time") * _SECOND_NS
+    rate = pl.col("bytes") / pl.col("time") * NS_PER_S
     return (
         rows.with_columns(times=times_of())
         .group_by("phase")
@@ -188,9 +188,7 @@ def _phases(
             requests=pl.col("requests").median(),
             tokens=(pl.col("tokens") / pl.col("times")).median(),
             per_token=pl.when(all_told & (tokens > 0)).then(time / tokens),
-            tokens_per_s=pl.when(all_told & (time > 0)).then(
-                tokens / time * _SECOND_NS
-            ),
+            tokens_per_s=pl.when(all_told & (time > 0)).then(tokens / time * NS_PER_S),
             gap=pl.col("gap").median(),
             gap_share=pl.when(pl.col("gap").is_not_null().any()).then(
                 pl.col("gap").sum() / time

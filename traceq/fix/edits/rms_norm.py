@@ -52,8 +52,8 @@ def edit(program: Program, finding: Finding) -> list[Replacement]:
 
 def _in_float32(finding: Finding) -> bool:
     """Return whether the recorded input was float32: then so is the result."""
-    given = [one.name for one in finding.evidence if one.label == "input"]
-    return any(one.startswith("float32 ") for one in given)
+    input_dtypes = [one.name for one in finding.evidence if one.label == "input"]
+    return any(one.startswith("float32 ") for one in input_dtypes)
 
 
 def _refuse_others(

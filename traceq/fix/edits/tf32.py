@@ -39,8 +39,8 @@ def _changed(code: Code) -> list[Replacement]:
     """Return the one setting of a file, if it is written out and says float32."""
     count = sum(code.text.count(word) for word in _WORDS)
     for call in code.calls_of({_SETTER}):
-        given = positional(call)
-        value = given[0].value if len(given) == len(call.args) == 1 else None
+        arguments = positional(call)
+        value = arguments[0].value if len(arguments) == len(call.args) == 1 else None
         if not isinstance(value, cst.SimpleString) or value.raw_value != "highest":
             continue
         if count == 1:

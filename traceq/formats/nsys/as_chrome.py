@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import orjson
 import polars as pl
 
+from traceq.common.units import NS_PER_US
 from traceq.formats import tables
 from traceq.formats.facts import RECORDER
 from traceq.model import schema
@@ -29,7 +30,6 @@ _CATEGORIES = {
 _ACTIVITIES = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 _LAST_COMMA = r",\}$"
 _NULL = r'"[^"]*":null,?'
-_NS_PER_US = 1000
 
 
 def write_chrome(trace: Trace, file: BinaryIO) -> None:
@@ -132,7 +132,7 @@ def _events(trace: Trace, table: str, rows: pl.DataFrame) -> pl.Series:
 
 
 def _microseconds(ns: pl.Expr) -> pl.Expr:
-    whole, rest = ns // _NS_PER_US, ns % _NS_PER_US
+    whole, rest = ns // NS_PER_US, ns % NS_PER_US
     return pl.format("{}.{}", whole, rest.cast(pl.String).str.zfill(3))
 
 

@@ -117,8 +117,8 @@ def _payloads(export: Export, process: Process) -> pl.DataFrame:
 
     columns = {**integers(("start", "globalTid")), _PAYLOAD: pl.Binary()}
     only = process.rows_of(export, processes.RANGES)
-    found = export.read(processes.RANGES, columns, only, decoded, present=_PAYLOAD)
-    return found.unique(["lane", "ts"], keep="first", maintain_order=True)
+    payloads = export.read(processes.RANGES, columns, only, decoded, present=_PAYLOAD)
+    return payloads.unique(["lane", "ts"], keep="first", maintain_order=True)
 
 
 def _places(export: Export) -> pl.DataFrame:

@@ -8,7 +8,7 @@ import polars as pl
 from msgspec import Struct
 
 from traceq.common.expressions import place_among
-from traceq.common.progress import tell
+from traceq.common.progress import report_progress
 from traceq.errors import InputError
 from traceq.formats import tables
 from traceq.formats.chrome import RawTrace
@@ -143,7 +143,7 @@ def _read(export: Export, process: Process, progress: _Progress) -> Recorded:
         )
         raise InputError(msg)
     progress.done(5)
-    tell("tables", 1, 2)
+    report_progress("tables", 1, 2)
     events = sum(rows.height for rows in raw.values())
     finished, start = _finish(raw, export, strings)
     capture = capture.seen(finished)

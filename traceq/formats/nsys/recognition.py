@@ -1,7 +1,5 @@
 """Recognition of Nsight Systems exports, by their first bytes or their files' names.
 
-Another SQLite database is a memory snapshot.
-
 Every command asks it of every path: nothing here imports Polars or SQLite.
 """
 
@@ -9,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceq.formats.kinds import SQLITE
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAGIC = b"SQLite format 3\x00"
 PARQUET = ".parquet"
 _NAMES = ("StringIds", "META_DATA_EXPORT", "NVTX_EVENTS")
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
-_SNAPSHOT = (b"device_traces", b"blocks", b"segments")
 
 
 def is_export(path: Path) -> bool:
@@ -25,7 +23,7 @@ def is_export(path: Path) -> bool:
         if path.is_dir():
             return is_parquet_folder(path)
         with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
+            return file.read(len(SQLITE)) == SQLITE
     except OSError:
         return False
 
@@ -36,14 +34,3 @@ def is_parquet_folder(path: Path) -> bool:
         file.name.removesuffix(PARQUET) in _NAMES or file.name.startswith(_ACTIVITY)
         for file in path.glob(f"*{PARQUET}")
     )
-
-
-def is_snapshot_database(path: Path) -> bool:
-    """Return whether a file is an SQLite database with the tables of a snapshot."""
-    try:
-        with path.open("rb") as file:
-            # The names of tables are in the first pages.
-            head = file.read(1 << 16)
-    except OSError:
-        return False
-    return head.startswith(MAGIC) and all(name in head for name in _SNAPSHOT)

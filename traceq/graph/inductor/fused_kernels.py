@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from traceq.common.expressions import text
-from traceq.graph.inductor.origins import (
+from traceq.graph.inductor.op_kinds import (
     ATTENTION,
     CONVOLUTION,
     GEMM,
     LOOKUP,
     kind_of,
-    origins_of,
 )
+from traceq.graph.inductor.origins import origins_of
 from traceq.graph.source import places as source_places
 from traceq.model import schema
 from traceq.model.compiled_graphs import EXTERN

@@ -1,26 +1,24 @@
-"""Origins of the ops of generated code: lines and modules of the program's ops.
-
-The forward's code names the program's ops themselves. The backward's names those of the
-graph that it was lowered from, which have the innermost line of their forward, but not
-its callers and modules. The data flow identifies these: a backward op of a line that
-reads a parameter, writes a parameter's gradient or reads a value that the forward saved
-belongs to the op of that line that uses the same parameter or value. The others lie
-between: a gradient flows from later ops to earlier ones.
-"""
+"""Origins of the ops of generated code: lines and modules of the program's ops."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from traceq.graph.inductor.lowered_origins import (
+    backward_origins,
+    forward_origins,
+    parameters_read,
+)
+from traceq.graph.inductor.op_kinds import UNFUSED, kind_of
+from traceq.graph.inductor.program_ops import ProgramOps
 from traceq.model.compiled_graphs import CPP, EXTERN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.model.compiled_graphs import (
         CompiledCode,
@@ -34,60 +32,6 @@ if TYPE_CHECKING:
     )
 
 _T = TypeVar("_T")
-Line: TypeAlias = "tuple[str, int]"
-
-GEMM = "gemm"
-ATTENTION = "attention"
-CONVOLUTION = "convolution"
-LOOKUP = "lookup"
-_KINDS = (
-    (
-        GEMM,
-        "mm addmm bmm baddbmm _int_mm _scaled_mm addmv mv dot linear matmul einsum"
-        " tensordot __matmul__ __rmatmul__ bilinear",
-    ),
-    (
-        LOOKUP,
-        "embedding embedding_dense_backward embedding_bag index index_select gather",
-    ),
-    (
-        "view",
-        "view reshape permute transpose t T mT unsqueeze squeeze expand select slice"
-        " getitem _unsafe_view alias detach flatten unflatten chunk split unbind"
-        " as_strided view_as expand_as split_with_sizes diagonal swapaxes movedim",
-    ),
-    (
-        "cast",
-        "to float half bfloat16 double type _to_copy convert_element_type clone"
-        " contiguous type_as",
-    ),
-    ("sum", "add sub iadd isub add_ sub_"),
-)
-_KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
-_PARTS = (
-    (ATTENTION, re.compile(r"scaled_dot_product|flash_attention|efficient_attention")),
-    (CONVOLUTION, re.compile(r"^_?conv|convolution")),
-    ("norm", re.compile(r"_norm|^norm")),
-)
-# What a line runs as it is written; nothing else of that line is made of it.
-_WHOLE = (GEMM, ATTENTION, CONVOLUTION)
-_PASSING = ("view", "cast")
-_PARAMETER = re.compile(r"primals_(\d+)$")
-# Heuristic limit: programs need less than a tenth of it.
-_MOST_LOOKS = 5_000_000
-_LONGEST_CHAIN = 32
-
-
-def kind_of(target: str) -> str:
-    """Return the kind of an op, as far as it tells ops of one line apart.
-
-    >>> kind_of("aten.addmm"), kind_of("linear"), kind_of("conv2d"), kind_of("mul")
-    ('gemm', 'gemm', 'convolution', '')
-    """
-    name = target.rpartition(".")[2]
-    if fixed_kind := _KIND_OF.get(name):
-        return fixed_kind
-    return next((kind for kind, part in _PARTS if part.search(name)), "")
 
 
 class Origin(NamedTuple):
@@ -155,7 +99,7 @@ class Origins:
                 node
                 for node in lowered.values()
                 if kind_of(node.target) == kind
-                and reads <= _parameters_read(lowered, node)
+                and reads <= parameters_read(lowered, node)
             ]
             made = made if len(made) == 1 else []
         return made[-1] if made else None
@@ -212,7 +156,7 @@ class Origins:
             for name, node in graph.items()
             if name not in at_call
             and node.inputs
-            and kind_of(node.target) not in (*_WHOLE, "view")
+            and kind_of(node.target) not in (*UNFUSED, "view")
         }
 
     @cached_property
@@ -230,11 +174,11 @@ class Origins:
 
     @cached_property
     def _located(self) -> dict[str, tuple[int, ...]]:
-        program = _Program(self.nodes)
+        program = ProgramOps(self.nodes)
         if self.forward is None:
-            return _forward(program, self.code)
-        before = _forward(program, self.forward)
-        return _backward(program, self.code, self.forward, before)
+            return forward_origins(program, self.code)
+        before = forward_origins(program, self.forward)
+        return backward_origins(program, self.code, self.forward, before)
 
 
 def origins_of(compiled: CompiledCode) -> dict[int, Origins]:
@@ -270,301 +214,3 @@ def _common(paths: Sequence[tuple[_T, ...]]) -> tuple[_T, ...]:
         lambda at: all(path[at] == first[at] for path in paths), range(len(first))
     )
     return first[: sum(1 for _ in same)]
-
-
-class _Program:
-    """Indexes of the program's ops, by line, name and kind; an op is its position."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = nodes
-        self.last = max(len(nodes) - 1, 0)
-        self.of_line: dict[Line, list[int]] = {}
-        self._uses: dict[str, list[int]] = {}
-        self._users: dict[tuple[int, Line], set[int]] = {}
-        self._kinds = [kind_of(node.target) for node in nodes]
-        self._left = _MOST_LOOKS
-        parameters = []
-        for at, node in enumerate(nodes):
-            if node.op == "placeholder":
-                parameters.append(node.name)
-            elif node.frames:
-                self.of_line.setdefault(_line(node.frames[-1]), []).append(at)
-            for name in node.inputs:
-                self._uses.setdefault(name, []).append(at)
-        self._parameters = parameters
-        self._place: dict[str, list[int]] = {}
-        for at, node in enumerate(nodes):
-            self._place.setdefault(node.name, []).append(at)
-
-    def named(self, name: str) -> int | None:
-        places = self._place.get(name, [])
-        return places[0] if len(places) == 1 else None
-
-    def users(self, parameter: int, line: Line) -> set[int]:
-        """Return the ops of a line that read a parameter, or a view or cast of it."""
-        if not 0 < parameter <= len(self._parameters):
-            return set()
-        if (parameter, line) not in self._users:
-            self._users[parameter, line] = self._found_users(parameter, line)
-        return self._users[parameter, line]
-
-    def _found_users(self, parameter: int, line: Line) -> set[int]:
-        users: set[int] = set()
-        names = [self._parameters[parameter - 1]]
-        while names:
-            for at in self._uses.get(names.pop(), ()):
-                node = self.nodes[at]
-                if at not in users and node.frames and _line(node.frames[-1]) == line:
-                    users.add(at)
-                    if kind_of(node.target) in _PASSING:
-                        names.append(node.name)
-        return users
-
-    def between(self, line: Line, low: int, high: int) -> list[int]:
-        """Return the ops of a line between two; none once that is too much work."""
-        of = self.of_line.get(line, [])
-        ops = of[bisect_left(of, low) : bisect_right(of, high)]
-        self._left -= len(ops)
-        return ops if self._left > 0 else []
-
-    def nearest(self, target: str, line: Line, bound: int, *, up: bool) -> int | None:
-        """Return the first op of a line from a bound on, or the last one up to it.
-
-        One that an op of this kind can come from, if there is any.
-        """
-        of = self.of_line.get(line, [])
-        at = bisect_left(of, bound) if up else bisect_right(of, bound) - 1
-        step = 1 if up else -1
-        kind = kind_of(target)
-        for place in range(at, len(of) if up else -1, step):
-            self._left -= 1
-            if self._left < 0 or _may_be(kind, self._kinds[of[place]]):
-                return of[place]
-        return of[at] if 0 <= at < len(of) else None
-
-    def narrowed(self, target: str, places: Iterable[int]) -> list[int]:
-        """Return those of a line's ops that an op of this kind can come from."""
-        ordered = sorted(places)
-        kind = kind_of(target)
-        return [at for at in ordered if _may_be(kind, self._kinds[at])] or ordered
-
-
-def _may_be(kind: str, program: str) -> bool:
-    """Return whether an op of a kind can come from an op of another kind."""
-    if kind in (*_WHOLE, "norm", LOOKUP):
-        return program == kind
-    return kind in ("view", "cast", "sum") or program not in (*_WHOLE, "view")
-
-
-def _line(frame: Frame) -> Line:
-    return frame.file, frame.line
-
-
-def _parameters_read(lowered: Mapping[str, LoweredNode], node: LoweredNode) -> set[int]:
-    """Return the parameters that a node reads, as they are or through views."""
-    parameters: set[int] = set()
-    for name in node.inputs:
-        one = lowered[name]
-        for _ in range(_LONGEST_CHAIN):
-            if not one.inputs or kind_of(one.target) not in _PASSING:
-                break
-            one = lowered[one.inputs[0]]
-        if number := _PARAMETER.match(one.name):
-            parameters.add(int(number[1]))
-    return parameters
-
-
-def _anchored(
-    program: _Program, lowered: Mapping[str, LoweredNode], node: LoweredNode
-) -> set[int]:
-    """Return the ops that a node comes from, told by the parameters that it reads."""
-    if not node.frame:
-        return set()
-    line = _line(node.frame)
-    users = [program.users(one, line) for one in _parameters_read(lowered, node)]
-    common = set.intersection(*users) if users else set()
-    return set(program.narrowed(node.target, common))
-
-
-def _forward(program: _Program, code: GeneratedCode) -> dict[str, tuple[int, ...]]:
-    """Return the ops that each node of a forward may come from.
-
-    An op comes no earlier than what it reads, and no later than what reads it.
-    """
-    lowered = code.lowered
-    origins = _told(program, code)
-    for node in lowered.values():
-        if node.name not in origins and (anchored := _anchored(program, lowered, node)):
-            origins[node.name] = anchored
-    edges = [(one, node.name) for node in lowered.values() for one in node.inputs]
-    return _bounded(program, lowered, origins, edges, [*lowered])
-
-
-def _told(program: _Program, code: GeneratedCode) -> dict[str, set[int]]:
-    """Return the ops of nodes, from the comments on kernels."""
-    named: dict[str, set[int]] = {}
-    for names in code.made_of.values():
-        for source, lowered in names.items():
-            at = program.named(source)
-            # A node that was lowered under its own name has not come from an op.
-            if at is not None and program.nodes[at].frames:
-                for name in lowered:
-                    if name in code.lowered and _same_line(program, code, name, at):
-                        named.setdefault(name, set()).add(at)
-    return named
-
-
-def _same_line(program: _Program, code: GeneratedCode, name: str, at: int) -> bool:
-    frame = code.lowered[name].frame
-    return frame is not None and _line(frame) == _line(program.nodes[at].frames[-1])
-
-
-def _bounded(
-    program: _Program,
-    lowered: Mapping[str, LoweredNode],
-    origins: Mapping[str, set[int]],
-    edges: Sequence[tuple[str, str]],
-    order: Sequence[str],
-) -> dict[str, tuple[int, ...]]:
-    """Return the possible origins of nodes, where no edge leads to an earlier op.
-
-    ``order`` are the nodes, each after those that have an edge to it.
-    """
-    before: dict[str, list[str]] = {}
-    after: dict[str, list[str]] = {}
-    for first, then in edges:
-        before.setdefault(then, []).append(first)
-        after.setdefault(first, []).append(then)
-    low: dict[str, int] = {}
-    for name in order:
-        least = max((low[one] for one in before.get(name, ()) if one in low), default=0)
-        low[name] = _nearest(program, lowered[name], origins.get(name), least, up=True)
-    high: dict[str, int] = {}
-    for name in reversed(order):
-        most = min(
-            (high[one] for one in after.get(name, ()) if one in high),
-            default=program.last,
-        )
-        high[name] = _nearest(program, lowered[name], origins.get(name), most, up=False)
-    return {
-        name: tuple(_chosen(program, node, origins.get(name), low[name], high[name]))
-        for name, node in lowered.items()
-        if node.frame
-    }
-
-
-def _nearest(
-    program: _Program,
-    node: LoweredNode,
-    candidates: set[int] | None,
-    bound: int,
-    *,
-    up: bool,
-) -> int:
-    """Return the first, or last, op that a node may come from, given its bound."""
-    if node.frame is None:
-        return bound
-    line = _line(node.frame)
-    if candidates:
-        return min(candidates) if up else max(candidates)
-    nearest = program.nearest(node.target, line, bound, up=up)
-    return bound if nearest is None else nearest
-
-
-def _chosen(
-    program: _Program,
-    node: LoweredNode,
-    candidates: set[int] | None,
-    low: int,
-    high: int,
-) -> list[int]:
-    if candidates:
-        return sorted(candidates)
-    if node.frame is None:
-        return []
-    line = _line(node.frame)
-    between = program.between(line, low, high) or program.between(line, 0, program.last)
-    return program.narrowed(node.target, between)
-
-
-def _backward(
-    program: _Program,
-    code: GeneratedCode,
-    forward: GeneratedCode,
-    before: Mapping[str, tuple[int, ...]],
-) -> dict[str, tuple[int, ...]]:
-    """Return the ops that each node of a backward may be the backward of."""
-    lowered = code.lowered
-    named = _told(program, code)
-    again = {name for name in lowered if name in forward.lowered or name in named}
-    origins = {name: {*before[name]} for name in again if before.get(name)} | named
-    saved = _Saved(program, forward, before)
-    gradients = _gradients(code)
-    for node in lowered.values():
-        if node.name in origins or node.frame is None:
-            continue
-        line = _line(node.frame)
-        candidates = _anchored(program, lowered, node)
-        for number in [gradients[node.name]] if node.name in gradients else []:
-            users = set(program.narrowed(node.target, program.users(number, line)))
-            candidates = candidates & users or users or candidates
-        if not candidates:
-            candidates = saved.users(node, line)
-        if candidates:
-            origins[node.name] = candidates
-    edges = [
-        (node.name, one)
-        for node in lowered.values()
-        for one in node.inputs
-        if node.name not in again and one not in again
-    ]
-    return _bounded(program, lowered, origins, edges, [*lowered][::-1])
-
-
-def _gradients(code: GeneratedCode) -> dict[str, int]:
-    """Return the parameter whose gradient each node computes, views and casts too."""
-    gradients: dict[str, int] = {}
-    for number, output in enumerate(code.outputs, start=1):
-        name = output
-        for _ in range(_LONGEST_CHAIN):
-            node = code.lowered.get(name)
-            if node is None:
-                break
-            gradients[name] = number
-            if kind_of(node.target) not in _PASSING or not node.inputs:
-                break
-            name = node.inputs[0]
-    return gradients
-
-
-class _Saved:
-    """The values that a forward saves: which of its ops make and read them."""
-
-    def __init__(
-        self,
-        program: _Program,
-        forward: GeneratedCode,
-        located: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        self._program = program
-        self._forward = forward.lowered
-        self._located = located
-        self._readers: dict[str, list[str]] = {}
-        for node in forward.lowered.values():
-            for one in node.inputs:
-                self._readers.setdefault(one, []).append(node.name)
-
-    def users(self, node: LoweredNode, line: Line) -> set[int]:
-        """Return the ops of a line that make or read what a backward node reads."""
-        of_inputs = [set(self._of(name, line)) for name in node.inputs]
-        sets = [places for places in of_inputs if places]
-        if not sets:
-            return set()
-        ops = set.intersection(*sets) or set.union(*sets)
-        return set(self._program.narrowed(node.target, ops))
-
-    def _of(self, name: str, line: Line) -> Iterator[int]:
-        for one in (name, *self._readers.get(name, ())):
-            node = self._forward.get(one)
-            if node and node.frame and _line(node.frame) == line:
-                yield from self._located.get(one, ())

@@ -122,7 +122,7 @@ def fitted(
     shown_columns = list(range(len(columns)))
     widths = wanted
     if width is not None:
-        shown_columns = _kept(columns, wanted, width)
+        shown_columns = _columns_that_fit(columns, wanted, width)
         widths = _widths(columns, wanted, shown_columns, width)
     lines = [
         _line(
@@ -140,7 +140,9 @@ def fitted(
     return lines, left_out
 
 
-def _kept(columns: Sequence[Column], wanted: list[int], width: int) -> list[int]:
+def _columns_that_fit(
+    columns: Sequence[Column], wanted: list[int], width: int
+) -> list[int]:
     """Choose the columns for which there is room."""
     remaining = list(range(len(columns)))
     for at in reversed(range(len(columns))):

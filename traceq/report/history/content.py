@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceq.common import units
 from traceq.common.safe_text import printable
+from traceq.common.units import NS_PER_S
 from traceq.common.words import counted, listed
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
@@ -41,7 +42,6 @@ _COUNTS = ("syncs", "kernels")
 _COMMIT = 10
 _MOST_CAUSES = 3
 _MOST_FINDINGS = 10
-_NS = 1_000_000_000
 
 
 def value(name: Name, amount: float) -> str:
@@ -73,7 +73,7 @@ def commit(run: Run) -> str:
 def date(run: Run) -> str:
     """Return the day of a run."""
     try:
-        moment = datetime.fromtimestamp(run.at_ns / _NS, tz=timezone.utc)
+        moment = datetime.fromtimestamp(run.at_ns / NS_PER_S, tz=timezone.utc)
     except (ValueError, OverflowError, OSError):
         return "-"
     return moment.date().isoformat()
@@ -168,49 +168,49 @@ def jump_numbers(one: ExplainedJump) -> str:
     return listed([change(s.number, s.before, s.after) for s in one.jump.shifts])
 
 
-def reasons(found: Difference, shifts: Sequence[Shift] = ()) -> list[str]:
+def reasons(difference: Difference, shifts: Sequence[Shift] = ()) -> list[str]:
     """Return causes, findings and versions that differ, as sentences."""
-    causes = _relevant(found, shifts)
+    causes = _relevant(difference, shifts)
     lines = [cause_text(one) for one in causes[:_MOST_CAUSES]]
     if (more := len(causes) - _MOST_CAUSES) > 0:
         rest = sum(one.amount.change for one in causes[_MOST_CAUSES:])
         kind: Name = "memory" if all(one.kind == "memory" for one in causes) else "step"
         amount = _signed(kind, rest)
         lines.append(f"{counted(more, 'smaller cause')} of {amount} together")
-    lines += [finding_text(one) for one in found.findings[:_MOST_FINDINGS]]
-    if (more := len(found.findings) - _MOST_FINDINGS) > 0:
+    lines += [finding_text(one) for one in difference.findings[:_MOST_FINDINGS]]
+    if (more := len(difference.findings) - _MOST_FINDINGS) > 0:
         lines.append(f"{counted(more, 'other finding')} that changed")
     lines += [
         printable(f"{name} {before} → {after}")
-        for name, before, after in found.versions
+        for name, before, after in difference.versions
     ]
     return lines or ["no cause in the digests: the same work, in another time"]
 
 
-def main_cause(found: Difference, shifts: Sequence[Shift] = ()) -> str:
+def main_cause(difference: Difference, shifts: Sequence[Shift] = ()) -> str:
     """Return the largest cause in one clause; empty if none is known."""
-    causes = _relevant(found, shifts)
+    causes = _relevant(difference, shifts)
     if causes:
         return cause_text(causes[0])
-    if found.findings:
-        return finding_text(found.findings[0])
+    if difference.findings:
+        return finding_text(difference.findings[0])
     return ""
 
 
-def main_kind(found: Difference, shifts: Sequence[Shift] = ()) -> str:
+def main_kind(difference: Difference, shifts: Sequence[Shift] = ()) -> str:
     """Return the kind of the largest cause; empty if none is known."""
-    causes = _relevant(found, shifts)
+    causes = _relevant(difference, shifts)
     return causes[0].kind if causes else ""
 
 
-def _relevant(found: Difference, shifts: Sequence[Shift]) -> list[Cause]:
+def _relevant(difference: Difference, shifts: Sequence[Shift]) -> list[Cause]:
     """Return the causes of what shifted: those of memory only if that did, too.
 
     A cause that makes longer comes first where the time grew.
     """
     numbers = {shift.number for shift in shifts}
     memory = {"memory", "reserved"}
-    causes = list(found.causes)
+    causes = list(difference.causes)
     if numbers and not numbers & memory:
         causes = [one for one in causes if one.kind != "memory"]
     if numbers and numbers <= memory:
@@ -301,7 +301,7 @@ def _side(runs: Sequence[Run]) -> str:
 
 
 def number_table(
-    found: Difference, titles: tuple[str, str] = ("before", "after")
+    difference: Difference, titles: tuple[str, str] = ("before", "after")
 ) -> TextTable:
     """Return the numbers of both sides."""
     columns = (
@@ -315,7 +315,7 @@ def number_table(
             value(name, amount.after),
             percent(amount.before, amount.after) if amount.before else "-",
         )
-        for name, amount in found.numbers
+        for name, amount in difference.numbers
     )
     return TextTable(columns, rows)
 
@@ -344,7 +344,7 @@ def compared_table(compared: Compared) -> TextTable:
         *(Column(title, number=True) for title in ("last runs", "this run", "change")),
         Column("beyond noise"),
     )
-    found = compared.difference
+    difference = compared.difference
     rows = tuple(
         (
             TITLES[name],
@@ -353,7 +353,7 @@ def compared_table(compared: Compared) -> TextTable:
             percent(amount.before, amount.after) if amount.before else "-",
             "yes" if name in shifts else "no",
         )
-        for name, amount in (found.numbers if found else ())
+        for name, amount in (difference.numbers if difference else ())
     )
     return TextTable(columns, rows)
 
@@ -361,20 +361,20 @@ def compared_table(compared: Compared) -> TextTable:
 # -- Bisection -------------------------------------------------------------------------
 
 
-def bisection_lines(found: Bisection) -> list[str]:
+def bisection_lines(bisection: Bisection) -> list[str]:
     """Return what is known, and what to measure next."""
-    good, bad = found.good, found.bad
-    name = found.number
+    good, bad = bisection.good, bisection.bad
+    name = bisection.number
     levels = (
         f"{TITLES[name]}: {value(name, good.value)} in {good.commit[:12]},"
         f" {value(name, bad.value)} in {bad.commit[:12]}"
     )
-    if not found.next:
+    if not bisection.next:
         return [levels, f"first bad commit: {bad.commit}"]
-    again = ", whose runs are too near the middle to tell" if found.again else ""
-    left = counted(len(found.between), "commit")
+    again = ", whose runs are too near the middle to tell" if bisection.again else ""
+    left = counted(len(bisection.between), "commit")
     return [
         levels,
-        f"measure next: {found.next}{again}",
-        f"{left} between them, about {counted(found.runs_left, 'run')} to go",
+        f"measure next: {bisection.next}{again}",
+        f"{left} between them, about {counted(bisection.runs_left, 'run')} to go",
     ]

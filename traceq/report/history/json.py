@@ -55,30 +55,30 @@ def explain(explained: Explained) -> str:
 
 def compare(compared: Compared) -> str:
     """Return what a new run changes."""
-    found = compared.difference
+    difference = compared.difference
     return _document(
         {
             "text": words.headline(compared),
             "run": run_data(compared.run),
             "earlier": [run_data(run) for run in compared.earlier],
             "shifts": [_shift(one) for one in compared.shifts],
-            "difference": _difference(found) if found else None,
+            "difference": _difference(difference) if difference else None,
         }
     )
 
 
-def bisect(found: Bisection) -> str:
+def bisect(bisection: Bisection) -> str:
     """Return the commit to measure next."""
     return _document(
         {
-            "number": found.number,
-            "good": to_builtins(found.good),
-            "bad": to_builtins(found.bad),
-            "measured": [to_builtins(one) for one in found.measured],
-            "between": list(found.between),
-            "next": found.next or None,
-            "again": found.again,
-            "runs_left": found.runs_left,
+            "number": bisection.number,
+            "good": to_builtins(bisection.good),
+            "bad": to_builtins(bisection.bad),
+            "measured": [to_builtins(one) for one in bisection.measured],
+            "between": list(bisection.between),
+            "next": bisection.next or None,
+            "again": bisection.again,
+            "runs_left": bisection.runs_left,
         }
     )
 
@@ -113,10 +113,10 @@ def _shift(shift: Shift) -> dict[str, Any]:
     return data
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(difference: Difference) -> dict[str, Any]:
     return {
         "numbers": [
-            {"number": name, **_amount(amount)} for name, amount in found.numbers
+            {"number": name, **_amount(amount)} for name, amount in difference.numbers
         ],
         "causes": [
             {
@@ -130,7 +130,7 @@ def _difference(found: Difference) -> dict[str, Any]:
                 "where": one.where,
                 "kernels": list(one.kernels),
             }
-            for one in found.causes
+            for one in difference.causes
         ],
         "findings": [
             {
@@ -140,11 +140,11 @@ def _difference(found: Difference) -> dict[str, Any]:
                 "cost_bytes": _amount(one.cost_bytes),
                 "count": _amount(one.count),
             }
-            for one in found.findings
+            for one in difference.findings
         ],
         "versions": [
             {"name": name, "before": before, "after": after}
-            for name, before, after in found.versions
+            for name, before, after in difference.versions
         ],
     }
 

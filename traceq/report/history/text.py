@@ -52,9 +52,9 @@ def compare(compared: Compared, *, width: int | None) -> str:
     return _text(lines)
 
 
-def bisect(found: Bisection) -> str:
+def bisect(bisection: Bisection) -> str:
     """Return the commit to measure next."""
-    return _text(map(printable, words.bisection_lines(found)))
+    return _text(map(printable, words.bisection_lines(bisection)))
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from traceq.fix.edit import Proposal
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
     from traceq.report.lint.next_steps import Proposals
 
 VERSION = 1
@@ -45,7 +45,7 @@ def render(report: Report, proposals: Proposals = (), *, top: int = TOP) -> str:
 
 
 def _recording(
-    outcome: Outcome, edits: Mapping[str, Proposal], top: int
+    outcome: RecordingReport, edits: Mapping[str, Proposal], top: int
 ) -> Iterator[str]:
     shown = [one for one in outcome.findings if not one.minor]
     minor = len(outcome.findings) - len(shown)
@@ -67,7 +67,7 @@ def _recording(
 
 
 def finding_text(
-    number: int, finding: Finding, outcome: Outcome, proposal: Proposal | None
+    number: int, finding: Finding, outcome: RecordingReport, proposal: Proposal | None
 ) -> str:
     """Return one finding in at most ``MOST_TOKENS``: first, evidence is left out."""
     head = list(_head(number, finding, outcome))
@@ -96,7 +96,7 @@ def _too_long(*parts: list[str]) -> bool:
     return most_tokens("\n".join(line for part in parts for line in part)) > MOST_TOKENS
 
 
-def _head(number: int, finding: Finding, outcome: Outcome) -> Iterator[str]:
+def _head(number: int, finding: Finding, outcome: RecordingReport) -> Iterator[str]:
     place = finding.place
     yield f"[{number}] {finding.code} {finding.name} id={finding.fingerprint}"
     at = printable(place.source or place.module or "")
@@ -140,7 +140,7 @@ def _diff(before: str, after: str) -> list[str]:
     return [visible(line) for line in lines]
 
 
-def _unchecked(outcome: Outcome) -> Iterator[str]:
+def _unchecked(outcome: RecordingReport) -> Iterator[str]:
     """Yield what could not be checked, and why."""
     for rule in outcome.crashed:
         yield f"not checked: {rule.code}: it crashed"
@@ -154,7 +154,9 @@ def _unchecked(outcome: Outcome) -> Iterator[str]:
         yield f"note: {cut(note, _ADVICE)}"
 
 
-def _next(outcome: Outcome, shown: list[Finding], edits: Mapping[str, Proposal]) -> str:
+def _next(
+    outcome: RecordingReport, shown: list[Finding], edits: Mapping[str, Proposal]
+) -> str:
     """Return the command to run next: the certain edits, else the worst's proof."""
     certain = [one.code for one in shown if one.fingerprint in edits]
     if certain:

@@ -15,7 +15,7 @@ from traceq.report.lint.rows import row, table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 MOST_LINES = 29
 """Lines of the screen; one more names the packs of rules that ran."""
@@ -38,7 +38,7 @@ def render(report: Report, *, width: int | None, color: bool) -> str:
 
 
 def _screen(
-    outcome: Outcome, unused: Sequence[str], width: int, *, color: bool
+    outcome: RecordingReport, unused: Sequence[str], width: int, *, color: bool
 ) -> list[str]:
     top = [*_top(outcome, width, color=color)]
     end = [*_end(outcome, unused, width, color=color)]
@@ -52,7 +52,7 @@ def _screen(
     return [line for block in blocks for line in ("", *block)][1:]
 
 
-def _top(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+def _top(outcome: RecordingReport, width: int, *, color: bool) -> Iterator[str]:
     """Yield the name, the verdict and the bar."""
     name = words.title(outcome)
     yield name if cells(name) <= width else cut_middle(name, width)
@@ -67,7 +67,9 @@ def _top(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
         yield from cpu.time_lines(outcome.cpu, width)
 
 
-def _findings(outcome: Outcome, room: int, width: int, *, color: bool) -> list[str]:
+def _findings(
+    outcome: RecordingReport, room: int, width: int, *, color: bool
+) -> list[str]:
     """Return the table of findings; minor ones only if there are no others."""
     every = sorted(outcome.findings, key=lambda one: bool(one.minor))
     regular = sum(not one.minor for one in every)
@@ -83,7 +85,7 @@ def _findings(outcome: Outcome, room: int, width: int, *, color: bool) -> list[s
     return lines
 
 
-def _steps_after(outcome: Outcome) -> dict[int, int]:
+def _steps_after(outcome: RecordingReport) -> dict[int, int]:
     """Return the step with each finding fixed and those above it, by its identity."""
     steps: dict[int, int] = {}
     left = outcome.step_ns
@@ -96,7 +98,7 @@ def _steps_after(outcome: Outcome) -> dict[int, int]:
 
 
 def _end(
-    outcome: Outcome, unused: Sequence[str], width: int, *, color: bool
+    outcome: RecordingReport, unused: Sequence[str], width: int, *, color: bool
 ) -> Iterator[str]:
     """Yield notes, the rules that ran, and the command for details."""
     yield from short.notes([*short.notes_of(outcome), *unused], width, color=color)
@@ -104,7 +106,7 @@ def _end(
     yield _details(outcome, width)
 
 
-def _details(outcome: Outcome, width: int) -> str:
+def _details(outcome: RecordingReport, width: int) -> str:
     """Return the command that prints more."""
     codes = [one.code for one in outcome.findings[:1]]
     one = "".join(f"; one finding: --explain {code}" for code in codes)

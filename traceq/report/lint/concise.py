@@ -11,7 +11,7 @@ from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 
 def render(report: Report, *, color: bool = False) -> str:
@@ -37,7 +37,7 @@ def render(report: Report, *, color: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _at(finding: Finding, outcome: Outcome) -> str:
+def _at(finding: Finding, outcome: RecordingReport) -> str:
     """Return file, line and column: where the code of the line begins, if known."""
     place = finding.place
     at = place if place.source else outcome.entry or Place(outcome.name, 1)

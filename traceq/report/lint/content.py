@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.model.finding import CodeFrame, Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 SEVERITY_COLORS = {
     Severity.error: "red",
@@ -50,7 +50,7 @@ _UNKNOWN_REPLAY = "TRC007"
 _CLAUSE = re.compile(r"[:;,](?= )| because | since | although ")
 
 
-def content(outcome: Outcome) -> Content:
+def content(outcome: RecordingReport) -> Content:
     """Return a recording in a few lines and a table of its findings."""
     columns = ("", "finding", "cost", "where", "fix")
     rows = tuple(
@@ -81,18 +81,18 @@ def content(outcome: Outcome) -> Content:
     )
 
 
-def title(outcome: Outcome) -> str:
+def title(outcome: RecordingReport) -> str:
     """Return the linted recording, in one line."""
     return printable(outcome.name)
 
 
-def facts(outcome: Outcome) -> str:
+def facts(outcome: RecordingReport) -> str:
     """Return number, duration and bound of the steps, and the memory peak."""
     parts = (ran_out(outcome), _time(outcome), memory_peak(outcome))
     return "; ".join(filter(None, parts))
 
 
-def memory_peak(outcome: Outcome) -> str:
+def memory_peak(outcome: RecordingReport) -> str:
     """Return the peak of the memory; empty without a snapshot."""
     memory = outcome.memory
     if memory is None:
@@ -105,7 +105,7 @@ def memory_peak(outcome: Outcome) -> str:
     )
 
 
-def _time(outcome: Outcome) -> str:
+def _time(outcome: RecordingReport) -> str:
     bound = outcome.bound
     if bound is None or outcome.facts is None:
         return "" if outcome.memory else "a log without a trace"
@@ -117,17 +117,17 @@ def _time(outcome: Outcome) -> str:
     return f"{steps} of {recorded}; {bound_words.sentence(bound)}"
 
 
-def step_kinds(outcome: Outcome) -> str:
+def step_kinds(outcome: RecordingReport) -> str:
     """Return the sentence on longer steps, where there are some."""
     return steps_words.kinds(outcome.step_kinds) if outcome.step_kinds else ""
 
 
-def bar(outcome: Outcome) -> str:
+def bar(outcome: RecordingReport) -> str:
     """Return the time of a step by cause, drawn as a bar."""
     return bound_words.bar(outcome.bound) if outcome.bound else ""
 
 
-def cost(finding: Finding, outcome: Outcome) -> str:
+def cost(finding: Finding, outcome: RecordingReport) -> str:
     """Return the cost of a finding: memory, or the time per step that a fix saves."""
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
@@ -137,12 +137,12 @@ def cost(finding: Finding, outcome: Outcome) -> str:
     return _saves_nothing(finding, outcome)
 
 
-def saves_time(finding: Finding, outcome: Outcome) -> bool:
+def saves_time(finding: Finding, outcome: RecordingReport) -> bool:
     """Return whether a fix saves an amount of time that is worth a figure."""
     return finding.saves_ns > _NOTHING * outcome.step_ns
 
 
-def after_others(finding: Finding, outcome: Outcome) -> bool:
+def after_others(finding: Finding, outcome: RecordingReport) -> bool:
     """Return whether its saving is what remains once others are fixed."""
     if finding.after:
         return True
@@ -158,7 +158,7 @@ def doubt(finding: Finding) -> str:
     return finding.doubt
 
 
-def _remains(finding: Finding, outcome: Outcome) -> str:
+def _remains(finding: Finding, outcome: RecordingReport) -> str:
     """Return the condition of a residual finding's savings, where there are others."""
     if finding.after:
         few = len(finding.after) == 1
@@ -167,17 +167,17 @@ def _remains(finding: Finding, outcome: Outcome) -> str:
     return " once the other findings are fixed" if others else ""
 
 
-def _per(outcome: Outcome) -> str:
+def _per(outcome: RecordingReport) -> str:
     """Return the unit that times are per: a step, or nothing without steps."""
     return "/step" if outcome.bound is None or outcome.bound.stepped else ""
 
 
-def a_step(outcome: Outcome) -> str:
+def a_step(outcome: RecordingReport) -> str:
     """Return what follows a time: "a step", or nothing without steps."""
     return " a step" if _per(outcome) else ""
 
 
-def _saving(finding: Finding, outcome: Outcome) -> str:
+def _saving(finding: Finding, outcome: RecordingReport) -> str:
     part = share(finding.saves_ns, outcome.step_ns)
     text = f"saves {time(finding.saves_ns)}{_per(outcome)} ({part})"
     remains = _remains(finding, outcome)
@@ -187,7 +187,7 @@ def _saving(finding: Finding, outcome: Outcome) -> str:
     return text + remains
 
 
-def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
+def _saves_nothing(finding: Finding, outcome: RecordingReport) -> str:
     held, per = max(finding.gpu_ns, finding.host_ns), _per(outcome)
     if not held:
         return ""
@@ -208,7 +208,7 @@ def _saves_nothing(finding: Finding, outcome: Outcome) -> str:
     return f"{extent}, but a fix saves nothing: it is not on the critical path"
 
 
-def together(outcome: Outcome) -> str:
+def together(outcome: RecordingReport) -> str:
     """Return the step with the worst findings fixed one after the other."""
     if not outcome.together:
         return ""
@@ -230,7 +230,7 @@ def together(outcome: Outcome) -> str:
     return f"{text}; after {parts}" if parts else text
 
 
-def idle(outcome: Outcome) -> str:
+def idle(outcome: RecordingReport) -> str:
     """Return the part of the GPU's idle time that findings explain, and the rest."""
     explained = outcome.idle
     if explained is None:
@@ -253,18 +253,18 @@ def idle(outcome: Outcome) -> str:
     return f"{text}; largest unexplained, {part}: {bound_words.entry(rest)}"
 
 
-def gpu(outcome: Outcome) -> str:
+def gpu(outcome: RecordingReport) -> str:
     """Return the part of the GPU's losses that findings explain, and the rest."""
-    found = outcome.gpu
-    if found is None or found.above_ns < _MATTERS * found.busy_ns:
+    account = outcome.gpu
+    if account is None or account.above_ns < _MATTERS * account.busy_ns:
         return ""
     text = (
-        f"The findings explain {time(found.explained_ns)} of the"
-        f" {time(found.above_ns)} in which the GPU does more than its work needs"
+        f"The findings explain {time(account.explained_ns)} of the"
+        f" {time(account.above_ns)} in which the GPU does more than its work needs"
     )
-    if not found.unexplained or found.share > _ALL_EXPLAINED:
+    if not account.unexplained or account.share > _ALL_EXPLAINED:
         return text
-    rest = found.unexplained[0]
+    rest = account.unexplained[0]
     at = at_function(rest.file, rest.line, rest.function)
     return (
         f"{text}; largest unexplained, {time(rest.ns)}: {rest.part},"
@@ -342,7 +342,7 @@ def _headline(message: str) -> str:
     return " ".join(words[: _HEADLINE - 1]) + " …"
 
 
-def skipped(outcome: Outcome) -> list[tuple[str, str]]:
+def skipped(outcome: RecordingReport) -> list[tuple[str, str]]:
     """Return the codes of skipped rules, by the reason."""
     by_reason = sorted(outcome.skipped, key=lambda rule: (rule.reason, rule.code))
     return [
@@ -366,7 +366,7 @@ def _ranges(codes: Sequence[str]) -> list[str]:
     ]
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: RecordingReport) -> str:
     """Return one sentence on the whole."""
     would_matter = cpu.would_matter(outcome)
     serious = [
@@ -400,7 +400,7 @@ def verdict(outcome: Outcome) -> str:
     return f"{text}; {rules(outcome)}"
 
 
-def rules(outcome: Outcome, *, skipped: bool = True) -> str:
+def rules(outcome: RecordingReport, *, skipped: bool = True) -> str:
     """Return the numbers of rules that ran, were skipped, crashed or do not apply."""
     text = f"{counted(outcome.ran, 'rule')} ran"
     if outcome.skipped and skipped:
@@ -412,7 +412,7 @@ def rules(outcome: Outcome, *, skipped: bool = True) -> str:
     return text
 
 
-def notes(outcome: Outcome) -> list[str]:
+def notes(outcome: RecordingReport) -> list[str]:
     """Return further notes: crashed rules, hidden findings, replays, missing parts."""
     lines = sentences(outcome)
     lines += [
@@ -449,7 +449,7 @@ def notes(outcome: Outcome) -> list[str]:
     return lines
 
 
-def _reported_replay(outcome: Outcome) -> bool:
+def _reported_replay(outcome: RecordingReport) -> bool:
     """Return whether a finding says already that replays have no known ops."""
     is_mapped = outcome.replayed and outcome.replayed.mapped
     return not is_mapped and any(
@@ -466,6 +466,6 @@ def unused(report: Report) -> list[str]:
     ]
 
 
-def short_name(outcome: Outcome) -> str:
+def short_name(outcome: RecordingReport) -> str:
     """Return the name of the file that was linted."""
     return printable(PurePath(outcome.name).name)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import CpuLine, CpuTime, Outcome
+    from traceq.model.lint_report import CpuLine, CpuTime, RecordingReport
 
 HEADING = (
     "Would matter on a GPU (seen in the program's operators; no saving is claimed):"
@@ -23,17 +23,17 @@ LEVEL = "on a GPU"
 _LEAST = 20
 
 
-def would_matter(outcome: Outcome) -> list[Finding]:
+def would_matter(outcome: RecordingReport) -> list[Finding]:
     """Return the findings that would matter on a GPU."""
     return [one for one in outcome.findings if one.would_matter_on_gpu]
 
 
-def certain(outcome: Outcome) -> list[Finding]:
+def certain(outcome: RecordingReport) -> list[Finding]:
     """Return the other findings: they matter where the program ran."""
     return [one for one in outcome.findings if not one.would_matter_on_gpu]
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: RecordingReport) -> str:
     """Return one sentence on what would matter on a GPU."""
     count = len(would_matter(outcome))
     if not count:

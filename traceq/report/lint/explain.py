@@ -14,7 +14,7 @@ from traceq.report.lint.full import block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 
 def render(
@@ -33,7 +33,9 @@ def render(
     return "\n\n".join(blocks) + "\n"
 
 
-def _findings(outcome: Outcome, code: str, width: int, *, color: bool) -> Iterator[str]:
+def _findings(
+    outcome: RecordingReport, code: str, width: int, *, color: bool
+) -> Iterator[str]:
     """Yield a block for each finding of the rule, an empty line between them."""
     matching = [one for one in outcome.findings if one.code == code]
     for number, finding in enumerate(matching):
@@ -44,7 +46,7 @@ def _findings(outcome: Outcome, code: str, width: int, *, color: bool) -> Iterat
             yield from wrapped(f"minor: {finding.minor}", width, first="  ")
 
 
-def _without(outcome: Outcome, code: str, *, selected: bool) -> str:
+def _without(outcome: RecordingReport, code: str, *, selected: bool) -> str:
     """Return why a rule has no finding: it did not run, or it found nothing."""
     if not selected:
         return f"{code} did not run: the configuration or the command leaves it out"

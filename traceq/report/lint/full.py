@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 _LABEL = 10
 _EXAMPLE = "e.g."
@@ -37,7 +37,7 @@ def render(
 
 
 def _outcome(
-    outcome: Outcome, width: int, *, color: bool, verbose: bool
+    outcome: RecordingReport, width: int, *, color: bool, verbose: bool
 ) -> Iterator[str]:
     yield bold(words.title(outcome), color=color)
     yield from _wrapped(words.facts(outcome), width)
@@ -71,7 +71,7 @@ _MOST_MINOR = 3
 
 
 def findings(
-    outcome: Outcome, width: int, *, color: bool, verbose: bool = False
+    outcome: RecordingReport, width: int, *, color: bool, verbose: bool = False
 ) -> Iterator[str]:
     """Yield a block for each finding; unless verbose, minor ones have a line each."""
     minor = []
@@ -103,7 +103,9 @@ def findings(
             yield from _wrapped("; ".join(filter(None, parts)), width, indent=2)
 
 
-def _would_matter(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]:
+def _would_matter(
+    outcome: RecordingReport, width: int, *, color: bool
+) -> Iterator[str]:
     """Yield a block for each finding that would matter on a GPU."""
     findings = cpu.would_matter(outcome)
     if findings:
@@ -114,7 +116,7 @@ def _would_matter(outcome: Outcome, width: int, *, color: bool) -> Iterator[str]
         yield from block(finding, outcome, width, color=color)
 
 
-def _more_minor(left: list[Finding], outcome: Outcome) -> str:
+def _more_minor(left: list[Finding], outcome: RecordingReport) -> str:
     """Write how many minor findings of one rule are left, the largest first."""
     cost = words.cost(left[0], outcome)
     largest = f", the largest {cost}" if cost else ""
@@ -122,7 +124,7 @@ def _more_minor(left: list[Finding], outcome: Outcome) -> str:
 
 
 def block(
-    finding: Finding, outcome: Outcome, width: int, *, color: bool
+    finding: Finding, outcome: RecordingReport, width: int, *, color: bool
 ) -> Iterator[str]:
     """Yield the lines of a finding: cost, sentence, place, evidence and fix."""
     head = f"{finding.code} {finding.name}"

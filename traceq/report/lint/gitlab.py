@@ -10,7 +10,7 @@ from traceq.report.lint import content as words
 
 if TYPE_CHECKING:
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 LEVELS = {
     Severity.info: "info",
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
     )
 
 
-def _issue(finding: Finding, outcome: Outcome) -> Issue:
+def _issue(finding: Finding, outcome: RecordingReport) -> Issue:
     cost = words.cost(finding, outcome)
     text = f"{finding.message}: {cost}" if cost else finding.message
     # A finding without a line stands where the program begins, else at the trace.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceq.model.lint_report import (
         ExplainedGpu,
         ExplainedIdle,
-        Outcome,
+        RecordingReport,
         Report,
         Skipped,
     )
@@ -52,7 +52,7 @@ def render(report: Report, proposals: Proposals = ()) -> str:
     return plain_json(orjson.dumps(document).decode()) + "\n"
 
 
-def _outcome(outcome: Outcome, edits: Mapping[str, Proposal]) -> dict[str, Any]:
+def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[str, Any]:
     def finding(one: Finding) -> dict[str, Any]:
         return _short(finding_data(one)) | next_data(
             one, outcome, edits.get(one.fingerprint)
@@ -118,15 +118,15 @@ def _idle(explained: ExplainedIdle) -> dict[str, Any]:
     }
 
 
-def _gpu(found: ExplainedGpu) -> dict[str, Any]:
+def _gpu(account: ExplainedGpu) -> dict[str, Any]:
     """Return the explained part of the GPU's losses, per step."""
     return {
-        "busy_ns": round(found.busy_ns),
-        "floor_ns": round(found.floor_ns),
-        "above_floor_ns": round(found.above_ns),
-        "explained_ns": round(found.explained_ns),
-        "explained_share": found.share,
-        "largest_unexplained": [to_builtins(one) for one in found.unexplained],
+        "busy_ns": round(account.busy_ns),
+        "floor_ns": round(account.floor_ns),
+        "above_floor_ns": round(account.above_ns),
+        "explained_ns": round(account.explained_ns),
+        "explained_share": account.share,
+        "largest_unexplained": [to_builtins(one) for one in account.unexplained],
     }
 
 

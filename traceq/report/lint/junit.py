@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 
 def render(report: Report) -> str:
@@ -21,7 +21,7 @@ def render(report: Report) -> str:
     )
 
 
-def _cases(outcome: Outcome, report: Report) -> Iterator[Case]:
+def _cases(outcome: RecordingReport, report: Report) -> Iterator[Case]:
     name = words.title(outcome)
     for finding in outcome.findings:
         fails = finding.severity.rank >= report.fail_on.rank
@@ -34,7 +34,7 @@ def _cases(outcome: Outcome, report: Report) -> Iterator[Case]:
         yield Case("no findings", name)
 
 
-def _case(finding: Finding, outcome: Outcome, *, fails: bool) -> Case:
+def _case(finding: Finding, outcome: RecordingReport, *, fails: bool) -> Case:
     cost = words.cost(finding, outcome)
     message = f"{finding.message}; {cost}" if cost else finding.message
     first, _ = finding.place.lines or (None, None)

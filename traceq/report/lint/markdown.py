@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.model.finding import Finding, Place
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 _SIGN = {
     Severity.info: "info",
@@ -36,7 +36,7 @@ def render(report: Report, base: str = "") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(outcome: Outcome, base: str) -> Iterator[str]:
+def _section(outcome: RecordingReport, base: str) -> Iterator[str]:
     yield f"### {escaped(words.short_name(outcome))}: {words.verdict(outcome)}"
     yield ""
     yield escaped(words.facts(outcome))
@@ -58,7 +58,7 @@ def _section(outcome: Outcome, base: str) -> Iterator[str]:
         yield escaped(note)
 
 
-def findings(outcome: Outcome, base: str = "") -> Iterator[str]:
+def findings(outcome: RecordingReport, base: str = "") -> Iterator[str]:
     """Yield a table of the findings, then the details of each folded away."""
     if outcome.findings:
         yield ""

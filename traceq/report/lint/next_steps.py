@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from traceq.fix.edit import Proposal
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
 
 Proposals: TypeAlias = "Sequence[Sequence[Proposal]]"
 """The edit of each finding, by recording; empty where none was asked for."""
@@ -68,7 +68,7 @@ def example_parts(example: str) -> tuple[str, str]:
     return "\n".join(before), "\n".join(after)
 
 
-def verify(finding: Finding, outcome: Outcome) -> str:
+def verify(finding: Finding, outcome: RecordingReport) -> str:
     """Return the command that shows whether a finding is fixed.
 
     A remedy is tried, the program of a fixture is run and compared, and of any other
@@ -85,7 +85,7 @@ def verify(finding: Finding, outcome: Outcome) -> str:
 
 
 def next_data(
-    finding: Finding, outcome: Outcome, proposal: Proposal | None
+    finding: Finding, outcome: RecordingReport, proposal: Proposal | None
 ) -> dict[str, Any]:
     """Return edit, verify and remedy of a finding as plain data."""
     return {

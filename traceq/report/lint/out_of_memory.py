@@ -8,12 +8,12 @@ from traceq.common.safe_text import printable
 from traceq.model.finding import Severity
 
 if TYPE_CHECKING:
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 _RULE = "MEM010"
 
 
-def ran_out(outcome: Outcome) -> str:
+def ran_out(outcome: RecordingReport) -> str:
     """Return where the program ran out of memory; empty if it did not.
 
     A failure after which the program went on is only a warning.

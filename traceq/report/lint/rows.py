@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceq.model.finding import Finding, Place
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 _GAP = "  "
 _MORE = "…"
@@ -47,7 +47,7 @@ class Row(Struct, frozen=True):
     style: str
 
 
-def row(finding: Finding, outcome: Outcome, step_ns: int | None) -> Row:
+def row(finding: Finding, outcome: RecordingReport, step_ns: int | None) -> Row:
     """Return the texts of a finding; ``step_ns`` is the step with it fixed."""
     saves, part = _saves(finding, outcome)
     doubt = cpu.LEVEL if finding.would_matter_on_gpu else words.doubt(finding)
@@ -67,7 +67,7 @@ def row(finding: Finding, outcome: Outcome, step_ns: int | None) -> Row:
     )
 
 
-def _saves(finding: Finding, outcome: Outcome) -> tuple[str, str]:
+def _saves(finding: Finding, outcome: RecordingReport) -> tuple[str, str]:
     """Return what a fix saves, and its share of the step or of the memory."""
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Report
+    from traceq.model.lint_report import RecordingReport, Report
     from traceq.report.lint.next_steps import Proposals
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -128,7 +128,7 @@ def _tags(rule: type[Rule]) -> list[str]:
 
 
 def _result(
-    finding: Finding, outcome: Outcome, codes: list[str], root: Path | None
+    finding: Finding, outcome: RecordingReport, codes: list[str], root: Path | None
 ) -> dict[str, Any]:
     text = finding.message
     if cost := words.cost(finding, outcome):
@@ -189,7 +189,9 @@ def _lines(hunk: Hunk) -> dict[str, int]:
     }
 
 
-def _location(finding: Finding, outcome: Outcome, root: Path | None) -> dict[str, Any]:
+def _location(
+    finding: Finding, outcome: RecordingReport, root: Path | None
+) -> dict[str, Any]:
     where = finding.place
     # A finding without a line stands where the program begins, else at the trace.
     at = where if where.file else outcome.entry or Place(_in(outcome.name, root), 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
 
 _LOCATION = 20
 _RANKS = "these are ranks of a job: run traceq ranks on the traces of all of them"
@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 def screen(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RecordingReport],
     unused: Sequence[str],
     width: int,
     most_lines: int,
@@ -58,7 +58,7 @@ def screen(
     return [*top, "", styled(titles, "dim", color=color), *lines, "", *end]
 
 
-def _verdict(outcomes: Sequence[Outcome]) -> str:
+def _verdict(outcomes: Sequence[RecordingReport]) -> str:
     by = Counter(filter(None, map(_bound, outcomes)))
     regular = [one for outcome in outcomes for one in _regular(outcome)]
     having = sum(1 for outcome in outcomes if _regular(outcome))
@@ -69,25 +69,25 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
     return f"{text}; {counted(len(regular), 'finding')} in {having} of them"
 
 
-def _regular(outcome: Outcome) -> list[Finding]:
+def _regular(outcome: RecordingReport) -> list[Finding]:
     return [one for one in outcome.findings if not one.minor]
 
 
-def _bound(outcome: Outcome) -> str:
+def _bound(outcome: RecordingReport) -> str:
     bound = outcome.bound
     if bound is None or bound.bottleneck is None:
         return "memory only" if bound is None and outcome.memory else "without GPU work"
     return "GPU-bound" if bound.by == "gpu" else "host-bound"
 
 
-def _saved(outcome: Outcome) -> float:
+def _saved(outcome: RecordingReport) -> float:
     """Return the share of the step that all fixes save."""
     if not outcome.together or not outcome.step_ns:
         return 0.0
     return 1 - outcome.together[-1].step_ns / outcome.step_ns
 
 
-def _row(name: str, outcome: Outcome) -> tuple[str, ...]:
+def _row(name: str, outcome: RecordingReport) -> tuple[str, ...]:
     regular = _regular(outcome)
     largest = ""
     if regular:
@@ -107,7 +107,11 @@ def _row(name: str, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _end(
-    outcomes: Sequence[Outcome], unused: Sequence[str], width: int, *, color: bool
+    outcomes: Sequence[RecordingReport],
+    unused: Sequence[str],
+    width: int,
+    *,
+    color: bool,
 ) -> list[str]:
     findings = [one for outcome in outcomes for one in _regular(outcome)]
     findings.sort(key=lambda one: (-one.saves_ns, -one.cost_bytes))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome, Skipped
+    from traceq.model.lint_report import RecordingReport, Skipped
 
 _MOST_FIXES = 3
 _MOST_NOTES = 3
@@ -30,26 +30,26 @@ _LEAD = re.compile(r"^(?:there (?:is|are)|the (?:trace|recording) (?:has|is)) ")
 _SHORT = re.compile("[:;,]")
 
 
-def verdict(outcome: Outcome) -> str:
+def verdict(outcome: RecordingReport) -> str:
     """Return what bounds the step, the memory's peak, and what was found."""
     parts = (
         ran_out(outcome),
         _bound(outcome),
         words.memory_peak(outcome),
-        _found(outcome),
+        _findings_line(outcome),
     )
     text = "; ".join(filter(None, parts))
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _bound(outcome: Outcome) -> str:
+def _bound(outcome: RecordingReport) -> str:
     bound = outcome.bound
     if bound is None or outcome.facts is None:
         return "" if outcome.memory else "a log without a trace"
     return bound_words.short_sentence(bound)
 
 
-def _found(outcome: Outcome) -> str:
+def _findings_line(outcome: RecordingReport) -> str:
     """Return the number of findings, and what they save together."""
     regular = [one for one in cpu.certain(outcome) if not one.minor]
     new = "new " if outcome.in_baseline else ""
@@ -76,7 +76,7 @@ def _found(outcome: Outcome) -> str:
     return text
 
 
-def step(outcome: Outcome) -> str:
+def step(outcome: RecordingReport) -> str:
     """Return the duration of a step and where it is from; empty without a trace."""
     bound = outcome.bound
     if bound is None or outcome.facts is None:
@@ -91,7 +91,7 @@ def step(outcome: Outcome) -> str:
     return f"{text} ({steps})"
 
 
-def plan(outcome: Outcome) -> str:
+def plan(outcome: RecordingReport) -> str:
     """Return the step with all findings fixed; empty if none saves time."""
     if not outcome.together:
         return ""
@@ -148,13 +148,13 @@ def notes(texts: Sequence[str], width: int, *, color: bool) -> list[str]:
     return [styled(line, "yellow", color=color) for line in lines]
 
 
-def notes_of(outcome: Outcome) -> list[str]:
+def notes_of(outcome: RecordingReport) -> list[str]:
     """Return the notes of a recording, the most important first."""
     kinds = words.step_kinds(outcome)
     return [*words.notes(outcome), *([kinds] if kinds else [])]
 
 
-def rules(outcome: Outcome, width: int) -> str:
+def rules(outcome: RecordingReport, width: int) -> str:
     """Return how many rules ran, and why others did not, in one line."""
     text = words.rules(outcome, skipped=False)
     if outcome.skipped:

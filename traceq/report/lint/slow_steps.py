@@ -8,7 +8,7 @@ from traceq.common.safe_text import printable
 from traceq.common.units import number, time
 
 if TYPE_CHECKING:
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.slow_steps import SlowCause
 
 _MOST = 5
@@ -30,7 +30,7 @@ _FIXES = {
 }
 
 
-def sentences(outcome: Outcome) -> list[str]:
+def sentences(outcome: RecordingReport) -> list[str]:
     """Return the sentences on slow steps; none if the steps were not watched."""
     slow = outcome.slow_steps
     if slow is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.model.recording import Recording
 
 
@@ -44,7 +44,7 @@ class Section:
 class Subject:
     """One recording and what lint found in it: what parts of the page are made of."""
 
-    outcome: Outcome
+    outcome: RecordingReport
     recording: Recording | None = None
     """None where only the findings are shown."""
     number: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceq.analysis.sweep import point_of, sweeps
-from traceq.model.lint_report import Outcome
+from traceq.model.lint_report import RecordingReport
 from traceq.model.recording import Recording
 from traceq.report.base.content import telling_names
 from traceq.report.page.page import render
@@ -164,9 +164,9 @@ def _both(names: tuple[str, str]) -> str:
     return " → ".join(telling_names(names))
 
 
-def _unlinted(summary: Summary) -> Outcome:
+def _unlinted(summary: Summary) -> RecordingReport:
     """Return the outcome of a recording that was not linted."""
-    return Outcome(
+    return RecordingReport(
         name=summary.facts.path,
         facts=summary.facts,
         bound=summary.bound,

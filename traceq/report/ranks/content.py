@@ -178,8 +178,8 @@ def composition(analysis: Analysis) -> str:
         )
         for shares in (parts, ranks)
     ]
-    said = "; ".join(filter(None, worth))
-    return f"by {said} alone" if said else "by no part and no rank alone"
+    sentence = "; ".join(filter(None, worth))
+    return f"by {sentence} alone" if sentence else "by no part and no rank alone"
 
 
 def _doubt(analysis: Analysis) -> str:

@@ -123,7 +123,7 @@ def _losses(account: GpuAccount, unit: str) -> TextTable:
 
 def _modules(account: GpuAccount, unit: str) -> TextTable:
     needed = pl.col("time").filter(pl.col("part").is_in(_NEEDED)).sum()
-    found = (
+    modules = (
         account.modules.drop_nulls("module")
         .group_by("module", maintain_order=True)
         .agg(time=pl.col("time").sum(), needed=needed)
@@ -142,6 +142,6 @@ def _modules(account: GpuAccount, unit: str) -> TextTable:
                 units.share(row["time"], account.busy_ns),
                 units.milliseconds(row["time"] - row["needed"]),
             )
-            for row in found.head(_MOST_MODULES).iter_rows(named=True)
+            for row in modules.head(_MOST_MODULES).iter_rows(named=True)
         ),
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceq.model.finding import CodeFrame, Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.report.page.section import Subject
 
 MOST = 60
@@ -140,7 +140,7 @@ def _card(subject: Subject, number: int, finding: Finding, example: str) -> Card
     )
 
 
-def _bar(finding: Finding, outcome: Outcome) -> CostBar | None:
+def _bar(finding: Finding, outcome: RecordingReport) -> CostBar | None:
     """Return the savings of a fix, as shares of the step or of the reserved memory."""
     if finding.cost_bytes and outcome.memory and outcome.memory.reserved:
         part = min(100.0, 100 * finding.cost_bytes / outcome.memory.reserved)

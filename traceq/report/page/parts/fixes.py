@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Outcome
+    from traceq.model.lint_report import RecordingReport
     from traceq.report.page.section import Subject
 
 
@@ -85,7 +85,7 @@ def _note(finding: Finding) -> str:
     return f"{finding.name}, after {finding.after[0]}"
 
 
-def _fixed(outcome: Outcome, first: int, end: int) -> list[int]:
+def _fixed(outcome: RecordingReport, first: int, end: int) -> list[int]:
     """Return the numbers of the findings that a bar fixes beside those before it."""
     saving = [
         number

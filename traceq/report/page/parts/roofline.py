@@ -10,6 +10,7 @@ import polars as pl
 from traceq.analysis.replay.roofline_savings import op_groups
 from traceq.analysis.time.roofline import roofline as judged
 from traceq.common import units
+from traceq.common.units import NS_PER_S
 from traceq.model.gpu_peaks import GIGA, TERA
 from traceq.report.base.columns import Column
 from traceq.report.base.content import TextTable
@@ -26,7 +27,6 @@ _WIDTH, _HEIGHT = 560.0, 360.0
 _LEFT, _TOP, _BOTTOM, _RIGHT = 84.0, 34.0, 312.0, 548.0
 _MOST = 80
 _IN_TABLE = 12
-_SECOND_NS = 1e9
 _LARGEST = 17.0
 _SMALLEST = 2.5
 _COLORS = {"compute": "f1", "bandwidth": "f3", "latency": "f5"}
@@ -90,7 +90,7 @@ def _computing(ops: pl.DataFrame, peak: Peak) -> Picture | None:
         ops.filter(pl.col("flops") > 0, pl.col("bytes") > 0)
         .with_columns(
             intensity=pl.col("flops") / pl.col("bytes"),
-            rate=pl.col("flops") * pl.col("calls") / pl.col("gpu") * _SECOND_NS,
+            rate=pl.col("flops") * pl.col("calls") / pl.col("gpu") * NS_PER_S,
         )
         .head(_MOST)
     )
@@ -176,7 +176,7 @@ def _moving(ops: pl.DataFrame, peak: Peak) -> Picture | None:
             (pl.col("flops").is_null()) | (pl.col("flops") == 0), pl.col("bytes") > 0
         )
         .with_columns(
-            rate=pl.col("bytes") * pl.col("calls") / pl.col("gpu") * _SECOND_NS,
+            rate=pl.col("bytes") * pl.col("calls") / pl.col("gpu") * NS_PER_S,
         )
         .head(_MOST)
     )

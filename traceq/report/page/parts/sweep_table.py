@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def sections(shown: ShownSweep, log: Log = "auto") -> list[Section]:
     """Return the sections on a sweep."""
     over = printable(shown.over or "")
-    found = [
+    results = [
         Section(
             key="sweep",
             title=f"Over {over}" if over else "Configurations",
@@ -39,7 +39,7 @@ def sections(shown: ShownSweep, log: Log = "auto") -> list[Section]:
     ]
     if shown.baseline and shown.ratios:
         baseline = printable("=".join(shown.baseline))
-        found.append(
+        results.append(
             Section(
                 key="ratios",
                 title=f"Relative to {baseline}",
@@ -52,7 +52,7 @@ def sections(shown: ShownSweep, log: Log = "auto") -> list[Section]:
             )
         )
     if shown.growths:
-        found.append(
+        results.append(
             Section(
                 key="findings",
                 title=f"Findings over {over}",
@@ -64,7 +64,7 @@ def sections(shown: ShownSweep, log: Log = "auto") -> list[Section]:
                 },
             )
         )
-    return found
+    return results
 
 
 def _pictures(charts: Sequence[SweepChart], log: Log) -> list[tuple[str, Picture]]:

@@ -15,7 +15,7 @@ from traceq.report.page.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.model.lint_report import Bound, Outcome
+    from traceq.model.lint_report import Bound, RecordingReport
     from traceq.model.trace import Trace
     from traceq.report.page.section import Subject
 
@@ -58,7 +58,7 @@ def verdict(subject: Subject) -> Section:
     )
 
 
-def _memory(outcome: Outcome) -> str:
+def _memory(outcome: RecordingReport) -> str:
     """Return the peak of memory and its worst finding, where there is no trace."""
     if outcome.memory is None:
         return ""
@@ -72,7 +72,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _figures(outcome: Outcome) -> Iterator[Figure]:
+def _figures(outcome: RecordingReport) -> Iterator[Figure]:
     bound = outcome.bound
     if bound is not None:
         what = "Step" if bound.stepped else "Whole trace"
@@ -99,13 +99,13 @@ def _bound(bound: Bound) -> Figure:
     return Figure("Bound by", f"the {text}", "" if bound.sure else "likely")
 
 
-def _steps(outcome: Outcome) -> str:
+def _steps(outcome: RecordingReport) -> str:
     if outcome.facts is None or not outcome.facts.steps_from:
         return ""
     return counted(outcome.steps, "step")
 
 
-def _recorded(outcome: Outcome, trace: Trace | None) -> Iterator[str]:
+def _recorded(outcome: RecordingReport, trace: Trace | None) -> Iterator[str]:
     """Yield facts about the recording: the GPU, the versions, the trace's content."""
     facts = outcome.facts
     if facts is None:

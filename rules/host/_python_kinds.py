@@ -1,0 +1,92 @@
+"""Kinds of work in Python: what a function's calls look like, and the advice for it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+_LESS = "do it once in many steps, or in the DataLoader's workers"
+_VECTOR = (
+    "make it with operators on the GPU, as torch.arange(n, device=…) <"
+    " lengths[:, None], or once before the loop"
+)
+_TRITON = (
+    "each launch goes through Triton's launcher in Python: launch fewer, larger"
+    " kernels; make the kernel an operator (torch.library.triton_op) and compile the"
+    " model, whose code launches it directly; or replay it in a CUDA graph"
+)
+# What a function looks like by what it calls, and what to do about it.
+LOOKS = (
+    (
+        "formats tensors",
+        r"_tensor_str\.py|_tensor\.py\(\d+\): __(format|repr|str)__",
+        "keep the tensor, and format it once in many steps",
+    ),
+    ("launches Triton kernels", r"^triton/(runtime|backends|compiler)/", _TRITON),
+    ("calls `.tolist()`", r"method tolist of", "keep the values on the GPU"),
+    (
+        "writes logs",
+        r"^logging/|^(wandb|tensorboard|tensorboardX|mlflow|tqdm)/|function print>",
+        "write once in many steps",
+    ),
+    (
+        "works on text",
+        r"tokeniz|sentencepiece|tiktoken|^re/|method (split|strip|lower|upper|join"
+        r"|replace|encode|decode|format) of (str|bytes) object",
+        f"{_LESS}; tokenise before training",
+    ),
+    (
+        "makes tensors of lists",
+        r"method (tensor|as_tensor|from_numpy|stack) of type",
+        _VECTOR,
+    ),
+    (
+        "loops over a tensor",
+        r"method (__getitem__|unbind|select|item|__iter__) of Tensor|__iter__",
+        "replace the loop with operators on the whole tensor",
+    ),
+    ("reads or writes JSON", r"^json/", _LESS),
+    ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
+)
+WORKS = "works in Python"
+# A smaller fraction of a function's time does not describe it. Heuristic threshold.
+_LEAST_OF_FUNCTION = 0.1
+ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
+# What runs in a model's forward has to run in every step, and no worker can do it.
+_IN_FORWARD = (
+    "it runs in the model's forward, in every step: replace loops with operators, make"
+    " what does not change (as a mask or an index) once and keep it in a buffer, or"
+    " compile the model"
+)
+
+
+def in_forward(segments: pl.DataFrame) -> bool:
+    """Return whether a function mostly runs inside of modules."""
+    inside = segments.filter(pl.col("module").is_not_null())
+    return 2 * int(inside["recorded"].sum()) > int(segments["recorded"].sum())
+
+
+def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
+    """Return what a function does, by what takes longest of what is known."""
+    looks, advice = _looks_like(segments)
+    away = _LESS in advice and in_forward(segments)
+    return looks, _IN_FORWARD if away else advice
+
+
+def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
+    name = pl.coalesce("library", "called")
+    looks = pl.coalesce(
+        pl.when(name.str.contains(pattern)).then(pl.lit(text))
+        for text, pattern, _ in LOOKS
+    )
+    matches = (
+        segments.with_columns(looks=looks)
+        .drop_nulls("looks")
+        .group_by("looks")
+        .agg(pl.col("estimated").sum())
+        .sort(-pl.col("estimated"), "looks")
+    )
+    least = _LEAST_OF_FUNCTION * float(segments["estimated"].sum())
+    if not matches.height or matches["estimated"][0] < least:
+        return WORKS, ADVICE
+    best = matches["looks"][0]
+    return best, next(advice for text, _, advice in LOOKS if text == best)

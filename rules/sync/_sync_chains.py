@@ -1,0 +1,83 @@
+"""Syncs that follow each other: without the first, the next one waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.base import callers
+from traceq.analysis.time import device_syncs
+from traceq.linter import (
+    Evidence,
+    View,
+    at_function,
+    text,
+)
+
+from ._known_waits import torch_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+LIBRARY_PLACE = ("library", "library_line", "library_function")
+_PLACE = pl.format(
+    "{} ({}{})",
+    text("function"),
+    text("file"),
+    pl.format(":{}", "line").fill_null(""),
+)
+_THEIRS = pl.format(
+    "{} ({}:{})", text("library_function"), text("library"), "library_line"
+)
+_MOST_ALSO = 3
+# More waits in a row and step are a loop that reads values: it is a finding of its own,
+# and what removing it saves is not of the wait before it. As many are read at once.
+_MOST_CHAINED = 7
+
+
+def sync_chains(view: View) -> pl.DataFrame:
+    """Return for each sync the ``calls`` to remove, and ``places`` that wait instead.
+
+    The longest one of a chain has those of all, if all are in the program's own code
+    and no loop of many is among them.
+    Where a library waits too, that wait stays and takes the place of the others.
+    """
+    chains = device_syncs.sync_chains(view.trace)
+    chains = chains.hstack(callers.library_calls(view.trace.frames, chains))
+    calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
+    calls = calls.group_by("op").agg(mine=pl.col("id").sort())
+    # All calls of an op: a copy and the sync that follows it wait for the same.
+    rows = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
+        pl.coalesce("mine", pl.concat_list("id")), place=pl.coalesce(_PLACE, _THEIRS)
+    )
+    together = rows.group_by("chain").agg(
+        chained=pl.col("mine").explode(),
+        places=pl.col("place").drop_nulls(),
+        all_own=pl.col("library").is_null().all() & (pl.len() <= _MOST_CHAINED),
+    )
+    return rows.join(together, on="chain", how="left", maintain_order="left").select(
+        "id",
+        calls=pl.when("longest", "all_own").then("chained").otherwise("mine"),
+        places=pl.when("longest").then("places"),
+    )
+
+
+def other_places(row: Mapping[str, Any]) -> list[Evidence]:
+    """Return the other places that must not wait either."""
+    own = at_function(row["file"], row["line"], row["function"])
+    return [
+        Evidence("also", place, note="waits instead, unless it goes too")
+        for place in row["also"]
+        if place != own
+    ][:_MOST_ALSO]
+
+
+def library_place(row: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """Return the function of a library that waits: its file, line and name."""
+    torch = torch_file(row["inner_file"])
+    if row["library"] is None and torch:
+        return torch, row["inner_line"], row["inner_function"]
+    return row["library"], row["library_line"], row["library_function"]
