@@ -16,6 +16,7 @@ from msgspec import structs
 
 from traceq.analysis.base.assumptions import (
     GPU_BOUND,
+    HIDDEN_AS_EXPECTED,
     HOST_RUN_SPREAD,
     LEAST_LEFT,
     MEASURED_SPREAD,
@@ -125,6 +126,7 @@ class Savings:
         self._brief = brief
         self._known: dict[Fix, Change] = {}
         self._gpu_ns: dict[Change, float] = {}
+        self._host_part: dict[Change, Change] = {}
         self._host_changes: dict[tuple[Fix, ...], tuple[Change, ...]] = {}
 
     @cached_property
@@ -155,14 +157,42 @@ class Savings:
         Near the balance of host and GPU it is a mean of both calibrations, by their
         weights, so that a step measured a little longer is predicted a little longer.
         """
-        run, weight = self._view.replay.run, self._view.calibration.other_weight
-        steps = []
+        weight, steps = self._view.calibration.other_weight, []
         for scale, other in self._scales[:most]:
-            step = run(changes, scale).step_ns
+            step = self._step_after(changes, scale)
             if other is not None:
-                step += weight * (run(changes, other).step_ns - step)
+                step += weight * (self._step_after(changes, other) - step)
             steps.append(step)
         return steps
+
+    def _step_after(self, changes: Sequence[Change], scale: TimeScale) -> float:
+        """Return the step after changes, with the host at this speed.
+
+        A measured step tells only about launches that the GPU waits for. Those behind
+        which it was busy may take what their events should: what faster kernels save
+        before they wait for these, too, is the mean of both.
+        """
+        run = self._view.replay.run
+        step = run(changes, scale).step_ns
+        faster = any(one.kernels and one.kernel_share for one in changes)
+        if not faster or scale.host == 1 or not self._view.calibration.measured:
+            return step
+        on_host = self._host_parts(changes)
+        saved, expected = (
+            run(on_host, one).step_ns - run(changes, one).step_ns
+            for one in (scale, structs.replace(scale, host=1.0))
+        )
+        return step - HIDDEN_AS_EXPECTED * (expected - saved)
+
+    def _host_parts(self, changes: Sequence[Change]) -> list[Change]:
+        """Return what changes do on the host, less those that do nothing there."""
+        for one in changes:
+            if one not in self._host_part:
+                self._host_part[one] = Change(
+                    spans=one.spans, host_share=one.host_share, syncs=one.syncs
+                )
+        parts = (self._host_part[one] for one in changes)
+        return [one for one in parts if one.syncs or one.spans.height]
 
     @property
     def step_ns(self) -> float:
