@@ -15,7 +15,7 @@ from traceq.linter import View, fill_false, named_like, nth, tensor, text
 from traceq.model import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 # On fewer elements, the size is not why an op takes long. Heuristic threshold.
 _FEW = 1000
@@ -87,13 +87,13 @@ def with_chains(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.with_columns(chain=intervals.count_until(asked, calls["ts"]))
 
 
-def by_chain(rows: pl.DataFrame) -> Iterator[list[Mapping[str, Any]]]:
+def by_chain(rows: pl.DataFrame) -> Iterator[list[dict[str, Any]]]:
     """Yield the groups of calls that have chains in common, the first call first.
 
     ``chains`` are the chains that the calls of a group are in, ``first`` is the time
     of the first one.
     """
-    joined: list[tuple[set[int], list[Mapping[str, Any]]]] = []
+    joined: list[tuple[set[int], list[dict[str, Any]]]] = []
     for row in rows.iter_rows(named=True):
         chains, members = set(row["chains"]), [row]
         apart = []

@@ -63,16 +63,28 @@ def price(
     """
     priced: list[Finding] = []
     crashes: dict[str, Crashed] = {}
-    every = sorted(findings, key=lambda one: one.residual)
-    for done, one in enumerate(every):
+    every = list(findings)
+
+    def once(one: Finding, others: Sequence[Finding]) -> Finding:
         rule = rules[one.code]
-        tell("savings", done, len(every), one.code)
-        others = to_fix(priced) if one.residual else []
+        tell("savings", len(priced), len(every), one.code)
         try:
-            priced.append(_priced(one, rule, savings, peak, others))
+            return _priced(one, rule, savings, peak, others)
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
             crashes[rule.code] = crashed(rule, error)
-            priced.append(replace(one, severity=Severity.info, doubt="uncertain"))
+            return replace(one, severity=Severity.info, doubt="uncertain")
+
+    priced += [once(one, ()) for one in every if not one.residual]
+    left = [one for one in every if one.residual]
+    while left:
+        # Of several, the one that saves most comes first, as in reports.
+        others = to_fix(priced)
+        tried = [once(one, others) for one in left]
+        first = max(range(len(left)), key=lambda at: tried[at].saves_ns)
+        before = tuple(one.code for one in others if one.residual)
+        most = tried[first]
+        priced.append(replace(most, after=before) if most.saves_ns else most)
+        del left[first]
     return priced, list(crashes.values())
 
 
