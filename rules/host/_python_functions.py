@@ -10,6 +10,7 @@ import polars as pl
 from traceq.analysis.base import assumptions
 from traceq.analysis.time import host_activity, serving
 from traceq.linter import Evidence, View, fill_false, text
+from traceq.model import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,12 +65,21 @@ _LEAST_OF_FUNCTION = 0.1
 # A function that calls nothing for this long does something that no trace shows.
 # Heuristic threshold: a loop that takes as long usually calls something.
 _LONG_NS = 1_000_000
-ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
+ADVICE = (
+    "take it out of the step: do it in the DataLoader's workers or in a thread, where"
+    " it prepares the next batch, or once in many steps, where not every step needs it;"
+    " or replace loops with operators"
+)
 # What runs in a model's forward has to run in every step, and no worker can do it.
 _IN_FORWARD = (
     "it runs in the model's forward, in every step: replace loops with operators, make"
     " what does not change (as a mask or an index) once and keep it in a buffer, or"
     " compile the model"
+)
+_ENVIRONMENT = (
+    "it is of the environment, which every step needs: run several environments at"
+    " once in processes of their own (gymnasium.vector.AsyncVectorEnv), drop wrappers"
+    " that nothing reads, or take an environment that runs on the GPU"
 )
 _MOST_CALLED = 3
 # Where operator calls take more of a function's time than this, the rest is within the
@@ -182,11 +192,25 @@ def in_forward(segments: pl.DataFrame) -> bool:
     return 2 * int(inside["recorded"].sum()) > int(segments["recorded"].sum())
 
 
+def every_step(segments: pl.DataFrame) -> bool:
+    """Return whether a function has to run in every step."""
+    return in_forward(segments) or of_environment(segments)
+
+
 def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     """Return what a function does, by what takes longest of what is known."""
     looks, advice = _looks_like(segments)
-    away = _LESS in advice and in_forward(segments)
-    return looks, _IN_FORWARD if away else advice
+    if advice != ADVICE and _LESS not in advice:
+        return looks, advice
+    if of_environment(segments):
+        return looks, _ENVIRONMENT
+    return looks, _IN_FORWARD if in_forward(segments) else advice
+
+
+def of_environment(segments: pl.DataFrame) -> bool:
+    """Return whether a function is in a file of an environment."""
+    files = text("file").str.contains(names.ENVIRONMENT_FILE)
+    return bool(segments.select(files.any()).item())
 
 
 def is_library(view: View, row: Mapping[str, Any], segments: pl.DataFrame) -> bool:

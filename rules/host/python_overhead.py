@@ -26,9 +26,9 @@ from ._python_functions import (
     ADVICE,
     WORKS,
     called_line,
+    every_step,
     functions,
     grouped,
-    in_forward,
     inside,
     is_at,
     is_library,
@@ -200,7 +200,7 @@ class PythonOverhead(Rule):
             gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*times(view, row, "python"), *called_line(view, mine)],
             advice=advice,
-            example=None if looks in _SELDOM and not in_forward(mine) else "",
+            example=None if looks in _SELDOM and not every_step(mine) else "",
         )
 
     def _of_hook(

@@ -13,6 +13,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     View,
     dataclass,
     has_like,
@@ -20,6 +21,8 @@ from traceq.linter import (
 )
 
 from ._loop_advice import (
+    acting_advice,
+    acts,
     advice,
     evidence,
     fewer_weights,
@@ -190,7 +193,8 @@ class TinyKernelLoop(Rule):
     def _finding(self, view: View, row: Mapping[str, Any], all_loops: Loops) -> Finding:
         experts, parameters = row["experts"], over_parameters(row, view)
         syncs = row["syncs"] >= row["iterations"]
-        fixes = [Fix(spans=all_loops.spans_of(row))]
+        loop = all_loops.spans_of(row)
+        fixes, acting = [Fix(spans=loop)], acts(view, row, loop)
         if experts:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
         return self.finding(
@@ -211,7 +215,10 @@ class TinyKernelLoop(Rule):
             },
             advice=together(row)
             if parameters
+            else acting_advice(row)
+            if acting
             else advice(row, experts=experts, syncs=syncs),
+            severity=Severity.info if acting else None,
             ops=row["ops"],
         )
 

@@ -247,6 +247,27 @@ def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("file", "own_process"), [("my_envs/wrappers.py", True), ("train.py", False)]
+)
+def test_python_of_an_environment_is_to_run_in_a_process_of_its_own(
+    file: str, *, own_process: bool
+) -> None:
+    drawing = f"""
+        host   [ProfilerStep#1                     {" " * 50}]
+        host    [torch/nn.py(5): f    ] [{file}(30): step {" " * 30}]
+        host     [aten::mm           ]   [<built-in function sum>                   ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+    """
+
+    (found,) = drawn_findings(drawing, "HST003")
+
+    assert ("AsyncVectorEnv" in found.advice) == own_process
+    assert ("DataLoader" in found.advice) != own_process
+    assert bool(found.example) != own_process
+
+
+@pytest.mark.parametrize(
     ("called", "looks"),
     [
         ("triton/runtime/jit.py(419): run", "launches Triton kernels"),
