@@ -187,7 +187,9 @@ class Savings:
         run = self._view.replay.run
         step = run(changes, scale).step_ns
         faster = any(one.kernels and one.kernel_share for one in changes)
-        if not faster or scale.host == 1 or not self._view.calibration.measured:
+        # Where the GPU takes the rest of the step, the host's speed is not fitted.
+        fitted = self._view.calibration.measured and scale.gpu == 1
+        if not (faster and fitted) or scale.host == 1:
             return step
         on_host = self._host_parts(changes)
         saved, expected = (
