@@ -194,8 +194,10 @@ class TinyKernelLoop(Rule):
         experts, parameters = row["experts"], over_parameters(row, view)
         syncs = row["syncs"] >= row["iterations"]
         loop = all_loops.spans_of(row)
-        fixes, acting = [Fix(spans=loop)], acts(view, row, loop)
-        if experts:
+        acting = acts(view, row, loop)
+        # More environments at once make a step worth more, and no shorter.
+        fixes = [] if acting else [Fix(spans=loop)]
+        if experts and not acting:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
         return self.finding(
             message(row, experts=experts, parameters=parameters)

@@ -778,6 +778,7 @@ def test_a_loop_that_steps_an_environment_cannot_be_stacked(
     assert ("step several environments at once" in found.advice) == acts
     assert ("stack what the loop" in found.advice) != acts
     assert found.severity is (Severity.info if acts else Severity.warning)
+    assert bool(found.fixes) != acts
 
 
 def test_what_is_picked_after_the_weights_ran_makes_no_experts() -> None:
