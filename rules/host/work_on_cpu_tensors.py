@@ -60,8 +60,9 @@ class WorkOnCpuTensors(Rule):
     Looks for operators that ask nothing of the GPU and take the host long in most
     steps, since they compute on tensors in host memory: random numbers that are drawn
     there, rows that are picked out of a data set by hand, images that are scaled before
-    they are sent. What a DataLoader does is left to DAT001, the optimizer's state to
-    LCH004, and calls that are slower than others alike to HST002.
+    they are sent. Operators that run one after another, with no call to the GPU between
+    them, are one finding. What a DataLoader does is left to DAT001, the optimizer's
+    state to LCH004, and calls that are slower than others alike to HST002.
 
     ## Why is this bad?
 
