@@ -2,7 +2,7 @@
 
 The table is pattern by style, as in test_styles: logits in float32 for the loss
 (LOS001), casts that are undone (CPY002) and norms with a weight of another dtype
-(NRM001), in a model of 16 bits.
+(NRM001) or between casts (NRM003), in a model of 16 bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STYLES = (
     *("half", "hooks", "functional", "checkpointed", "function", "regions"),
     "inference",
 )
-CODES = ("LOS001", "CPY002", "NRM001")
+CODES = ("LOS001", "CPY002", "NRM001", "NRM003")
 
 PROGRAM = """
 F = nn.functional
@@ -95,9 +95,39 @@ class WideWeight(WideNorm):
         return y.float().mean()
 
 
+class NormInFloat(nn.Module):
+    def __init__(self, _, channels):
+        super().__init__()
+        self.norm, self.last = nn.LayerNorm(channels), nn.Linear(channels, channels)
+
+    def normed(self, x):
+        weight, bias = self.norm.weight.float(), self.norm.bias.float()
+        return F.layer_norm(x.float(), x.shape[-1:], weight, bias)
+
+    def forward(self, x):
+        return self.last(self.normed(x).to(x.dtype)).float().mean()
+
+
+class InFloat(nn.LayerNorm):
+    def _apply(self, change, recurse=True):
+        return self
+
+    def forward(self, x):
+        return super().forward(x.to(torch.float32))
+
+
+class NormOfModule(NormInFloat):
+    def __init__(self, _, channels):
+        super().__init__(_, channels)
+        self.norm = InFloat(channels)
+
+    def normed(self, x):
+        return self.norm(x)
+
+
 KINDS = [
     *(Logits, ByModule, Shifted, ByLogSoftmax, RoundTrip, ByType, WideNorm),
-    WideWeight,
+    *(WideWeight, NormInFloat, NormOfModule),
 ]
 # Each has sizes of its own, by which it is told from the others.
 SIZES = {kind: (10_000 + 8 * at, 16 + 8 * at) for at, kind in enumerate(KINDS)}

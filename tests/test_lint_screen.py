@@ -248,10 +248,25 @@ def test_a_finding_in_doubt_that_saves_much_is_not_minor(doubt: str) -> None:
     assert found.severity is Severity.info
 
 
-def test_memory_that_a_rule_thinks_little_of_is_optional() -> None:
-    found = weighed(finding(cost_bytes=40, severity=Severity.info), reserved=1000)
+def test_much_memory_that_a_rule_thinks_little_of_is_optional() -> None:
+    much = finding(cost_bytes=600 << 20, severity=Severity.info)
+
+    found = weighed(much, reserved=2 << 30)
 
     assert (found.minor, found.doubt) == ("", "optional")
+
+
+@pytest.mark.parametrize(
+    ("mib", "reserved_mib"), [(45, 1900), (400, 500), (600, 100_000)]
+)
+def test_memory_below_a_twentieth_or_500_mib_that_may_stay_is_minor(
+    mib: int, reserved_mib: int
+) -> None:
+    little = finding(cost_bytes=mib << 20, severity=Severity.info)
+
+    found = weighed(little, reserved=reserved_mib << 20)
+
+    assert found.minor == "holds less than 500 MiB or 5% of the reserved memory"
 
 
 def test_a_remark_without_a_cost_is_minor() -> None:

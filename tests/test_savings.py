@@ -17,7 +17,8 @@ from recordings import CAPTURES, ROOT, loaded
 
 from traceq.analysis.replay.host_costs import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change, TimeScale
-from traceq.linter.savings import Savings
+from traceq.linter.run import worst_first
+from traceq.linter.savings import Savings, price
 from traceq.linter.view import View
 from traceq.model.finding import Fix, Severity
 from traceq.testing import load_drawn
@@ -256,3 +257,62 @@ def test_a_step_measured_a_little_longer_is_predicted_a_little_longer() -> None:
     assert left[0] < 0.8  # the GPU bounds it
     assert left[-1] > 1  # the host does
     assert max(after - before for before, after in pairwise(left)) <= 0.05
+
+
+def test_faster_kernels_save_the_mean_of_launches_as_measured_and_as_expected() -> None:
+    trace = loaded(CAPTURES.trace("norm_fused"))
+    alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns
+    view = View(trace, round(1.4 * alone))
+    change = Change(kernels=frozenset(trace.kernels["id"]), kernel_share=0.5)
+    measured, expected = (
+        view.replay.run((), scale).step_ns - view.replay.run([change], scale).step_ns
+        for scale in (view.calibration.likely, TimeScale())
+    )
+
+    (saved,) = Savings(view)._saved([change], 1)  # noqa: SLF001
+
+    assert view.bound.by == "host"
+    assert measured < 0.1 * expected
+    assert saved == pytest.approx((measured + expected) / 2, rel=0.01)
+
+
+def test_what_a_fix_removes_on_the_host_is_saved_at_the_measured_speed() -> None:
+    trace = loaded(CAPTURES.trace("norm_fused"))
+    alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns
+    view = View(trace, round(1.4 * alone))
+    ops = trace.ops.filter(pl.col("parent").is_null()).with_columns(
+        start="ts", end=pl.col("ts") + pl.col("dur")
+    )
+    change = Change(spans=ops.select("start", "end"), host_share=0.5)
+    before, after = (
+        view.replay.run(changes, view.calibration.likely).step_ns
+        for changes in ([], [change])
+    )
+
+    (saved,) = Savings(view)._saved([change], 1)  # noqa: SLF001
+
+    assert saved == pytest.approx(before - after, rel=0.01)
+
+
+def test_findings_on_what_remains_are_priced_in_the_order_of_the_list() -> None:
+    trace = loaded(CAPTURES.trace("norm_fused"))
+    alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns
+    savings = Savings(View(trace, round(1.6 * alone)))
+    rules = {code: bundled_rules()[code]() for code in ("FUS001", "LCH002")}
+    ops = trace.ops.filter(pl.col("parent").is_null())["id"]
+    fixes = {
+        "FUS001": Fix(kernels=trace.kernels["id"], kernel_share=0.5),
+        "LCH002": Fix(ops=ops, host_share=0.9),
+    }
+    found = [
+        rule.finding("", subject="all", fix=fixes[code]) for code, rule in rules.items()
+    ]
+
+    priced, _ = price(found, rules, savings, None)
+
+    listed = sorted(priced, key=worst_first)
+    steps = [savings.step_ns, *(one.step_ns for one in savings.together(listed))]
+    assert [one.code for one in listed] == ["LCH002", "FUS001"]
+    assert [one.after for one in listed] == [(), ("LCH002",)]
+    for one, (before, after) in zip(listed, pairwise(steps), strict=True):
+        assert one.saves_ns == pytest.approx(before - after, abs=2)

@@ -44,6 +44,12 @@ _ONCE = (
     "keep the weights in {half} and float32 copies of them in the optimizer ({sharded}"
     "an optimizer with master weights), or compile the model, which fuses the casts"
 )
+# GradScaler raises an error for gradients in float16: "Attempting to unscale".
+_SCALED = (
+    "compile the model, which fuses the casts; or train in bfloat16, which needs no"
+    " GradScaler, with the weights in bfloat16 and float32 copies of them in the"
+    " optimizer: GradScaler refuses gradients in float16"
+)
 _SHARDED = "FSDP MixedPrecision, or "
 _MANY = (
     "put one autocast around all forward passes of a step (its cache of cast weights"
@@ -172,6 +178,8 @@ class AutocastWeightCast(Rule):
         again = 1 - 1 / calls if calls > 1 else 0.0
         sharded = _SHARDED if view.distributed else ""
         advice = _ONCE.format(half=half, sharded=sharded)
+        if half == "float16":
+            advice = _SCALED
         return self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
             f" {_often(each)}",
@@ -187,6 +195,7 @@ class AutocastWeightCast(Rule):
             ],
             data={"weights": weights, "casts": casts.height // view.steps, "to": half},
             advice=_MANY + advice if again else advice,
+            example=self.example().replace("torch.bfloat16", f"torch.{half}"),
         )
 
 

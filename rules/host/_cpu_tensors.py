@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from traceq.analysis.base import ownership
 from traceq.analysis.time.op_calls import on_host
+from traceq.common import intervals
 from traceq.common.expressions import elements
 from traceq.linter import View, fill_false, named_like, nth, tensor, text
 from traceq.model import dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # On fewer elements, the size is not why an op takes long. Heuristic threshold.
 _FEW = 1000
@@ -75,3 +79,29 @@ def on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     calls = calls.filter(chosen)
     called = ops["name"][view.outermost_ops[calls["op"]]]
     return calls.with_columns(text("name"), called=called.cast(pl.String))
+
+
+def with_chains(view: View, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with ``chain``: one number if nothing calls the GPU between."""
+    asked = view.trace.runtime["ts"].sort()
+    return calls.with_columns(chain=intervals.count_until(asked, calls["ts"]))
+
+
+def by_chain(rows: pl.DataFrame) -> Iterator[list[dict[str, Any]]]:
+    """Yield the groups of calls that have chains in common, the first call first.
+
+    ``chains`` are the chains that the calls of a group are in, ``first`` is the time
+    of the first one.
+    """
+    joined: list[tuple[set[int], list[dict[str, Any]]]] = []
+    for row in rows.iter_rows(named=True):
+        chains, members = set(row["chains"]), [row]
+        apart = []
+        for others in joined:
+            if chains.isdisjoint(others[0]):
+                apart.append(others)
+            else:
+                chains, members = chains | others[0], [*others[1], *members]
+        joined = [*apart, (chains, members)]
+    for _, members in joined:
+        yield sorted(members, key=lambda row: int(row["first"]))

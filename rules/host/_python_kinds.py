@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.linter import text
+from traceq.model import names
+
 _LESS = "do it once in many steps, or in the DataLoader's workers"
 _VECTOR = (
     "make it with operators on the GPU, as torch.arange(n, device=…) <"
@@ -50,12 +53,21 @@ LOOKS = (
 WORKS = "works in Python"
 # A smaller fraction of a function's time does not describe it. Heuristic threshold.
 _LEAST_OF_FUNCTION = 0.1
-ADVICE = f"take it out of the step: {_LESS}; or replace loops with operators"
+ADVICE = (
+    "take it out of the step: do it in the DataLoader's workers or in a thread, where"
+    " it prepares the next batch, or once in many steps, where not every step needs it;"
+    " or replace loops with operators"
+)
 # What runs in a model's forward has to run in every step, and no worker can do it.
 _IN_FORWARD = (
     "it runs in the model's forward, in every step: replace loops with operators, make"
     " what does not change (as a mask or an index) once and keep it in a buffer, or"
     " compile the model"
+)
+_ENVIRONMENT = (
+    "it is of the environment, which every step needs: run several environments at"
+    " once in processes of their own (gymnasium.vector.AsyncVectorEnv), drop wrappers"
+    " that nothing reads, or take an environment that runs on the GPU"
 )
 
 
@@ -65,18 +77,32 @@ def in_forward(segments: pl.DataFrame) -> bool:
     return 2 * int(inside["recorded"].sum()) > int(segments["recorded"].sum())
 
 
+def every_step(segments: pl.DataFrame) -> bool:
+    """Return whether a function has to run in every step."""
+    return in_forward(segments) or of_environment(segments)
+
+
 def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     """Return what a function does, by what takes longest of what is known."""
     looks, advice = _looks_like(segments)
-    away = _LESS in advice and in_forward(segments)
-    return looks, _IN_FORWARD if away else advice
+    if advice != ADVICE and _LESS not in advice:
+        return looks, advice
+    if of_environment(segments):
+        return looks, _ENVIRONMENT
+    return looks, _IN_FORWARD if in_forward(segments) else advice
+
+
+def of_environment(segments: pl.DataFrame) -> bool:
+    """Return whether a function is in a file of an environment."""
+    files = text("file").str.contains(names.ENVIRONMENT_FILE)
+    return bool(segments.select(files.any()).item())
 
 
 def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     name = pl.coalesce("library", "called")
     looks = pl.coalesce(
-        pl.when(name.str.contains(pattern)).then(pl.lit(text))
-        for text, pattern, _ in LOOKS
+        pl.when(name.str.contains(pattern)).then(pl.lit(kind))
+        for kind, pattern, _ in LOOKS
     )
     matches = (
         segments.with_columns(looks=looks)
@@ -89,4 +115,4 @@ def _looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     if not matches.height or matches["estimated"][0] < least:
         return WORKS, ADVICE
     best = matches["looks"][0]
-    return best, next(advice for text, _, advice in LOOKS if text == best)
+    return best, next(advice for kind, _, advice in LOOKS if kind == best)

@@ -32,7 +32,7 @@ from ._python_functions import (
     silent_calls,
     times,
 )
-from ._python_kinds import ADVICE, WORKS, in_forward, looks_like
+from ._python_kinds import ADVICE, WORKS, every_step, looks_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -197,7 +197,7 @@ class PythonOverhead(Rule):
             gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*times(view, row, "python"), *called_line(view, mine)],
             advice=advice,
-            example=None if looks in _SELDOM and not in_forward(mine) else "",
+            example=None if looks in _SELDOM and not every_step(mine) else "",
         )
 
     def _of_hook(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +16,7 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    counted,
     dataclass,
     inputs,
     module_line,
@@ -24,11 +24,12 @@ from traceq.linter import (
     option,
 )
 
-from ._cpu_tensors import InputTensor, on_cpu
+from ._cpu_advice import ADVICE, advice_on, op_lines
+from ._cpu_tensors import InputTensor, by_chain, on_cpu, with_chains
 from ._shared import own_time, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from traceq.linter import Finding
@@ -38,36 +39,6 @@ if TYPE_CHECKING:
 _LONG_NS = 100_000
 # Host time of the launch if the GPU does the work instead. Heuristic.
 _LAUNCHED_NS = 20_000
-# The largest tensor that the advice keeps on the GPU. Heuristic threshold.
-_MOST_KEPT = 4 << 30
-_DRAWS = (
-    r"^aten::(bernoulli|binomial|cauchy|exponential|geometric|log_normal|multinomial"
-    r"|normal|poisson|random|randperm|uniform)_?$"
-)
-_PICKS = r"^aten::(embedding|gather|index|index_select|masked_select|take)$"
-_DRAW_THERE = (
-    'draw the numbers on the GPU: give device="cuda" to the call, instead of'
-    ' .to("cuda") after it; from the same seed other numbers are drawn there'
-)
-_PICK_THERE = (
-    "keep the tensor that it picks from on the GPU, if it fits, and pick there; or pick"
-    " in the DataLoader's workers"
-)
-_COPY = "aten::copy_"
-_COPY_LESS = (
-    "torch.tensor() copies an array, torch.from_numpy() and torch.as_tensor() take its"
-    " memory as it is; what .contiguous(), .clone() or an assignment copies can be"
-    " copied on the GPU, once the tensor is sent"
-)
-_CAST_THERE = (
-    "send the tensor as it is and cast it on the GPU: .to(device).float(), not"
-    " .float().to(device); of fewer bits there is less to send"
-)
-_ADVICE = (
-    "send its tensors to the GPU before it, not after it; or do it once before the"
-    " loop, where it makes the same in every step; or in the DataLoader's workers,"
-    " where it is about the next batch"
-)
 _WIDTH = 203
 _CALL = f"[aten::rand{' ' * 160}] [aten::to            ]".ljust(_WIDTH)
 _INSIDE = f" [aten::uniform_{' ' * 150}]       [cudaMemcpyAsync>1]".ljust(_WIDTH)
@@ -89,8 +60,9 @@ class WorkOnCpuTensors(Rule):
     Looks for operators that ask nothing of the GPU and take the host long in most
     steps, since they compute on tensors in host memory: random numbers that are drawn
     there, rows that are picked out of a data set by hand, images that are scaled before
-    they are sent. What a DataLoader does is left to DAT001, the optimizer's state to
-    LCH004, and calls that are slower than others alike to HST002.
+    they are sent. Operators that run one after another, with no call to the GPU between
+    them, are one finding. What a DataLoader does is left to DAT001, the optimizer's
+    state to LCH004, and calls that are slower than others alike to HST002.
 
     ## Why is this bad?
 
@@ -131,7 +103,7 @@ class WorkOnCpuTensors(Rule):
     since = "0.3.0"
     see = ("torch.randn", "torch.Tensor.to")
     needs = frozenset({Need.GPU, Need.OPS, Need.STEPS, Need.WARM})
-    advice = _ADVICE
+    advice = ADVICE
 
     seen = Seen(
         text="""
@@ -170,7 +142,7 @@ class WorkOnCpuTensors(Rule):
         if not calls.height:
             return
         rows = view.by_place(
-            calls,
+            with_chains(view, calls),
             "name",
             "called",
             steps=pl.col("step").n_unique(),
@@ -178,58 +150,53 @@ class WorkOnCpuTensors(Rule):
             usual=(pl.col("own") - pl.col("excess")).sum(),
             idle=pl.col("idle").sum(),
             inputs=pl.col("inputs").sort_by("own").last(),
+            chains=pl.col("chain").unique(),
+            first=pl.col("ts").min(),
         )
         regular = (pl.col("steps") > 1) & (2 * pl.col("steps") > view.steps)
-        large = rows.filter(regular, pl.col("usual") >= least)
-        for row in large.sort("usual", descending=True).iter_rows(named=True):
-            spans = own_time(view, row["ids"]).filter(
-                pl.col("kind") != host_activity.DATA
-            )
-            if spans.height:
-                yield self._finding(view, row, spans)
+        chains = [
+            (sum(row["usual"] for row in chain), chain)
+            for chain in by_chain(rows.filter(regular))
+        ]
+        for usual, chain in sorted(chains, key=lambda one: -one[0]):
+            ids = [op for row in chain for op in row["ids"]]
+            spans = own_time(view, ids).filter(pl.col("kind") != host_activity.DATA)
+            if usual >= least and spans.height:
+                yield self._finding(view, chain, spans)
 
     def _finding(
-        self, view: View, row: Mapping[str, Any], spans: pl.DataFrame
+        self, view: View, chain: Sequence[Mapping[str, Any]], spans: pl.DataFrame
     ) -> Finding:
-        calls = len(row["ids"])
-        (shape, size, dtype), source = (
-            InputTensor.of(view, row["inputs"], n) for n in (0, 1)
+        count = sum(len(row["ids"]) for row in chain)
+        own, usual, idle = (
+            sum(row[key] for row in chain) for key in ("own", "usual", "idle")
         )
-        advice, example, does = _ADVICE, "", f"works on {shape}" if shape else "works"
-        if re.match(_DRAWS, row["name"]):
-            advice, example = _DRAW_THERE, self.example()
-            does = f"draws {shape or 'numbers'}"
-        elif re.match(_PICKS, row["name"]):
-            does = f"picks from {shape or 'a tensor'}"
-            if not size or size <= _MOST_KEPT:
-                advice, example = _PICK_THERE, self.example(1)
-        elif row["name"] == _COPY and shape and source.text:
-            copies = dtype == source.dtype
-            advice = _COPY_LESS if copies else _CAST_THERE
-            does = f"{'copies' if copies else 'casts'} {source.text}"
+        longest = max(chain, key=lambda row: int(row["usual"]))
+        shape, size, _ = InputTensor.of(view, longest["inputs"], 0)
+        advice = advice_on(view, chain)
+        message = (
+            f"{longest['called']} {advice.does} on the CPU {often(count / view.steps)}"
+        )
+        if len(chain) > 1:
+            message = (
+                f"{counted(count / view.steps, 'operator')} a step work on the CPU one"
+                f" after another, the longest is {longest['called']}"
+                + (f" on {shape}" if shape else "")
+            )
         return self.finding(
-            f"{row['called']} {does} on the CPU {often(calls / view.steps)}",
-            subject=row["called"],
-            place=view.place(row),
-            count=calls / view.steps,
+            message,
+            subject=longest["called"],
+            place=view.place(chain[0]),
+            count=count / view.steps,
             # What is slower than usual is HST002's.
-            fix=Fix(
-                spans=spans,
-                host_share=(row["usual"] - _LAUNCHED_NS * calls) / row["own"],
-            ),
-            gpu_idle_ns=row["idle"] / view.steps,
-            ops=row["ids"],
+            fix=Fix(spans=spans, host_share=(usual - _LAUNCHED_NS * count) / own),
+            gpu_idle_ns=idle / view.steps,
+            ops=[op for row in chain for op in row["ids"]],
             evidence=[
-                Evidence("op", row["name"]),
-                Evidence(
-                    "takes",
-                    value=row["usual"] / calls,
-                    unit="ns",
-                    note="each, as recorded",
-                ),
+                *op_lines(view, chain),
                 *([Evidence("tensor", value=size, unit="bytes")] if size else []),
-                *module_line(row["modules"]),
+                *module_line(longest["modules"]),
             ],
-            advice=advice,
-            example=example,
+            advice=advice.text,
+            example="" if advice.example is None else self.example(advice.example),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.base import assumptions
 from traceq.analysis.patterns import optimizers
 from traceq.linter import (
@@ -15,7 +17,9 @@ from traceq.linter import (
     module_line,
     named_like,
     spans,
+    text,
 )
+from traceq.model import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,10 +70,15 @@ _COMPILED = (
 )
 # An iteration with this many launches runs a model. Heuristic threshold.
 _LAUNCHES_OF_MODEL = 20
+# What the host reads decides what it does next, or is only written down.
+_READ = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
+_ACTS = (
+    "an environment is stepped with what each iteration makes, so that iterations"
+    " cannot be stacked: step several environments at once, as a batch, so that an"
+    " iteration is worth more"
+)
 # If calls of a loop are shorter at the mean, they differ.
 _SHORTER = 0.9
-# What the host reads decides what it does next, or is only written down.
-_READ = ("aten::item", "aten::_local_scalar_dense")
 _GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 
@@ -157,6 +166,23 @@ def _updates(row: Mapping[str, Any]) -> bool:
 
 def _runs_a_model(row: Mapping[str, Any]) -> bool:
     return bool(row["kernels"] / row["iterations"] >= _LAUNCHES_OF_MODEL)
+
+
+def acts(view: View, row: Mapping[str, Any], loop: pl.DataFrame) -> bool:
+    """Return whether an environment is stepped in most iterations of a loop."""
+    frames = view.trace.frames
+    steps = frames[["ts", "file"]].filter(named_like(frames, names.ENVIRONMENT_STEP))
+    steps = steps.filter(text("file").str.contains(names.ENVIRONMENT_FILE))
+    if not steps.height or not loop.height:
+        return False
+    begin, end = loop.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    inside = int(steps["ts"].is_between(begin, end).sum())
+    return 2 * inside >= int(row["iterations"])
+
+
+def acting_advice(row: Mapping[str, Any]) -> str:
+    """Return advice on a loop in which an environment is stepped."""
+    return _ACTS + (_COMPILED if _runs_a_model(row) else "")
 
 
 def advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:

@@ -13,6 +13,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     View,
     dataclass,
     has_like,
@@ -20,6 +21,8 @@ from traceq.linter import (
 )
 
 from ._loop_advice import (
+    acting_advice,
+    acts,
     advice,
     evidence,
     fewer_weights,
@@ -190,8 +193,11 @@ class TinyKernelLoop(Rule):
     def _finding(self, view: View, row: Mapping[str, Any], all_loops: Loops) -> Finding:
         experts, parameters = row["experts"], over_parameters(row, view)
         syncs = row["syncs"] >= row["iterations"]
-        fixes = [Fix(spans=all_loops.spans_of(row))]
-        if experts:
+        loop = all_loops.spans_of(row)
+        acting = acts(view, row, loop)
+        # More environments at once make a step worth more, and no shorter.
+        fixes = [] if acting else [Fix(spans=loop)]
+        if experts and not acting:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
         return self.finding(
             message(row, experts=experts, parameters=parameters)
@@ -211,7 +217,10 @@ class TinyKernelLoop(Rule):
             },
             advice=together(row)
             if parameters
+            else acting_advice(row)
+            if acting
             else advice(row, experts=experts, syncs=syncs),
+            severity=Severity.info if acting else None,
             ops=row["ops"],
         )
 

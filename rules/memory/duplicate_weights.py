@@ -96,7 +96,7 @@ class DuplicateWeights(Rule):
     seen = Seen(
         of="fixtures/captures/norm_mismatch.snapshot.pickle.gz",
         text="""
-        MEM009 duplicate-weights (optional)  101 MiB (2%)
+        MEM009 duplicate-weights  101 MiB (2%)
           17 weights are held twice at the peak: 101 MiB of 16-bit copies
           at       dev_cases.py:41 forward
           weights  202 MiB in fp32

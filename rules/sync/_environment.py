@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.linter import named_like, rows_where, text
+from traceq.model import names
 
 if TYPE_CHECKING:
     from traceq.linter import View
-
-_STEP = r": (step|step_wait|step_async|send)$"
-# Files of environments: packages of them, or named so by whoever wrote one.
-_ENVIRONMENTS = (
-    r"(?i)(^|/)(gym|gymnasium|pettingzoo|dm_env|dm_control|envpool|ale_py|minigrid"
-    r"|procgen|shimmy|supersuit|metaworld|robosuite|mo_gymnasium|stable_baselines3"
-    r"/common/(vec_env|monitor)[^/]*|torchrl/envs)(/|\.py)"
-    r"|(^|/)(\w+_)?(envs?|environments?)(_\w+)?(/|\.py$)"
-)
 
 
 def acted_on(view: View, waits: pl.DataFrame) -> pl.Series:
@@ -28,9 +20,9 @@ def acted_on(view: View, waits: pl.DataFrame) -> pl.Series:
     the host to go on, wherever it is read.
     """
     frames = view.trace.frames
-    rows = rows_where(named_like(frames, _STEP))
+    rows = rows_where(named_like(frames, names.ENVIRONMENT_STEP))
     steps = frames[["file", "thread", "ts"]][rows]
-    steps = steps.filter(text("file").str.contains(_ENVIRONMENTS))
+    steps = steps.filter(text("file").str.contains(names.ENVIRONMENT_FILE))
     nothing = pl.repeat(value=False, n=waits.height, dtype=pl.Boolean, eager=True)
     if not steps.height:
         return nothing

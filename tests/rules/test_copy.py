@@ -102,6 +102,30 @@ def test_weights_that_are_cast_for_each_micro_batch_are_counted_once() -> None:
     assert "one autocast" in finding.advice
 
 
+def test_float16_weights_are_not_advised_where_a_scaler_would_refuse_them() -> None:
+    linear = inputs([[32, 64], [128, 64]], ["c10::Half", FLOAT])
+    cast = inputs([[128, 64], [128, 64], []], ["c10::Half", FLOAT, "Scalar"])
+
+    (finding,) = drawn_findings(
+        """
+        host  [ProfilerStep#1                        ]
+        host   [aten::linear             ]
+        host    [aten::to               ]
+        host     [aten::copy_          ]
+        host      [cudaLaunchKernel>1]
+        gpu 7             [float16_copy_kernel_cuda<1]
+        """,
+        "CPY006",
+        args={"aten::linear": linear, "aten::copy_": cast},
+    )
+
+    assert mentions(finding, 1, "float32", "float16", "once")
+    assert "weights in float16" not in finding.advice
+    assert "GradScaler" in finding.advice
+    assert "torch.float16" in finding.example
+    assert "bfloat16" not in finding.example
+
+
 def _of_node(sequence: int, thread: int, dims: list[int], kind: str) -> dict[str, Any]:
     numbered = {"Sequence number": sequence, "Fwd thread id": thread}
     return inputs([dims, dims], [kind, kind]) | numbered

@@ -247,6 +247,27 @@ def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("file", "own_process"), [("my_envs/wrappers.py", True), ("train.py", False)]
+)
+def test_python_of_an_environment_is_to_run_in_a_process_of_its_own(
+    file: str, *, own_process: bool
+) -> None:
+    drawing = f"""
+        host   [ProfilerStep#1                     {" " * 50}]
+        host    [torch/nn.py(5): f    ] [{file}(30): step {" " * 30}]
+        host     [aten::mm           ]   [<built-in function sum>                   ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+    """
+
+    (found,) = drawn_findings(drawing, "HST003")
+
+    assert ("AsyncVectorEnv" in found.advice) == own_process
+    assert ("DataLoader" in found.advice) != own_process
+    assert bool(found.example) != own_process
+
+
+@pytest.mark.parametrize(
     ("called", "looks"),
     [
         ("triton/runtime/jit.py(419): run", "launches Triton kernels"),
@@ -546,6 +567,52 @@ def on_cpu(
         "HST005",
         args={op: inputs([dims, dims[-2:] if source else []], ["float", source])},
     )
+
+
+def chained(first: str, then: str, *, between: str = "") -> tuple[Finding, ...]:
+    """Return what HST005 finds where two operators take 110 µs of every step."""
+    width = 300
+    call = f"[{first}".ljust(108) + "]" + f"[{between}]".ljust(20) * bool(between)
+    call += f"[{then}".ljust(108) + "] [cudaLaunchKernel>{0}]"
+    rows = ["[ProfilerStep#{0}".ljust(width - 2) + "]", call, " " * 270 + "[gemm<{0}]"]
+    lanes = [
+        "".join(row.format(number).ljust(width) for number in (1, 2)) for row in rows
+    ]
+    return drawn_findings(
+        f"""
+        host   {lanes[0]}
+        host    {lanes[1]}
+        gpu 7   {lanes[2]}
+        """,
+        "HST005",
+        args=dict.fromkeys(
+            (first, then), inputs([[3, 600, 400], []], ["float", "float"])
+        ),
+    )
+
+
+def test_operators_on_the_cpu_one_after_another_are_one_finding() -> None:
+    (finding,) = chained("aten::upsample_bilinear2d", "aten::round")
+
+    assert finding.count == 2
+    assert mentions(finding, "2 operators", "aten::upsample_bilinear2d")
+    assert "all of them run there" in finding.advice
+    assert finding.fixes[0].spans is not None
+    assert finding.fixes[0].spans.height == 4
+
+
+def test_numbers_drawn_before_other_work_on_the_cpu_are_advised_to_be_drawn_there() -> (
+    None
+):
+    (finding,) = chained("aten::randperm", "aten::round")
+
+    assert "draw the numbers on the GPU" in finding.advice
+
+
+def test_operators_on_the_cpu_with_a_launch_between_them_are_apart() -> None:
+    found = chained("aten::sort", "aten::round", between="cudaLaunchKernel")
+
+    assert {one.subject for one in found} == {"aten::sort", "aten::round"}
 
 
 def test_rows_picked_on_the_cpu_are_advised_to_be_picked_on_the_gpu() -> None:

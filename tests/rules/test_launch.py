@@ -748,6 +748,37 @@ def test_ops_around_a_loop_do_not_count_as_iterations_of_it() -> None:
     assert loop(found) == ("experts", 8, 8)
 
 
+@pytest.mark.parametrize(
+    ("file", "acts"), [("gymnasium/core.py", True), ("./model.py", False)]
+)
+def test_a_loop_that_steps_an_environment_cannot_be_stacked(
+    file: str, *, acts: bool
+) -> None:
+    between = f"[{file}(9): step]".ljust(30)
+    ops = f"[aten::linear     ][aten::tanh       ]{between}" * 16
+    launches, kernels = (
+        "".join(
+            f"[{name}{2 * n - 1}]".ljust(19) + f"[{name}{2 * n}]".ljust(49)
+            for n in range(1, 17)
+        )
+        for name in ("cuLaunch>", "k<")
+    )
+    drawing = f"""
+        host  [ProfilerStep#1{" " * len(ops)}]
+        host   [train.py(8): rollout{" " * (len(ops) - 8)}]
+        host    {ops}
+        host     {launches.rstrip()}
+        gpu 7         {kernels.rstrip()}
+        """
+
+    (found,) = drawn_findings(drawing, "LCH001")
+
+    assert ("step several environments at once" in found.advice) == acts
+    assert ("stack what the loop" in found.advice) != acts
+    assert found.severity is (Severity.info if acts else Severity.warning)
+    assert bool(found.fixes) != acts
+
+
 def test_what_is_picked_after_the_weights_ran_makes_no_experts() -> None:
     environment = "tanh cat add linear pow index index_put_"
 

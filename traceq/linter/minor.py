@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 WORTH_FIXING = 0.01
 LITTLE_TIME = "saves less than 1% of the step"
 LITTLE_MEMORY = "holds less than 1% of the reserved memory"
+# Memory that a rule thinks less of, as the GPU has room, is minor below either.
+LEAST_BYTES, LEAST_OF_MEMORY = 500 << 20, 0.05
+LITTLE_OF_ROOM = "holds less than 500 MiB or 5% of the reserved memory"
 NO_TIME = "a fix saves nothing"
 NO_COST = "costs no time or memory of its own"
 
@@ -32,17 +35,21 @@ def weighed(
     says why it fails no run. ``priced`` makes others minor too, by what they save;
     ``idles`` is true for idle time that matters though no fix is known.
     """
+    info = finding.severity is Severity.info
+    least = max(1, WORTH_FIXING * reserved)
+    if info:
+        least = max(LEAST_BYTES, LEAST_OF_MEMORY * reserved)
     worth = (
         idles
         or finding.saves_ns >= max(1, WORTH_FIXING * step_ns)
-        or finding.cost_bytes >= max(1, WORTH_FIXING * reserved)
+        or finding.cost_bytes >= least
     )
-    info = finding.severity is Severity.info
     if worth:
         return replace(finding, doubt=_doubt(finding)) if info else finding
     if not info and not priced:
         return finding
-    return replace(finding, severity=Severity.info, minor=_reason(finding))
+    reason = LITTLE_OF_ROOM if info and finding.cost_bytes else _reason(finding)
+    return replace(finding, severity=Severity.info, minor=reason)
 
 
 def _doubt(finding: Finding) -> Doubt:

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from traceq.analysis.base.assumptions import (
     GPU_BOUND,
+    HIDDEN_AS_EXPECTED,
     HOST_RUN_SPREAD,
     LEAST_LEFT,
     MEASURED_SPREAD,
@@ -62,16 +63,28 @@ def price(
     """
     priced: list[Finding] = []
     crashes: dict[str, Crashed] = {}
-    every = sorted(findings, key=lambda one: one.residual)
-    for done, one in enumerate(every):
+    every = list(findings)
+
+    def once(one: Finding, others: Sequence[Finding]) -> Finding:
         rule = rules[one.code]
-        report_progress("savings", done, len(every), one.code)
-        others = to_fix(priced) if one.residual else []
+        report_progress("savings", len(priced), len(every), one.code)
         try:
-            priced.append(_priced(one, rule, savings, peak, others))
+            return _priced(one, rule, savings, peak, others)
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
             crashes[rule.code] = crashed(rule, error)
-            priced.append(replace(one, severity=Severity.info, doubt="uncertain"))
+            return replace(one, severity=Severity.info, doubt="uncertain")
+
+    priced += [once(one, ()) for one in every if not one.residual]
+    left = [one for one in every if one.residual]
+    while left:
+        # Of several, the one that saves most comes first, as in reports.
+        others = to_fix(priced)
+        tried = [once(one, others) for one in left]
+        first = max(range(len(left)), key=lambda at: tried[at].saves_ns)
+        before = tuple(one.code for one in others if one.residual)
+        most = tried[first]
+        priced.append(replace(most, after=before) if most.saves_ns else most)
+        del left[first]
     return priced, list(crashes.values())
 
 
@@ -125,6 +138,7 @@ class Savings:
         self._brief = brief
         self._known: dict[Fix, Change] = {}
         self._gpu_ns: dict[Change, float] = {}
+        self._host_part: dict[Change, Change] = {}
         self._host_changes: dict[tuple[Fix, ...], tuple[Change, ...]] = {}
 
     @cached_property
@@ -155,14 +169,44 @@ class Savings:
         Near the balance of host and GPU it is a mean of both calibrations, by their
         weights, so that a step measured a little longer is predicted a little longer.
         """
-        run, weight = self._view.replay.run, self._view.calibration.other_weight
-        steps = []
+        weight, steps = self._view.calibration.other_weight, []
         for scale, other in self._scales[:most]:
-            step = run(changes, scale).step_ns
+            step = self._step_after(changes, scale)
             if other is not None:
-                step += weight * (run(changes, other).step_ns - step)
+                step += weight * (self._step_after(changes, other) - step)
             steps.append(step)
         return steps
+
+    def _step_after(self, changes: Sequence[Change], scale: TimeScale) -> float:
+        """Return the step after changes, with the host at this speed.
+
+        A measured step tells only about launches that the GPU waits for. Those behind
+        which it was busy may take what their events should: what faster kernels save
+        before they wait for these, too, is the mean of both.
+        """
+        run = self._view.replay.run
+        step = run(changes, scale).step_ns
+        faster = any(one.kernels and one.kernel_share for one in changes)
+        # Where the GPU takes the rest of the step, the host's speed is not fitted.
+        fitted = self._view.calibration.measured and scale.gpu == 1
+        if not (faster and fitted) or scale.host == 1:
+            return step
+        on_host = self._host_parts(changes)
+        saved, expected = (
+            run(on_host, one).step_ns - run(changes, one).step_ns
+            for one in (scale, structs.replace(scale, host=1.0))
+        )
+        return step - HIDDEN_AS_EXPECTED * (expected - saved)
+
+    def _host_parts(self, changes: Sequence[Change]) -> list[Change]:
+        """Return what changes do on the host, less those that do nothing there."""
+        for one in changes:
+            if one not in self._host_part:
+                self._host_part[one] = Change(
+                    spans=one.spans, host_share=one.host_share, syncs=one.syncs
+                )
+        parts = (self._host_part[one] for one in changes)
+        return [one for one in parts if one.syncs or one.spans.height]
 
     @property
     def step_ns(self) -> float:

@@ -43,6 +43,16 @@ TORCH_REGION = r"^Optimizer\.(step|zero_grad)#|^enumerate\(DataLoader\)#"
 MODULE = r"^nn\.Module: (.+)$"
 _WRAPPER = r"^nn\.Module: OptimizedModule_\d+$"
 
+# Functions that step an environment of reinforcement learning.
+ENVIRONMENT_STEP = r": (step|step_wait|step_async|send)$"
+# Files of environments: packages of them, or named so by whoever wrote one.
+ENVIRONMENT_FILE = (
+    r"(?i)(^|/)(gym|gymnasium|pettingzoo|dm_env|dm_control|envpool|ale_py|minigrid"
+    r"|procgen|shimmy|supersuit|metaworld|robosuite|mo_gymnasium|stable_baselines3"
+    r"/common/(vec_env|monitor)[^/]*|torchrl/envs)(/|\.py)"
+    r"|(^|/)(\w+_)?(envs?|environments?)(_\w+)?(/|\.py$)"
+)
+
 # Phases of a step, by the regions and ops that stand for them.
 _PHASE_OF_REGION = (
     ("optimizer", r"^Optimizer\."),
