@@ -133,8 +133,8 @@ def validated(found: Sequence[Predicted], bound: str) -> str:
         inside += low <= max(0.0, one.measured) <= high
     return (
         f"{bound}-bound: errors of {deciles[_LOW]:+.2f} to {deciles[_HIGH]:+.2f},"
-        f" fitted on {len(fitted)} predictions, contain the measured saving of {inside} of"
-        f" {len(others)} predictions of other programs"
+        f" fitted on {len(fitted)} predictions, contain the measured saving of"
+        f" {inside} of {len(others)} predictions of other programs"
     )
 
 
