@@ -1,4 +1,4 @@
-"""How often trials are wrong, by the noise of recorded blocks.
+"""Rates of wrong outcomes, by the noise of recorded blocks.
 
     python benchmarks/ledger/noise.py [TRIAL.json...]
 

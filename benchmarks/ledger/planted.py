@@ -61,7 +61,8 @@ class Planted:
         """Do all parts; without some if gradients are set to None."""
         self.optimizer.zero_grad(set_to_none=False)
         less = self.parts if self.weight.grad is None else 0
-        (self.weight * 2).sum().backward()
+        loss: Any = (self.weight * 2).sum()
+        loss.backward()
         self.optimizer.step()
         for _ in range(PARTS - less):
             torch.mm(self.matrix, self.matrix, out=self.out)
@@ -164,7 +165,9 @@ def train(name: str, changes: list[str], device: str, steps: int) -> None:
     model = torch.nn.Sequential(
         *(torch.nn.Linear(wide, wide, device=device) for _ in range(layers))
     )
-    flags = {"fused": True} if "fused_optimizer" in changes else {"foreach": False}
+    flags = {"foreach": "foreach_optimizer" in changes}
+    if "fused_optimizer" in changes:
+        flags = {"fused": True}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **flags)  # type: ignore[arg-type]
     data = torch.randn(1024 if name == "wide" else 64, wide, device=device)
     times = []
@@ -183,7 +186,7 @@ def train(name: str, changes: list[str], device: str, steps: int) -> None:
 
 def restarts(device: str) -> list[dict[str, Any]]:
     """Return each remedy's saving within one process, and between processes."""
-    names = ["tf32" if device == "cuda" else "set_to_none", "fused_optimizer"]
+    names = ["tf32" if device == "cuda" else "foreach_optimizer", "fused_optimizer"]
     rows = []
     for program in ("wide", "deep"):
         command = [sys.executable, __file__, "run", program]
@@ -200,20 +203,23 @@ def restarts(device: str) -> list[dict[str, Any]]:
         for name in names:
             share = statistics.median(times[name]) / plain - 1
             entry = inside[name]
-            row = {"program": program, "remedy": name, "between_processes": share}
-            row["step_ms"] = plain * 1000
-            row["within"] = {
-                key: entry[key]
-                for key in ("outcome", "why", "share", "n", "half_width_ms")
-            }
-            rows.append(row)
+            figures = ("outcome", "why", "share", "n", "half_width_ms")
+            rows.append(
+                {
+                    "program": program,
+                    "remedy": name,
+                    "step_ms": plain * 1000,
+                    "between_processes": share,
+                    "within": {key: entry[key] for key in figures},
+                }
+            )
     return rows
 
 
 def _inside(command: list[str], names: list[str]) -> dict[str, Any]:
     """Return the outcomes of remedies in one process, by name."""
     with tempfile.TemporaryDirectory() as place:
-        words = ["--out", place, "--name", "run", "--minutes", "1", "--no-restart"]
+        words = ["--out", place, "--name", "run", "--minutes", "1.5", "--no-restart"]
         words += ["--no-record", "--only", ",".join(names), "--quiet"]
         start = [sys.executable, str(ROOT / "collect"), "try"]
         done = subprocess.run(

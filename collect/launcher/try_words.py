@@ -1,4 +1,4 @@
-"""What a trial prints at its end: the table, what is not in it, what to do next."""
+"""Last words of a trial: the table, remedies beside it, and the next command."""
 
 from __future__ import annotations
 
