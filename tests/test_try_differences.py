@@ -187,3 +187,28 @@ def test_the_table_has_a_line_for_what_was_measured() -> None:
     assert lines[0].startswith("as it is")
     assert any("GEM001 tf32" in line and "faster" in line for line in lines)
     assert lines[-1].startswith("kept: tf32")
+
+
+def noise_and_values(state: dict[str, Any]) -> tuple[Any, list[float]]:
+    comparisons = differences.compare(state["blocks"])
+    noise = differences.Noise(comparisons.values(), "median_ms")
+    return noise, comparisons["+", "tf32"].values("median_ms")
+
+
+@pytest.mark.parametrize("saved", [0.0, 20.0])
+def test_a_remedy_is_settled_once_its_interval_is_narrow(saved: float) -> None:
+    noise, values = noise_and_values(trial({"tf32": saved}, 4, 0.1, 1))
+
+    assert differences.is_settled(values, noise, STEP)
+
+
+def test_a_difference_in_noise_is_not_settled() -> None:
+    noise, values = noise_and_values(trial({"tf32": 5.0}, 4, 3.0, 1))
+
+    assert not differences.is_settled(values, noise, STEP)
+
+
+def test_two_blocks_settle_nothing() -> None:
+    noise, values = noise_and_values(trial({"tf32": 20.0}, 2, 0.0, 1))
+
+    assert not differences.is_settled(values, noise, STEP)

@@ -91,6 +91,23 @@ def git(place: Path) -> dict[str, Any] | None:
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
+def git_with_changes(command: list[str]) -> dict[str, Any] | None:
+    """Return the commit of the program, and its dirty files."""
+    place = program_folder(command)
+    known = git(place)
+    if known is None:
+        return None
+    ask = ["git", "--no-optional-locks", "-C", str(place), "status", "--porcelain"]
+    try:
+        done = subprocess.run(
+            [*ask, "-uno"], capture_output=True, timeout=10, check=False, text=True
+        )
+        files = [line[3:] for line in done.stdout.splitlines()]
+    except (OSError, subprocess.SubprocessError):
+        files = []
+    return {**known, "dirty_files": files[:100]}
+
+
 def driver() -> str | None:
     """Return the version of the NVIDIA driver, if there is one."""
     try:

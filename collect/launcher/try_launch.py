@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from .. import remedies
-from ..shared import additions, manifest, status_files
+from ..shared import manifest, status_files
 from . import (
     complete_run,
     launch,
+    linting,
     options,
     outcomes,
     restarts,
     run_facts,
     run_folder,
     scratch,
-    slowest_rank,
+    trial_folder,
     try_options,
+    try_words,
 )
 from .scratch import Scratch
 from .screen import Screen
@@ -37,9 +37,7 @@ TERM_S, KILL_S = 8.0, 8.0  # after the deadline: to end the program, then to kil
 STOPPING_S = 15.0  # for the program to end once it was stopped
 WRITERS_S = 15.0  # for the recordings to be written
 MARGIN_S = 6.0  # that must be left for blocks if the program runs again
-LINT_S = 120.0  # for the findings of a recording
 BASELINE = "baseline"  # the status file: the first recording was made
-BLOCKS = "blocks"
 
 
 def main(words: list[str], prog: str, lint: list[str] | None = None) -> int:
@@ -52,7 +50,7 @@ def main(words: list[str], prog: str, lint: list[str] | None = None) -> int:
     chosen = try_options.parse(words, prog)
     screen = Screen(quiet=chosen.quiet)
     try:
-        place = _place(chosen)
+        place = trial_folder.open_folder(chosen)
         status_folder = Path(tempfile.mkdtemp(prefix="traceq-"))
         try:
             trial = TrialLaunch(chosen, place, status_folder, screen, began)
@@ -66,15 +64,6 @@ def main(words: list[str], prog: str, lint: list[str] | None = None) -> int:
         why = f"{error.filename or chosen.out}: {error.strerror or error}"
         screen.say(f"nothing was written, and the program was not started: {why}")
     return options.CANNOT_WORK
-
-
-def _place(chosen: Any) -> Path:
-    """Return the trial's folder: a new one, or the one of this name to continue."""
-    if chosen.name is not None:
-        known = Path(chosen.out, chosen.name)
-        if (known / "try.json").is_file():
-            return known
-    return run_folder.create(Path(chosen.out), chosen.name, chosen.command, None)
 
 
 class TrialLaunch(launch.Launch):
@@ -99,19 +88,18 @@ class TrialLaunch(launch.Launch):
         self._asked_to_end = 0.0
         self._progress = ""
         self.lint: list[str] | None = None
-        self._linter: Linter | None = None
+        self._linter: linting.Linter | None = None
         self.scratch: Scratch | None = None
-        self.run_number = len(list(place.glob(f"{BLOCKS}*"))) + 1
+        self.trial = trial_folder.TrialFolder(place)
+        self.run_number = self.trial.runs + 1
         self.run_began = began
         self.previous = ""
         self.restart: list[str] | None = None  # on since the start of this run
         self.state_file = place / "none"
         self.interrupted = False
         self._crashed = False
-        self.blocks = _free(place, BLOCKS)
         if self.before:
-            files = sorted(place.glob(f"{BLOCKS}*/rank-0.json"), key=os.path.getmtime)
-            self.previous = str(files[-1]) if files else ""
+            self.previous = self.trial.newest_state()
         self.report = {
             "version": VERSION,
             "tool": "traceq try",
@@ -122,7 +110,7 @@ class TrialLaunch(launch.Launch):
             "cwd": self.facts["cwd"],
             "system": self.facts["system"],
             "driver": self.facts["driver"],
-            "git": _git(chosen.command),
+            "git": run_facts.git_with_changes(chosen.command),
             "started": self.facts["started"],
             "predictions": chosen.predictions,
         }
@@ -155,8 +143,8 @@ class TrialLaunch(launch.Launch):
 
     def _goes_on(self, status: int) -> bool:
         """Return whether the program ended before its trial, and can run again."""
-        state = (self._states() or [{}])[0]
-        self.state_file = self._state_file()
+        state = (self.trial.states(self.previous) or [{}])[0]
+        self.state_file = self.trial.state_file()
         if self.options.no_restart or self.interrupted or not state.get("steps"):
             return False
         if state.get("state") in ("done", "out of time", "failed"):
@@ -170,12 +158,12 @@ class TrialLaunch(launch.Launch):
 
     def _restart_with_remedies(self) -> None:
         """Run the program in turns with and without what needs a restart."""
-        state = (self._states() or [{}])[0]
+        state = (self.trial.states(self.previous) or [{}])[0]
         if self.options.no_restart or self.interrupted or state.get("state") != "done":
             return
         start = max(0.0, state["first_step_at"] - self.run_began)
         order = restarts.order(state, start, self.deadline - time.time())
-        self.state_file = self._state_file()
+        self.state_file = self.trial.state_file()
         manifest.write(self.state_file, state)
         for on in order:
             if self.interrupted or restarts.has_failed(state, on):
@@ -183,11 +171,14 @@ class TrialLaunch(launch.Launch):
             self._again()
             self.restart = on
             status = self._run_once()
-            if self._state_file().is_file():
-                self.state_file, state = self._state_file(), self._states()[0]
+            if self.trial.state_file().is_file():
+                self.state_file, state = (
+                    self.trial.state_file(),
+                    self.trial.states(self.previous)[0],
+                )
             else:
                 state["state"] = "no steps"
-            why = self._crash() or self._last_line() or f"exit status {status}"
+            why = self._crash() or self.trial.last_line() or f"exit status {status}"
             ended = restarts.is_complete(state, on, why)
             manifest.write(self.state_file, state)
             if not ended:
@@ -200,7 +191,7 @@ class TrialLaunch(launch.Launch):
             self.scratch = Scratch()
             self.screen.say(self.scratch.make())
         self.previous = str(self.state_file)
-        self.blocks = _free(self.folder, BLOCKS)
+        self.trial.begin_run()
         for name in ("stopped", "trial-active", "failed"):
             with contextlib.suppress(OSError):
                 (self.status_folder / name).unlink()
@@ -210,10 +201,7 @@ class TrialLaunch(launch.Launch):
 
     def _open(self) -> Tee:
         manifest.write(self.file, {**self.before, **self.report})
-        return Tee(
-            self.folder / f"{self.blocks.replace(BLOCKS, 'stderr')}.log",
-            self.screen.passed,
-        )
+        return Tee(self.trial.log, self.screen.passed)
 
     def _environment(self) -> dict[str, str]:
         environment = super()._environment()
@@ -231,7 +219,7 @@ class TrialLaunch(launch.Launch):
             "awaits_findings": self._awaits_findings(),
             "allow": self.options.allow,
             "record": not self.options.no_record,
-            "blocks": self.blocks,
+            "blocks": self.trial.blocks,
         }
         environment[status_files.VARIABLE] = json.dumps(settings)
         if self.scratch is not None:
@@ -251,8 +239,10 @@ class TrialLaunch(launch.Launch):
             return
         if self._has_writer():
             return
-        self._complete_recordings()
-        self._linter = Linter(self.lint, self.folder / "plain", self.status_folder)
+        self.trial.complete_recordings(self.facts)
+        self._linter = linting.Linter(
+            self.lint, self.folder / trial_folder.PLAIN, self.status_folder
+        )
 
     def _pass_findings_on(self) -> None:
         linter = self._linter
@@ -335,11 +325,14 @@ class TrialLaunch(launch.Launch):
             child.kill()
 
     def _conclude(self, status: int) -> int:
-        states = self._states()
-        self._complete_recordings()
+        states = self.trial.states(self.previous)
+        self.trial.complete_recordings(self.facts)
         code = 0 if self.ended_by_us else self._code(status)
         found = states[0] if states else {}
-        self._prove(found)
+        if self.lint is not None:
+            predicted = self.options.predictions
+            folders = (self.folder, predicted, self.lint, self.status_folder)
+            linting.prove(found, *folders)
         self._note_crash(found, status)
         report = {
             **self.report,
@@ -356,50 +349,18 @@ class TrialLaunch(launch.Launch):
             "traceq_error": self._crash(),
         }
         manifest.write(self.file, report)
-        self._say(report)
+        measures = report["as_it_is"]["ms"] is not None
+        if not measures:
+            why = self._why_unmeasured(report)
+            self.screen.say(f"nothing was measured: {why}")
+        linted, fixes = self._linter is not None, self.lint is not None
+        try_words.say(self.screen, report, self.shown, linted=linted, fixes=fixes)
         if self.options.json:
             sys.stdout.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-        measured = any(one["n"] for one in report["remedies"])
-        tried = report["as_it_is"]["ms"] is not None
-        if not measured and not tried and not self._has("failed"):
+        tried = measures or any(one["n"] for one in report["remedies"])
+        if not tried and not self._has("failed"):
             return code or options.CANNOT_WORK
         return code
-
-    def _state_file(self) -> Path:
-        files = sorted((self.folder / self.blocks).glob("rank-*.json"))
-        return files[0] if files else self.folder / self.blocks / "none"
-
-    def _prove(self, state: dict[str, Any]) -> None:
-        """Lint the recordings with remedies: what they address has to be gone."""
-        if self.lint is None:
-            return
-        for name, facts in state.get("remedies", {}).items():
-            folder = self.folder / name
-            rules = [
-                rule
-                for rule in remedies.facts(name)["rules"]
-                if rule in self.options.predictions
-            ]
-            if not rules or not (folder / "run.json").is_file():
-                continue
-            linter = Linter(self.lint, folder, self.status_folder)
-            linter.wait(LINT_S)
-            left = linter.predictions() if linter.read() else None
-            if left is not None:
-                stay = [rule for rule in rules if rule in left]
-                proof = facts.get("proof") or {"applied": True, "text": ""}
-                gone = len(stay) < len(rules)
-                facts["proof"] = {**proof, "rules": rules, "stay": stay}
-                facts["proof"]["applied"] = bool(proof["applied"]) and gone
-
-    def _states(self) -> list[dict[str, Any]]:
-        files = sorted((self.folder / self.blocks).glob("rank-*.json"))
-        if not files and self.previous:  # a restarted program made no steps
-            files = [Path(self.previous)]
-        states = [manifest.read(file) for file in files]
-        states = [state for state in states if state]
-        order = sorted(states, key=lambda state: -len(state.get("blocks", [])))
-        return slowest_rank.merged(order)
 
     def _note_crash(self, state: dict[str, Any], status: int) -> None:
         """Note a remedy that was on when the program failed."""
@@ -415,65 +376,12 @@ class TrialLaunch(launch.Launch):
             self._crashed = True
             facts = state.get("remedies", {}).get(name)
             if facts is not None and name != remedies.CONTROL:
-                facts["error"] = self._last_line() or f"the program ended with {status}"
-
-    def _last_line(self) -> str:
-        log = self.folder / f"{self.blocks.replace(BLOCKS, 'stderr')}.log"
-        try:
-            lines = log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            return ""
-        return lines[-1].strip()[:300] if lines else ""
+                last = self.trial.last_line()
+                facts["error"] = last or f"the program ended with {status}"
 
     def _crash(self) -> str | None:
         file = self.status_folder / "failed"
         return file.read_text() if file.exists() else None
-
-    def _complete_recordings(self) -> None:
-        """Write the run file of each recording, labelled with its remedy."""
-        for folder in sorted(self.folder.iterdir()):
-            files = sorted(folder.glob("rank-*.json")) if folder.is_dir() else []
-            if not files or folder.name.startswith(BLOCKS):
-                continue
-            ranks = [complete_run.complete_manifest(file) for file in files]
-            ranks = [rank for rank in ranks if rank.get("name")]
-            for rank in ranks:
-                complete_run.complete_if_killed(rank)
-                complete_run.complete_if_not_written(rank, folder)
-                additions.remove(folder, rank["name"])
-            labels = {} if folder.name == "plain" else {"remedy": folder.name}
-            facts = {
-                **self.facts,
-                "name": folder.name,
-                "labels": {**self.facts["labels"], **labels},
-                "state": "finished",
-                "ended": manifest.now(),
-                "world_size": max((rank["world_size"] for rank in ranks), default=None),
-                "ranks": ranks,
-            }
-            manifest.write(folder / "run.json", facts)
-
-    def _say(self, report: dict[str, Any]) -> None:
-        crash = report["traceq_error"]
-        if crash:
-            self.screen.say(f"traceq crashed: {crash}")
-        lines = outcomes.table(report)
-        if not lines:
-            self.screen.say(f"nothing was measured: {self._why_unmeasured(report)}")
-        for line in lines:
-            self.screen.line(line)
-        if self._linter is not None and not report["remedies"]:
-            self.screen.say(_NOTHING_TO_TRY)
-        for words in outcomes.left_out(report):
-            self.screen.say(words)
-        for note in report.get("notes") or []:
-            self.screen.say(note)
-        if report["state"] == "out of time":
-            self.screen.say(f"--minutes {self.options.minutes:g} were over")
-        if self.lint is not None and (codes := outcomes.rules_to_fix(report)):
-            run = self.shown / "plain"
-            self.screen.line(f"Next: traceq fix {run} --only {','.join(codes)} --diff")
-        self.screen.say(f"see {self.shown / self.file.name}")
 
     def _why_unmeasured(self, report: dict[str, Any]) -> str:
         if report.get("seen"):
@@ -498,50 +406,6 @@ _SENTENCES = {
 }
 
 
-_NOTHING_TO_TRY = (
-    "no finding of the program has a remedy; --only tries others: see --help"
-)
-
-
-class Linter:
-    """A process that lints a run folder and writes what it finds to a file."""
-
-    def __init__(self, command: list[str], folder: Path, place: Path) -> None:
-        self.file = place / f"lint-{folder.name}.json"
-        self.passed = False
-        with self.file.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*command, str(folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-            )
-
-    def ended(self) -> bool:
-        """Return whether it has ended."""
-        return self._process.poll() is not None
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its end; kill it after ``seconds``."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def read(self) -> bool:
-        """Return whether it has written a report."""
-        try:
-            try_options.predictions(str(self.file))
-        except (OSError, ValueError, KeyError, AttributeError):
-            return False
-        return True
-
-    def predictions(self) -> dict[str, dict[str, Any]]:
-        """Return what it predicts; nothing if it failed."""
-        return try_options.predictions(str(self.file)) if self.read() else {}
-
-
 def status_files_of(folder: Path, beginning: str) -> list[Path]:
     """Return the status files whose text starts with ``beginning``."""
     found = []
@@ -556,28 +420,3 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a recording, without those of the trial."""
     hidden = ("predictions", "remedies", "findings", "only", "json")
     return {key: value for key, value in values.items() if key not in hidden}
-
-
-def _free(place: Path, name: str) -> str:
-    """Return a name of a folder that is not there yet."""
-    number = 1
-    while (place / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return name if number == 1 else f"{name}-{number}"
-
-
-def _git(command: list[str]) -> dict[str, Any] | None:
-    """Return the commit of the program, and its dirty files."""
-    place = run_facts.program_folder(command)
-    known = run_facts.git(place)
-    if known is None:
-        return None
-    ask = ["git", "--no-optional-locks", "-C", str(place), "status", "--porcelain"]
-    try:
-        done = subprocess.run(
-            [*ask, "-uno"], capture_output=True, timeout=10, check=False, text=True
-        )
-        files = [line[3:] for line in done.stdout.splitlines()]
-    except (OSError, subprocess.SubprocessError):
-        files = []
-    return {**known, "dirty_files": files[:100]}

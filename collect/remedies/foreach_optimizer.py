@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 
 from . import optimizers
-from .base import ROUNDING, Base, Counts, changed
+from .base import ROUNDING
 
 
-class Remedy(Base):
+class Remedy(optimizers.Implementation):
     """``foreach=True`` of all optimizers that loop over their parameters."""
 
     name = "foreach_optimizer"
@@ -18,34 +18,14 @@ class Remedy(Base):
     summary = "foreach optimizer"
     kind = ROUNDING
     edit = "foreach=True in the call of the optimizer"
-    recompiles = True
+    flags: Mapping[str, bool] = {"foreach": True}
+    mark = "_foreach_"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._before: list[tuple[Any, list[dict[str, Any]]]] = []
-
-    def why_not(self, program: Any) -> str:
-        if not program.optimizers:
-            return "the program has no optimizer"
-        if not self._open(program):
-            return "no optimizer of torch loops over its parameters"
-        return ""
-
-    def _open(self, program: Any) -> list[Any]:
+    def open(self, program: Any) -> list[Any]:
         return [one for one in program.optimizers if _loops(one)]
 
-    def apply(self, program: Any) -> None:
-        for one in self._open(program):
-            self._before.append((one, optimizers.switched(one, foreach=True)))
-            self.used += 1
-
-    def undo(self, program: Any) -> None:  # noqa: ARG002
-        while self._before:
-            optimizers.restore(*self._before.pop())
-
-    def proof(self, before: Counts, after: Counts) -> str:
-        new = [name for name in after if "_foreach_" in name and name not in before]
-        return f"{new[0]} runs" if new else changed(before, after)
+    def why_none(self, program: Any) -> str:  # noqa: ARG002
+        return "no optimizer of torch loops over its parameters"
 
 
 def _loops(optimizer: Any) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 
 from . import optimizers
-from .base import ROUNDING, Base, Counts, changed
+from .base import ROUNDING
 
 _AMP = "_step_supports_amp_scaling"
 
 
-class Remedy(Base):
+class Remedy(optimizers.Implementation):
     """``fused=True`` of all optimizers, between steps."""
 
     name = "fused_optimizer"
@@ -20,51 +20,28 @@ class Remedy(Base):
     summary = "fused optimizer"
     kind = ROUNDING
     edit = "fused=True in the call of the optimizer"
-    recompiles = True
+    flags: Mapping[str, bool] = {"fused": True, "foreach": False}
+    mark = "_fused_"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._before: list[tuple[Any, list[dict[str, Any]]]] = []
-
-    def why_not(self, program: Any) -> str:
-        if not program.optimizers:
-            return "the program has no optimizer"
-        own = optimizers.own(program, optimizers.FUSED)
-        if not own:
-            kinds = ", ".join(
-                sorted({type(one).__name__ for one in program.optimizers})
-            )
-            return f"torch has no fused {kinds}"
-        return "" if self._open(program) else _why_none(own)
-
-    def _open(self, program: Any) -> list[Any]:
+    def open(self, program: Any) -> list[Any]:
         own = optimizers.own(program, optimizers.FUSED)
         return [one for one in own if not _refusal(one)]
 
-    def apply(self, program: Any) -> None:
-        for one in self._open(program):
-            self._before.append(
-                (one, optimizers.switched(one, fused=True, foreach=False))
-            )
-            setattr(one, _AMP, True)
-            optimizers.move_steps(one, to_device=True)
-            self.used += 1
+    def why_none(self, program: Any) -> str:
+        own = optimizers.own(program, optimizers.FUSED)
+        if own:
+            return next(filter(None, map(_refusal, own)), "there is nothing to fuse")
+        kinds = sorted({type(one).__name__ for one in program.optimizers})
+        return f"torch has no fused {', '.join(kinds)}"
 
-    def undo(self, program: Any) -> None:  # noqa: ARG002
-        while self._before:
-            one, flags = self._before.pop()
-            optimizers.restore(one, flags)
-            if _AMP in vars(one):
-                delattr(one, _AMP)
-            optimizers.move_steps(one, to_device=False)
+    def prepare(self, optimizer: Any) -> None:
+        setattr(optimizer, _AMP, True)
+        optimizers.move_steps(optimizer, to_device=True)
 
-    def proof(self, before: Counts, after: Counts) -> str:
-        fused = [name for name in after if "_fused_" in name and name not in before]
-        return f"{fused[0]} runs" if fused else changed(before, after)
-
-
-def _why_none(own: list[Any]) -> str:
-    return next(filter(None, map(_refusal, own)), "there is nothing to fuse")
+    def clean(self, optimizer: Any) -> None:
+        if _AMP in vars(optimizer):
+            delattr(optimizer, _AMP)
+        optimizers.move_steps(optimizer, to_device=False)
 
 
 def _refusal(optimizer: Any) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import torch
+
+from .base import Base, Counts, changed
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
@@ -52,3 +54,52 @@ def move_steps(optimizer: Any, *, to_device: bool) -> None:
         if torch.is_tensor(step):
             device = parameter.device if to_device else torch.device("cpu")
             state["step"] = step.to(device)
+
+
+class Implementation(Base):
+    """Another implementation of the program's optimizers, by flags of their groups."""
+
+    flags: Mapping[str, bool] = {}
+    """Flags that choose it."""
+    mark = ""
+    """Part of the names of the ops that only it runs."""
+    recompiles = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: list[tuple[Any, list[dict[str, Any]]]] = []
+
+    def why_not(self, program: Any) -> str:
+        if not program.optimizers:
+            return "the program has no optimizer"
+        return "" if self.open(program) else self.why_none(program)
+
+    def open(self, program: Any) -> list[Any]:
+        """Return the optimizers that can be switched to it."""
+        raise NotImplementedError
+
+    def why_none(self, program: Any) -> str:
+        """Return why no optimizer can."""
+        raise NotImplementedError
+
+    def apply(self, program: Any) -> None:
+        for one in self.open(program):
+            self._before.append((one, switched(one, **self.flags)))
+            self.prepare(one)
+            self.used += 1
+
+    def undo(self, program: Any) -> None:  # noqa: ARG002
+        while self._before:
+            one, flags = self._before.pop()
+            restore(one, flags)
+            self.clean(one)
+
+    def prepare(self, optimizer: Any) -> None:
+        """Change what else the implementation needs of an optimizer."""
+
+    def clean(self, optimizer: Any) -> None:
+        """Take back what ``prepare`` changed."""
+
+    def proof(self, before: Counts, after: Counts) -> str:
+        new = [name for name in after if self.mark in name and name not in before]
+        return f"{new[0]} runs" if new else changed(before, after)

@@ -24,6 +24,8 @@ _NORMAL = 1.4826  # median distance from the median, as a standard deviation
 _SHARED, _LESS = 1.1, 2
 _CALMER = 0.7  # of the noise: a figure that is used instead of the median
 _LARGE = 0.1  # of the step: a noise that hides what remedies usually save
+_PRECISE = 0.01  # of the step: differences below do not matter
+_SHARP = 0.2  # of a difference: its interval need not be smaller
 
 # Quantiles of Student's t for intervals of 99%, by degrees of freedom.
 _T99 = dict(
@@ -174,6 +176,18 @@ def statistic(blocks: list[dict[str, Any]]) -> str:
         Noise(comparisons, figure).deviation for figure in ("median_ms", "p10_ms")
     )
     return "p10_ms" if low < _CALMER * middle < math.inf else "median_ms"
+
+
+def is_settled(values: list[float], noise: Noise, step_ms: float) -> bool:
+    """Return whether more differences would not change what these prove.
+
+    It depends on the width of their interval only, not on whether it excludes zero: to
+    stop once it does would call noise a difference more often.
+    """
+    if len(values) < FEWEST:
+        return False
+    half = noise.half_width(values)
+    return half < max(_PRECISE * step_ms, _SHARP * abs(centre(values)))
 
 
 def judge(

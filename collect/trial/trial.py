@@ -17,7 +17,6 @@ from .switches import Switches
 WARM_STEPS, WARM_LEAST, WARM_S = 10, 3, 5.0
 PLAIN_S, PLAIN_STEPS = 1.5, 24  # of the first, plain block, at most
 BLOCK_S = (0.1, 1.0)  # seconds of a block: at least, at most
-PRECISE = 0.01  # of the step: differences below do not matter
 SHORT_STEPS = 3  # of a block if time is short
 SLOW_MS = 200.0  # a step from which on fewer of them are let pass
 FEWEST_FIRST = 3  # of those after the first switch
@@ -129,7 +128,7 @@ class Trial(Blocks):
         names = []
         for name in switches.usable():
             if self._compiles_too_long(name):
-                switches.facts[name]["why"] = "there is too little time to compile"
+                switches.facts[name]["late"] = "there is too little time to compile"
             else:
                 names.append(name)
         return names
@@ -162,9 +161,15 @@ class Trial(Blocks):
     # Blocks.
 
     def _rounds(self, names: list[str]) -> Iterator[None]:
-        """Measure each remedy between two plain blocks, in both orders in turns."""
+        """Measure each remedy between two plain blocks, in both orders in turns.
+
+        What is settled after a few rounds is left out of the others.
+        """
         yield from self._block((), ())
-        for number in range(self._rounds_done(names), ROUNDS[1]):
+        done = self._rounds_done(names)
+        if done >= self._rounds_least:  # in earlier runs
+            names = self._unsettled(names)
+        for number in range(done, ROUNDS[1]):
             began = time.monotonic()
             for name in names if number % 2 == 0 else reversed(names):
                 if name not in self._primed and self._switches().is_usable(name):
@@ -175,9 +180,12 @@ class Trial(Blocks):
             if self.state["statistic"] != "mean_ms":
                 self.state["statistic"] = differences.statistic(self.state["blocks"])
             self.save()
-            if number + 1 >= self._rounds_least and self._is_decided():
-                return
-            if self.left() - self._reserve(names) < time.monotonic() - began:
+            if number + 1 >= self._rounds_least:
+                names = self._unsettled(names)
+            if (
+                not names
+                or self.left() - self._reserve(names) < time.monotonic() - began
+            ):
                 return
 
     def _rounds_done(self, names: list[str]) -> int:
@@ -230,15 +238,25 @@ class Trial(Blocks):
         recordings = 0.8 * len(names) * self._record_s if self.settings["record"] else 0
         return min(recordings, 0.25 * self.left()) + 0.1 * self.left()
 
-    def _is_decided(self) -> bool:
-        figure = self.state["statistic"]
+    def _unsettled(self, names: list[str]) -> list[str]:
+        """Return the remedies that need more rounds, with the control; or none."""
+        rest = [
+            name
+            for name in names
+            if name != remedies.CONTROL
+            and self._switches().is_usable(name)
+            and not self._is_settled((), (name,))
+        ]
+        return [remedies.CONTROL, *rest] if rest else []
+
+    def _is_settled(self, base: tuple[str, ...], on: tuple[str, ...]) -> bool:
+        """Return whether more blocks would not change what is known of remedies."""
+        figure = self._figure(on[-1])
         comparisons = differences.compare(self.state["blocks"])
+        one = comparisons.get((*base, "+", *on))
+        values = one.values(figure) if one is not None else []
         noise = differences.Noise(comparisons.values(), figure)
-        return all(
-            noise.half_width(one.values(figure))
-            < max(PRECISE * self.step_ms, 0.1 * abs(one.centre(figure) or 0.0))
-            for one in comparisons.values()
-        )
+        return differences.is_settled(values, noise, self.step_ms)
 
     # Combination.
 
@@ -285,7 +303,9 @@ class Trial(Blocks):
         for number in range(ROUNDS[0]):
             yield from self._block(base, on)
             yield from self._block(base, base)
-            if number + 1 >= differences.FEWEST and self.left() < self._round_s(2):
+            if number + 1 < differences.FEWEST:
+                continue
+            if self.left() < self._round_s(2) or self._is_settled(base, on):
                 return
 
     def _figure(self, name: str) -> str:
