@@ -35,7 +35,7 @@ check: $(VENV)/test-installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell $(TEXTS)
-	$(BIN)/traceq check --no-run --no-cache fixtures
+	POLARS_MAX_THREADS=1 $(BIN)/traceq check --no-run --no-cache fixtures
 
 tests: $(VENV)/test-installed
 	$(PYTEST) -m "not slow" --durations 25
