@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A process for each core: threads of Polars beside them cost a quarter more.
+# A process for each core: more threads of Polars beside them only take turns.
 PYTEST := POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
 # What is spelled right: all that people read, code and tests included.
