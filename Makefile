@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
+# A process for each core: more threads of Polars beside them only take turns.
+PYTEST := POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --no-loadscope-reorder
 
 # What is spelled right: all that people read, code and tests included.
 TEXTS := *.md docs rules collect traceq benchmarks fixtures tests action.yml mkdocs.yml
@@ -34,7 +35,7 @@ check: $(VENV)/test-installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell $(TEXTS)
-	$(BIN)/traceq check --no-run --no-cache fixtures
+	POLARS_MAX_THREADS=1 $(BIN)/traceq check --no-run --no-cache fixtures
 
 tests: $(VENV)/test-installed
 	$(PYTEST) -m "not slow" --durations 25

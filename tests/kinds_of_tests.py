@@ -18,7 +18,7 @@ import pytest
 from recordings import ROOT, SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 
 _TESTS = str(ROOT / "tests")
@@ -30,6 +30,8 @@ _PROCESSES = {"subprocess", "LocalCluster", "ProcessPoolExecutor", "Popen"}
 _BROWSERS = {"browser"}
 _OF_FILE = re.compile(r"^pytestmark = (\[.*?^\]|.*?$)", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"mark\.(\w+)")
+# Most tests are of a function with many parameters.
+_OF_FUNCTIONS: dict[object, frozenset[str]] = {}
 
 
 def left_out(expression: str) -> set[str]:
@@ -77,16 +79,17 @@ def mark(item: pytest.Function) -> None:
 
 def _names_of(item: pytest.Function) -> frozenset[str]:
     """Return the names that a test uses, with those of its fixtures."""
-    given = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no other way
-    names = _names_in_all(
-        (item.function, *(found[-1].func for found in given.values()))
-    )
+    known = (item.function, item.cls)
+    if (names := _OF_FUNCTIONS.get(known)) is None:
+        names = _OF_FUNCTIONS[known] = _names_with_fixtures(item)
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return names | {_A_FILE for one in parameters if _is_recording(one)}
 
 
-@cache
-def _names_in_all(functions: tuple[Callable[..., object], ...]) -> frozenset[str]:
+def _names_with_fixtures(item: pytest.Function) -> frozenset[str]:
+    """Return the names that all tests of a function use, whatever their parameters."""
+    given = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no other way
+    functions = (item.function, *(found[-1].func for found in given.values()))
     return frozenset[str]().union(*(_names_in(unwrap(one)) for one in functions))
 
 

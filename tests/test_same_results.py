@@ -1,6 +1,10 @@
-"""Findings with compiled code and without, which are equal to the last digit."""
+"""Results that are equal to the last digit: compiled or not, with any threads."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 from command import traceq
@@ -8,10 +12,7 @@ from recordings import FIXTURE_TRACES
 
 from traceq import native
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not native.available(), reason="compiled code is not built"),
-]
+pytestmark = pytest.mark.slow
 # Host-bound ones, whose figures come from long sums.
 CASES = [
     "python_in_step",
@@ -21,6 +22,7 @@ CASES = [
 ]
 
 
+@pytest.mark.skipif(not native.available(), reason="compiled code is not built")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("command", ["lint", "summary"])
 def test_results_are_the_same_to_the_last_digit(
@@ -32,3 +34,21 @@ def test_results_are_the_same_to_the_last_digit(
     monkeypatch.setenv("TRACEQ_PURE", "1")
 
     assert traceq(*words).out == compiled.out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_same_with_one_thread_and_with_eight(name: str) -> None:
+    """The tests run with one thread for each worker, and people with all they have."""
+    words = ("lint", str(FIXTURE_TRACES[name]), "--format", "json", "--no-cache")
+    one, eight = (
+        subprocess.run(
+            [sys.executable, "-m", "traceq", *words],
+            env={**os.environ, "POLARS_MAX_THREADS": threads},
+            capture_output=True,
+            check=False,
+        )
+        for threads in ("1", "8")
+    )
+
+    assert one.stdout
+    assert one.stdout == eight.stdout
