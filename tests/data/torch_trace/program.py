@@ -22,7 +22,7 @@ from torch.nn.functional import gelu
 
 _HERE = Path(__file__).parent
 _LEFT_OUT = re.compile(
-    r'\{"(chromium_event|describe_\w+|aot_\w+|dynamo_cpp_guards_str|create_\w+'
+    r'^[^{]*\{"(chromium_event|describe_\w+|aot_\w+|dynamo_cpp_guards_str|create_\w+'
     r'|guard_added\w*|artifact": \{"name": "(fx_graph_runnable|before_\w+|after_pre'
     r"|compiled_f\w+|backward_\w+|runtime_wrapper|torch\._functorch|\w+_BYTECODE"
     r"|aot_\w+))"
@@ -132,7 +132,8 @@ def _short(text: str, folder: str) -> str:
     some = (one for one in records if not _LEFT_OUT.search(one.partition("\n")[0]))
     installed = str(Path(torch.__file__).parents[1])
     short = "".join(some).replace(installed, "/site-packages")
-    return short.replace(folder, "/run").replace(str(_HERE), "/src")
+    short = short.replace(folder, "/run").replace(str(_HERE), "/src")
+    return short.replace(str(Path.cwd()), "/src")
 
 
 if __name__ == "__main__":
