@@ -15,7 +15,8 @@ import traceq
 from traceq.analysis.base.fused_kernels import by_part
 from traceq.analysis.base.lines import lines_are_known
 from traceq.errors import InputError
-from traceq.formats.inductor_code import generated_code, read_compiled, read_lowered
+from traceq.formats.inductor_code import generated_code, read_compiled
+from traceq.formats.inductor_graph import read_lowered
 from traceq.formats.run import read_run
 from traceq.inputs.load_trace import with_kernels
 from traceq.linter.config import Config

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,14 +90,31 @@ for step, x in enumerate(DataLoader(Data(), batch_size=1)):
 """
 
 
-def kept_of(laps: Iterable[float], factor: float = 1.5) -> list[int]:
+class Queue:
+    """Time without a core, as it is set."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def seconds(self) -> float:
+        return self.total
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+
+def kept_of(
+    laps: Iterable[float], factor: float = 1.5, queued: Iterable[float] = ()
+) -> list[int]:
     """Return which of some step times are kept, by a clock that shows just these."""
-    now = [0.0]
+    now, queue = [0.0], Queue()
     watch = slow.SlowSteps(factor, lambda: now[0])
+    watch._thread, watch._queue = threading.get_ident(), queue  # noqa: SLF001
     watch.boundary()
     found = []
-    for number, lap in enumerate(laps):
+    for number, (lap, waited) in enumerate(zip(laps, chain(queued, repeat(0.0)))):  # noqa: B905
         now[0] += lap
+        queue.total += waited
         if watch.boundary(number):
             found.append(number)
     return found
@@ -110,6 +129,34 @@ def test_a_step_twice_the_median_is_kept() -> None:
     laps = [0.01] * 300
     laps[200] = 0.02
     assert kept_of(laps) == [200]
+
+
+def test_a_pause_is_kept_among_steps_that_wait_for_a_core() -> None:
+    draw = random.Random(0)  # noqa: S311 - the same each time
+    queued = [draw.choice((0.0, 0.0, 0.1, 0.3)) for _ in range(300)]
+    laps = [0.01 + waited for waited in queued]
+    queued[200], laps[200] = 0.0, 0.16
+
+    assert 200 in kept_of(laps, queued=queued)
+
+
+def test_a_step_that_waits_for_a_core_is_kept() -> None:
+    laps, queued = [0.01] * 300, [0.0] * 300
+    laps[200], queued[200] = 0.2, 0.19
+
+    assert kept_of(laps, queued=queued) == [200]
+
+
+def test_steps_of_the_program_take_the_place_of_those_of_others() -> None:
+    watch = slow.SlowSteps(1.5)
+    entry = {"ms": 100.0, "median_ms": 10.0, "queued_ms": 90.0}
+    for _ in range(slow.MOST):
+        watch._keep(dict(entry))  # noqa: SLF001
+    watch._keep({**entry, "queued_ms": 0.0})  # noqa: SLF001
+    watch._keep(dict(entry))  # noqa: SLF001
+
+    assert len(watch.kept) == slow.MOST
+    assert watch.kept[-1]["queued_ms"] == 0.0
 
 
 def test_a_step_below_the_factor_is_not() -> None:
@@ -182,6 +229,9 @@ def test_the_rest_of_the_recording_is_there(watched: Run) -> None:
     assert watched.rank["state"] == "done"
 
 
+LINE = {"file": "train.py", "line": 3, "function": "main", "samples": 2}
+
+
 def step(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a step has
     return {"step": 7, "ms": 100.0, "median_ms": 10.0, "cpu_ms": 100.0, **changes}
 
@@ -209,6 +259,14 @@ def run_of(folder: Path, *kept: dict[str, Any]) -> SlowRun:
             "other processes on the CPU",
         ),
         (step(cpu_ms=9.0, queued_ms=1.0, by_ms={"data": 80}), "DataLoader"),
+        (
+            step(cpu_ms=9.0, watched_ms=80.0, others_queued_ms=70.0, lines=[LINE]),
+            "other processes on the CPU",
+        ),
+        (
+            step(cpu_ms=9.0, watched_ms=80.0, others_queued_ms=5.0, lines=[LINE]),
+            "waiting in the program",
+        ),
     ],
 )
 def test_the_evidence_of_a_step_decides_the_cause(

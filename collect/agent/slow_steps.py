@@ -1,10 +1,11 @@
 """Rare slow steps of the whole run, each with what happened in it (--keep-slow).
 
 A step is kept if it takes a multiple of the running median and more than the usual
-spread. Watching costs a few clock readings a step; what may explain a slow step is
-counted where it happens: Python's garbage collector, the DataLoader, torch.save, the
-compiler, the allocator. A thread of ours looks at the program's line only while a step
-takes too long.
+spread; both are without the time that the thread had no core, so that other processes
+on a busy machine do not hide the program's own pauses. Watching costs a few clock
+readings a step; what may explain a slow step is counted where it happens: Python's
+garbage collector, the DataLoader, torch.save, the compiler, the allocator. A thread of
+ours looks at the program's line only while a step takes too long.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ SAMPLE_S = 0.01  # between two looks at a slow step
 MOST_SAMPLES = 50
 CLOCK_EVERY = 256  # steps
 CHEAP_STATS_S = 0.005  # of longer steps the allocator's counters are read every time
+MOST_THREADS = 256  # that are looked at while a step takes too long
+_TASKS = "/proc/self/task"
 _COUNTERS = ("num_alloc_retries", "segment.all.allocated")
 
 
@@ -58,6 +61,7 @@ class SlowSteps:
         self._cpu = 0.0
         self._queue: _Queue | None = None
         self._queued: float | None = None
+        self._seen: tuple[float, dict[str, float]] | None = None  # when first sampled
         self._compiles = 0
         self._counters: dict[str, int] = {}
         self._clocks: int | None = None  # MHz, the highest seen
@@ -158,6 +162,7 @@ class SlowSteps:
         self._seconds.clear()
         self._marks.clear()
         self._lines.clear()
+        self._seen = None
         self._cpu = time.thread_time()
         self._queued = self._queue.seconds() if self._queue is not None else None
         self._began = self._clock()
@@ -166,20 +171,36 @@ class SlowSteps:
         self.steps += 1
         self.seconds += seconds
         slow = len(self._laps) >= FEWEST and seconds > self._limit
+        queued = self._queued_since()
         compiles = torch_state.compilations()
         if slow:
             self.count += 1
-            if len(self.kept) < MOST:
-                self.kept.append(self._entry(seconds, compiles - self._compiles))
+            self._keep(self._entry(seconds, queued, compiles - self._compiles))
         elif self.median > CHEAP_STATS_S or self.steps % REFRESH == 0:
             self._read_counters()
         self._compiles = compiles
-        self._laps.append(seconds)
+        self._laps.append(seconds - min(queued or 0.0, seconds))
         if len(self._laps) <= FEWEST or self.steps % REFRESH == 0:
             self._refresh()
         if self.steps % CLOCK_EVERY == 1:
             self._read_clock()
         return slow
+
+    def _queued_since(self) -> float | None:
+        """Return how long this step's thread was ready to run and had no core."""
+        queued = self._queue.seconds() if self._queue is not None else None
+        if queued is None or self._queued is None:
+            return None
+        return max(0.0, queued - self._queued)
+
+    def _keep(self, entry: dict[str, Any]) -> None:
+        """Keep a step; of too many, those of other processes are left out first."""
+        if len(self.kept) >= MOST:
+            waited = next((one for one in self.kept if _only_queued(one)), None)
+            if waited is None or _only_queued(entry):
+                return
+            self.kept.remove(waited)
+        self.kept.append(entry)
 
     def _refresh(self) -> None:
         laps = sorted(self._laps)
@@ -191,9 +212,11 @@ class SlowSteps:
             self.median + LEAST_S,
         )
 
-    def _entry(self, seconds: float, compiles: int) -> dict[str, Any]:
+    def _entry(
+        self, seconds: float, queued: float | None, compiles: int
+    ) -> dict[str, Any]:
         before = dict(self._counters)
-        queued = self._queue.seconds() if self._queue is not None else None
+        watched, others = self._others_queued()
         self._read_counters()
         lines = sorted(self._lines.items(), key=lambda one: -one[1])
         return {
@@ -201,9 +224,9 @@ class SlowSteps:
             "ms": _ms(seconds),
             "median_ms": _ms(self.median),
             "cpu_ms": _ms(time.thread_time() - self._cpu),
-            "queued_ms": None
-            if queued is None or self._queued is None
-            else _ms(queued - self._queued),
+            "queued_ms": None if queued is None else _ms(queued),
+            "watched_ms": _ms(watched),
+            "others_queued_ms": _ms(others),
             "by_ms": {what: _ms(spent) for what, spent in self._seconds.items()},
             "marks": sorted(self._marks),
             "compiles": compiles,
@@ -216,6 +239,18 @@ class SlowSteps:
                 for (file, line, function), count in lines[:4]
             ],
         }
+
+    def _others_queued(self) -> tuple[float, float]:
+        """Return how long the step was sampled, and how long a thread had no core.
+
+        It is the thread that waited most: the one that the others wait for.
+        """
+        if self._seen is None:
+            return 0.0, 0.0
+        began, before = self._seen
+        now = _queued_by_thread()
+        grown = (now[one] - before[one] for one in now if one in before)
+        return self._clock() - began, max(grown, default=0.0)
 
     def _grown(self, before: dict[str, int], name: str) -> int | None:
         if name not in before or name not in self._counters:
@@ -258,6 +293,8 @@ class SlowSteps:
     def _sample(self) -> None:
         if sum(self._lines.values()) >= MOST_SAMPLES:
             return
+        if self._seen is None:
+            self._seen = self._clock(), _queued_by_thread()
         frame = sys._current_frames().get(self._thread or 0)  # noqa: SLF001
         for one in open_code.program_lines(frame, most=1):
             key = (one["file"], one["line"], one["function"])
@@ -299,6 +336,25 @@ class _Queue:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+
+def _queued_by_thread() -> dict[str, float]:
+    """Return the seconds that each other thread of the process had no core."""
+    own = str(threading.get_native_id())
+    queued = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_TASKS)[:MOST_THREADS]:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                if name != own:
+                    with open(f"{_TASKS}/{name}/schedstat") as file:
+                        queued[name] = int(file.read().split()[1]) / 1e9
+    return queued
+
+
+def _only_queued(entry: dict[str, Any]) -> bool:
+    """Return whether a step was slow as its thread had no core."""
+    lost = entry["ms"] - entry["median_ms"]
+    return bool((entry["queued_ms"] or 0.0) >= lost / 2)
 
 
 def _ms(seconds: float) -> float:

@@ -177,11 +177,10 @@ Kernels = Annotated[
     typer.Option(
         "--kernels",
         help=(
-            "Folder with the code that inductor generated (TORCHINDUCTOR_CACHE_DIR or"
-            " torch_compile_debug), for traces without a run folder."
+            "Code that inductor generated, for traces without a run folder: the folder"
+            " TORCHINDUCTOR_CACHE_DIR or torch_compile_debug, or a log of TORCH_TRACE."
         ),
-        metavar="DIR",
+        metavar="PATH",
         exists=True,
-        file_okay=False,
     ),
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from polars._typing import PolarsDataType
 
@@ -49,6 +49,47 @@ def constant(value: object, count: int, dtype: PolarsDataType) -> pl.Series:
     [None, None]
     """
     return pl.Series([value], dtype=dtype).new_from_index(0, count)
+
+
+def sharing_nulls(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame whose columns without any value are one in memory for each type.
+
+    >>> frame = pl.DataFrame({"a": [1, 2], "b": [None, None]})
+    >>> sharing_nulls(frame).equals(frame)
+    True
+    """
+    return _sharing_nulls(frame, frame.height, lambda column: column)
+
+
+def rows_of(frame: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Return rows of a frame; its columns without any value share memory.
+
+    >>> frame = pl.DataFrame({"a": [1, 2], "b": [None, None]})
+    >>> rows_of(frame, pl.Series([1, None])).rows()
+    [(2, None), (None, None)]
+    """
+    return _sharing_nulls(frame, len(rows), lambda column: column[rows])
+
+
+def nulls_like(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame of the same columns without any value; these share memory."""
+    nothing = frame.clear(1)
+    return _sharing_nulls(nothing, frame.height, lambda column: column)
+
+
+def _sharing_nulls(
+    frame: pl.DataFrame, height: int, taken: Callable[[pl.Series], pl.Series]
+) -> pl.DataFrame:
+    empty: dict[PolarsDataType, pl.Series] = {}
+
+    def column(of: pl.Series) -> pl.Series:
+        if of.null_count() < frame.height:
+            return taken(of)
+        if of.dtype not in empty:
+            empty[of.dtype] = constant(None, height, of.dtype)
+        return empty[of.dtype].alias(of.name)
+
+    return pl.DataFrame([column(one) for one in frame.iter_columns()])
 
 
 def rows_where(holds: pl.Series) -> pl.Series:

@@ -16,6 +16,7 @@ import orjson
 
 from traceq.errors import InputError
 from traceq.formats.compression import DamagedError, blocks
+from traceq.formats.inductor_graph import is_line, names_in, outputs_of, read_lowered
 from traceq.model.compiled_graphs import (
     CPP,
     EXTERN,
@@ -24,14 +25,13 @@ from traceq.model.compiled_graphs import (
     Frame,
     GeneratedCode,
     KernelCall,
-    LoweredNode,
     Module,
     Node,
     Size,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
 _FORMAT = 1
@@ -41,21 +41,6 @@ _LONGEST_TEXT = 32 << 20
 _MOST_CODE = 4096
 _MOST_NODES = 1 << 20
 _BLOCK = 1 << 20
-# Short dtypes in the graph's text, where they differ from torch's own names.
-_DTYPES = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f8e4m3fn": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-    "b8": "bool",
-}
 # Operators that generated code calls by another name than the profiler gives them.
 _EXTERN_NAMES = {"bias_addmm": "addmm", "fp8_mm": "_scaled_mm"}
 
@@ -63,10 +48,13 @@ _EXTERN_NAMES = {"bias_addmm": "addmm", "fp8_mm": "_scaled_mm"}
 _MARK = re.compile(r"^ *def call\(", re.MULTILINE)
 _GRAPH_FILES = ("fx_graph_transformed.py", "fx_graph_readable.py")
 _AOT = re.compile(r"# AOT ID: \['(\d+)_(\w+)'\]")
+BACKWARD = re.compile(r"# AOT ID: \['\d+_backward'\]")
+"""The line of code that runs a backward."""
 
 _NODES = re.compile(
     r" *# Topologically Sorted Source Nodes: \[([^\]]*)\], Original ATen: \[([^\]]*)\]"
 )
+_HANDLE = re.compile(r" *# \[Provenance debug handles\] (\S+)")
 _PATH = re.compile(r"# kernel path: (\S+)")
 _MAPPED = re.compile(r"#   (\w+) => ([\w, ]+)$")
 _DEFINED = re.compile(r"(\w+) = async_compile\.(triton|cpp_pybinding|cpp)\(")
@@ -78,17 +66,6 @@ _OPERATOR = re.compile(r" *(?:\w+ = )?(?:torch\.ops\.(\w+)|aten)\.(\w+)")
 _CPP = re.compile(r" *(?:\w+ = )?(cpp_\w+)\(")
 
 _INPUT = re.compile(r"\bprimals_(\d{1,9})\b")
-
-_LOWERED = re.compile(r' *(\w+)(?:: "([^"]*)")? = (?:torch\.ops\.)?([\w.]+)([^;]*)')
-_PARAMETER = re.compile(r'\b(\w{1,500}): "([^"]*)"')
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_SIZE = re.compile(r"(\w+)\[([^\]]*)\]")
-_RETURN = " return ("
-# A size of a changing shape: what is computed with it ties no ops together.
-_NUMBER = "Sym("
-# Before it may be what activation checkpointing says of the ops.
-_FILE = " File: "
-_NO_FILE = "# No stacktrace"
 
 
 def read_compiled(file: Path) -> CompiledCode:
@@ -128,7 +105,7 @@ def read_generated(folder: Path, names: Collection[str] = ()) -> CompiledCode:
             continue
         graphs = (_limited(file.with_name(name), left) for name in _GRAPH_FILES)
         graph = next(filter(None, graphs), "")
-        code = _named(replace(generated_code(text, graph), **_aot_id(text)), names)
+        code = with_names(replace(generated_code(text, graph), **_aot_id(text)), names)
         # The same code lies in several places; with its graph it tells more.
         if code.calls not in codes or code.lowered:
             codes[code.calls] = code
@@ -157,8 +134,18 @@ def _aot_id(text: str) -> dict[str, Any]:
     return {"graph": match[1], "backward": match[2] == "backward"}
 
 
-def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
+def with_names(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
     """Return code whose lines are in files as the trace names them."""
+    renamed = renaming(names)
+    lowered = {
+        name: replace(node, frame=renamed(node.frame)) if node.frame else node
+        for name, node in code.lowered.items()
+    }
+    return replace(code, lowered=lowered)
+
+
+def renaming(names: Collection[str]) -> Callable[[Frame], Frame]:
+    """Return a function that names the file of a frame as the trace does."""
     by_base: dict[str, list[str]] = {}
     for name in names:
         by_base.setdefault(PurePath(name).name, []).append(name)
@@ -168,11 +155,7 @@ def _named(code: GeneratedCode, names: Collection[str]) -> GeneratedCode:
         same = [name for name in paths if f"/{frame.file}".endswith(f"/{name}")]
         return frame._replace(file=max(same, key=len)) if same else frame
 
-    lowered = {
-        name: replace(node, frame=renamed(node.frame)) if node.frame else node
-        for name, node in code.lowered.items()
-    }
-    return replace(code, lowered=lowered)
+    return renamed
 
 
 def _content(file: Path) -> dict[str, Any]:
@@ -246,12 +229,8 @@ def _frames(entries: list[Any]) -> Iterator[Frame]:
         if not isinstance(one, list) or len(one) != len(Frame._fields):
             continue
         file, first, function, line = one
-        if isinstance(file, str) and isinstance(function, str) and _is_line(line):
-            yield Frame(file, first if _is_line(first) else None, function, line)
-
-
-def _is_line(value: object) -> bool:
-    return type(value) is int and 0 < value < 1 << 31
+        if isinstance(file, str) and isinstance(function, str) and is_line(line):
+            yield Frame(file, first if is_line(first) else None, function, line)
 
 
 def _code(entry: dict[str, Any]) -> GeneratedCode:
@@ -288,7 +267,7 @@ def generated_code(text: str, graph: str = "") -> GeneratedCode:
         calls=tuple(_calls("call", bodies)),
         hashes=hashes,
         lowered=read_lowered(graph),
-        outputs=_outputs(graph),
+        outputs=outputs_of(graph),
         made_of=made_of,
     )
 
@@ -314,19 +293,18 @@ def _calls(name: str, bodies: Mapping[str, list[str]]) -> Iterator[KernelCall]:
     """Yield the calls of a function; those of a partition where it is called."""
     nodes: tuple[str, ...] = ()
     aten: tuple[str, ...] = ()
+    handle = ""
     for line in bodies.get(name, []):
         if comment := _NODES.match(line):
-            nodes, aten = _names(comment[1]), _names(comment[2])
+            nodes, aten = names_in(comment[1]), names_in(comment[2])
+        elif numbered := _HANDLE.match(line):
+            handle = numbered[1]
         elif name == "call" and (part := _PARTITION.search(line)):
             yield from _calls(part[2] or f"partition_{part[1]}", bodies)
         elif called := _called(line):
             reads = tuple(map(int, _INPUT.findall(line)))
-            yield KernelCall(*called, nodes, aten, reads)
-            nodes, aten = (), ()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for part in text.split(",") if (name := part.strip()))
+            yield KernelCall(*called, nodes, aten, reads, handle)
+            nodes, aten, handle = (), (), ""
 
 
 def _called(line: str) -> tuple[str, str] | None:
@@ -354,61 +332,10 @@ def _definitions(
             if file := _PATH.match(line):
                 path, mapping = PurePath(file[1]).stem, {}
             elif pair := _MAPPED.match(line):
-                mapping[pair[1]] = _names(pair[2])
+                mapping[pair[1]] = names_in(pair[2])
         elif defined := _DEFINED.match(line):
             made_of[defined[1]] = mapping
             if path:
                 hashes[defined[1]] = path
             path, mapping = "", {}
     return hashes, made_of
-
-
-def read_lowered(text: str) -> dict[str, LoweredNode]:
-    """Return the nodes of a graph that was written as text, by name, in order."""
-    nodes: dict[str, LoweredNode] = {}
-    frame: Frame | None = None
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("#") and _FILE in line:
-            frame = _frame(line)
-        elif line.startswith(_NO_FILE):
-            frame = None
-        elif line.startswith("def forward("):
-            for name, size in _PARAMETER.findall(line):
-                if size.startswith(_NUMBER):
-                    continue
-                nodes[name] = LoweredNode(name, "placeholder", (), None, _size(size))
-        elif node := _LOWERED.match(raw):
-            name, size, target, rest = node.groups()
-            # A name that is given twice could make a node depend on itself.
-            if name in nodes or (size and size.startswith(_NUMBER)):
-                continue
-            words = (target, *_WORD.findall(rest))
-            used = tuple(dict.fromkeys(word for word in words if word in nodes))
-            short = target.rsplit(".", 1)[0] if "." in target else "getitem"
-            nodes[name] = LoweredNode(name, short, used, frame, _size(size or ""))
-    return nodes
-
-
-def _outputs(text: str) -> tuple[str, ...]:
-    _, _, last = text.rpartition(_RETURN)
-    inside, closed, _ = last.partition(")")
-    return _names(inside) if closed else ()
-
-
-def _frame(line: str) -> Frame | None:
-    """Return the place in ``# File: model.py:17 in forward, code: …``."""
-    place = line.split(_FILE, 1)[1].split(", code: ", 1)[0]
-    where, _, function = place.rpartition(" in ")
-    file, _, number = where.rpartition(":")
-    if not file or not number.isascii() or not number.isdigit():
-        return None
-    at = int(number[:10])
-    return Frame(file, None, function, at) if _is_line(at) else None
-
-
-def _size(text: str) -> Size | None:
-    match = _SIZE.match(text)
-    if not match:
-        return None
-    return Size(_names(match[2]), _DTYPES.get(match[1], match[1]))

@@ -58,6 +58,13 @@ def read_log(path: Path) -> Log:
     return Log(lines.head(_MOST_LINES), cut=more or lines.height > _MOST_LINES)
 
 
+def has_code(lines: pl.DataFrame) -> bool:
+    """Return whether a log has code that torch.compile generated (``TORCH_TRACE``)."""
+    return bool(
+        lines["text"].str.contains('] {"inductor_output_code"', literal=True).any()
+    )
+
+
 def _is_binary(head: bytes) -> bool:
     """Return whether bytes are no text: hardly any of them would be UTF-8.
 

@@ -62,6 +62,8 @@ def _step(entry: dict[str, Any]) -> SlowStep:
         clock=_count(entry.get("clock_mhz")) or None,
         highest_clock=_count(entry.get("highest_clock_mhz")) or None,
         line=next(filter(None, map(_line, _dicts(entry.get("lines")))), None),
+        watched_ns=_ns(entry.get("watched_ms")),
+        others_queued_ns=_ns(entry.get("others_queued_ms")),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 from msgspec import Struct
 
-from traceq.common.expressions import constant, known
+from traceq.common.expressions import constant, known, rows_of, sharing_nulls
 from traceq.common.parallel import run_both
 from traceq.common.progress import report_progress
 from traceq.graph import autograd, deep, host, launches, phases, steps, unreturned_calls
@@ -107,7 +107,8 @@ def _on_host(
         lambda: source_places.of_tree(tree, frames, autograd.is_node(raw["ops"])),
         lambda: _moments(tree, windows, kinds, regions, frames["module"]),
     )
-    context = place.with_columns(*moment)
+    context = sharing_nulls(place.with_columns(*moment))
+    del place, moment
     report_progress("graph", 4, _STAGES)
     ops, memory = run_both(
         lambda: _ops(raw.pop("ops"), tree, context, owners),
@@ -123,7 +124,7 @@ def _on_host(
 
 def _shaped(name: str, table: pl.DataFrame) -> pl.DataFrame:
     """Convert a table to the form of the schema."""
-    return schema.TABLES[name].shaped(_numbered(table))
+    return sharing_nulls(schema.TABLES[name].shaped(_numbered(table)))
 
 
 def _numbered(table: pl.DataFrame) -> pl.DataFrame:
@@ -147,8 +148,9 @@ def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
     )
-    facts = host.describe(raw["kernels"], describe_kernels)
-    return regions, kinds, raw["kernels"].hstack(facts.get_columns())
+    work = sharing_nulls(raw["kernels"])
+    facts = host.describe(work, describe_kernels)
+    return regions, kinds, work.hstack(facts.get_columns())
 
 
 def _moments(
@@ -176,8 +178,8 @@ def _in_preorder(
 ) -> pl.DataFrame:
     """Sort a part of the tree as the tree is, and add what the tree says of it."""
     rows = tree.rows_of(part)
-    sorted_rows = raw[tree.row[rows]]
-    return _numbered(sorted_rows.hstack(context[rows].get_columns()))
+    sorted_rows = rows_of(raw, tree.row[rows])
+    return _numbered(sorted_rows.hstack(rows_of(context, rows).get_columns()))
 
 
 def _ops(

@@ -11,10 +11,11 @@ from msgspec import structs
 from traceq.common.progress import notify, reading
 from traceq.common.units import time
 from traceq.common.words import counted
+from traceq.formats.log import has_code
 from traceq.formats.nsys.recognition import is_export
 from traceq.formats.run import is_run, read_run
 from traceq.inputs.discovery import single_program
-from traceq.inputs.load_trace import load, with_kernels
+from traceq.inputs.load_trace import load, runs_compiled, with_kernels
 from traceq.inputs.nsys_report import is_report
 from traceq.model.owners import NOBODY
 from traceq.model.recording import Recording
@@ -42,15 +43,15 @@ def ranks_of(path: Path) -> list[int | None]:
     return list(ranks) or [None]
 
 
-def _with_kernels(trace: Trace, folder: Path, options: LoadOptions) -> Trace:
+def _with_kernels(trace: Trace, source: Path, options: LoadOptions) -> Trace:
     """Add what generated code tells, and say what it does not."""
-    linked, missing = with_kernels(trace, folder, options.own_code)
+    linked, missing = with_kernels(trace, source, options.own_code)
     fused = linked.fused
     named = fused["kernel"].n_unique()
     lines = fused.filter(pl.col("file").is_not_null())["kernel"].n_unique()
     unknown = f"; {counted(missing, 'compiled graph')} not there" if missing else ""
     notify(
-        f"{folder} has the ops of {counted(named, 'generated kernel')}, and lines of"
+        f"{source} has the ops of {counted(named, 'generated kernel')}, and lines of"
         f" {lines}{unknown}; modules are only in run folders of traceq collect"
     )
     return linked
@@ -77,8 +78,8 @@ def load_trace_with_notices(
             cache=options.use_cache,
             progress=progress,
         )
-    if (folder := options.inductor_code) and trace.fused.is_empty():
-        trace = _with_kernels(trace, folder, options)
+    if (source := options.inductor_code) and trace.fused.is_empty():
+        trace = _with_kernels(trace, source, options)
     if trace.run is not None and (remedy := trace.run.labels.get("remedy")):
         notify(f"{path} was recorded with the remedy {remedy} of traceq try")
     for sentence in trace.facts.damage:
@@ -137,7 +138,11 @@ def load_program(
     if path and not untraced:
         trace = load_trace_with_notices(path, options, say_lacks=say_lacks)
     logs = [*program.logs, *([log] if log else run.logs if run else [])]
-    lines = pl.concat(map(load_log, logs)) if logs else None
+    texts = [load_log(one) for one in logs]
+    lines = pl.concat(texts) if logs else None
+    for file, text in zip(logs, texts, strict=True):
+        if trace and trace.fused.is_empty() and has_code(text) and runs_compiled(trace):
+            trace = _with_kernels(trace, file, options)
     step_ns = trace.step_ns if trace else None
     if program.folder:
         from traceq.formats.fixture_origin import (  # noqa: PLC0415 - few need it

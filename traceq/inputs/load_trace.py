@@ -24,6 +24,7 @@ from traceq.graph.steps import SOURCES, representative
 from traceq.inputs.discovery import resolve_trace
 from traceq.inputs.display_path import parse_path
 from traceq.inputs.options import LoadOptions
+from traceq.model.names import CALL_OF_GRAPH
 from traceq.model.owners import Owners
 from traceq.model.schema import TABLES
 from traceq.model.trace import Trace
@@ -248,15 +249,23 @@ def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
     return replace(trace, rank=rank, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
+def runs_compiled(trace: Trace) -> bool:
+    """Return whether a trace has regions of compiled code."""
+    return bool(
+        trace.annotations.select(text("name").str.contains(CALL_OF_GRAPH).any()).item()
+    )
+
+
 def with_kernels(
-    trace: Trace, folder: Path, own: Collection[str] = ()
+    trace: Trace, source: Path, own: Collection[str] = ()
 ) -> tuple[Trace, int]:
-    """Return a trace with what inductor's own files tell of its kernels.
+    """Return a trace with what inductor's own files, or its log, tell of its kernels.
 
     Also returns how many compiled graphs of the trace have no code there. Raises
-    ``InputError`` for a folder without generated code.
+    ``InputError`` for a folder without generated code, and for an unreadable log.
     """
-    from traceq.formats.inductor_code import read_generated  # noqa: PLC0415 - few need it
+    from traceq.formats.compile_log import read_logged  # noqa: PLC0415 - few need it
+    from traceq.formats.inductor_code import read_generated  # noqa: PLC0415 - as above
     from traceq.graph.cuda_graphs.captures import replayed_regions  # noqa: PLC0415 - as above
     from traceq.graph.inductor.lines import keyed, with_compiled  # noqa: PLC0415 - as above
 
@@ -264,7 +273,8 @@ def with_kernels(
     regions = [trace.annotations, replayed_regions(tables)]
     tables["annotations"] = pl.concat(regions)
     files = trace.frames["file"].drop_nulls().unique().cast(pl.String)
-    code, missing = keyed(tables, read_generated(folder, files.to_list()))
+    read_source = read_generated if source.is_dir() else read_logged
+    code, missing = keyed(tables, read_source(source, files.to_list()))
     compiled = with_compiled(tables, code, Owners(frozenset(own)))
     return replace(trace, **compiled), missing  # type: ignore[arg-type]  # tables are its fields
 

@@ -83,6 +83,10 @@ class KernelCall:
     """The ops that these were lowered to, as ``aten.mm``; each once."""
     reads: tuple[int, ...] = ()
     """Numbers of the graph's inputs among its arguments, from 1."""
+    handle: str = ""
+    """The name and number by which torch's provenance knows it, as ``kernel:3``."""
+    of_lowered: bool = False
+    """True if ``nodes`` are those of ``GeneratedCode.lowered``, by provenance."""
 
 
 @dataclass(frozen=True)

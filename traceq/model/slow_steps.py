@@ -13,7 +13,7 @@ class SlowStep(Struct, frozen=True):
     step: int
     ns: int
     median_ns: int
-    """The median of the steps before it."""
+    """The median of the steps before it, without time that they had no core."""
     cpu_ns: int
     """Time that its thread ran."""
     queued_ns: int
@@ -33,6 +33,10 @@ class SlowStep(Struct, frozen=True):
     highest_clock: int | None
     line: Line | None
     """The line that it was seen at most often."""
+    watched_ns: int = 0
+    """Time from the first look at its line to its end."""
+    others_queued_ns: int = 0
+    """Of that, the most that another thread of the program had no core."""
 
 
 class SlowRun(Struct, frozen=True):

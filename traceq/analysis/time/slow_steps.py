@@ -73,6 +73,9 @@ def _cause() -> pl.Expr:
 
     slowed = col("clock") < _SLOW_CLOCK * col("highest_clock")
     waits = col("cpu_ns") - col("median_ns") < _EXPLAINS * col("lost")
+    # The program waits for a thread of its own, as one of a loop in OpenMP.
+    starved = waits & (col("watched_ns") > 0)
+    starved &= col("others_queued_ns") >= _EXPLAINS * col("watched_ns")
     cases = (
         ("Python's garbage collector", explains("gc_ns")),
         ("checkpointing", explains("checkpoint_ns")),
@@ -84,6 +87,7 @@ def _cause() -> pl.Expr:
         ("allocator retries", col("alloc_retries") > 0),
         ("cudaMalloc", col("cuda_mallocs") > 0),
         ("lower GPU clock", slowed.fill_null(value=False)),
+        ("other processes on the CPU", starved),
         (_OWN[0], col("file").is_not_null() & waits),
         (_OWN[1], col("file").is_not_null()),
     )

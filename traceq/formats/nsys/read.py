@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from msgspec import Struct
 
-from traceq.common.expressions import place_among
+from traceq.common.expressions import place_among, sharing_nulls
 from traceq.common.progress import report_progress
 from traceq.errors import InputError
 from traceq.formats import tables
@@ -188,7 +188,8 @@ def _finish(
 
 def _timed(rows: pl.DataFrame, lanes: pl.Series, start: int) -> pl.DataFrame:
     thread = place_among(rows["lane"], lanes).alias("thread")
-    return rows.with_columns(pl.col("ts") - start, thread).drop("lane")
+    timed = rows.with_columns(pl.col("ts") - start, thread).drop("lane")
+    return sharing_nulls(timed)
 
 
 def _threads(

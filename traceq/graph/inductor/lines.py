@@ -56,15 +56,17 @@ def keyed(
 ) -> tuple[CompiledCode, int]:
     """Return code with the keys of the trace's regions, and how many keys lack code.
 
-    A region is that of the code which calls, in order, all that runs in it.
+    Where none has its key, a region is that of the code which calls, in order, all that
+    runs in it.
     """
     regions = _regions(tables).sort("start", "thread").with_row_index("run")
     ran = _ran(tables["ops"], regions).join(regions.select("run", "key"), on="run")
-    by_key: dict[str, GeneratedCode | None] = dict.fromkeys(regions["key"])
+    known = {one.key: one for one in compiled.code if one.key}
+    by_key = {key: known.get(key) for key in regions["key"]}
     for key, names in ran.select("key", "names").unique(maintain_order=True).rows():
         seen = names.split("\n")
         fitting = [one for one in compiled.code if _fits(one, seen)]
-        if len(fitting) == 1:
+        if len(fitting) == 1 and not by_key[key]:
             by_key[key] = fitting[0]
     code = [replace(one, key=key) for key, one in by_key.items() if one]
     missing = sum(one is None for one in by_key.values())

@@ -68,14 +68,16 @@ class Origins:
         the inputs that are read, else what all have in common. Without the program's
         ops there is the graph that they were lowered to, if that is known.
         """
-        nodes = self._by_name.get(name, [])
+        nodes = [] if call.of_lowered else self._by_name.get(name, [])
         if len(nodes) > 1:
             nodes = self._users(nodes, call.reads) or nodes
         if nodes and (nodes[0].frames or nodes[0].modules):
             node = nodes[0]
             sizes = (self._size(one) for one in node.inputs)
             return Part(name, node.target, _origin(nodes), node.size, _known(sizes))
-        lowered = self.code.lowered.get(name) or self._lowered_to(name, call)
+        # A node of the program may have the name that another one was lowered to.
+        named = self.code.lowered.get(name)
+        lowered = named if call.of_lowered else self._lowered_to(name, call) or named
         origin = self._lowered_origin(lowered) if lowered else None
         if lowered is None or origin is None:
             return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.expressions import constant, known
+from traceq.common.expressions import constant, known, nulls_like, rows_of
 from traceq.common.words import MODULE_LEVEL
 from traceq.graph.host import HostTree, describe, only
 from traceq.graph.nesting import INDEX, nearest, row_numbers
@@ -278,6 +278,8 @@ def of_call_stacks(stacks: pl.Series, owners: Owners) -> pl.DataFrame:
 
 def own(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows' source, none where it is that of a caller of backward()."""
+    if not _knows(rows):
+        return rows.select(COLUMNS)
     return rows.select(pl.when(~pl.col("of_caller")).then(pl.col(COLUMNS)))
 
 
@@ -285,6 +287,8 @@ def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
     """Take each row's module and place from the first source that has one."""
     # Of most traces most sources know nothing.
     sources = tuple(filter(_knows, sources)) or sources[:1]
+    if not _knows(sources[0]):
+        return nulls_like(sources[0].select(COLUMNS))
     places: dict[str, pl.Expr] = dict.fromkeys(_PLACE, pl.lit(None))
     for source in reversed(sources):
         file, via = pl.lit(source["file"]), pl.lit(source["via"])
@@ -310,7 +314,7 @@ def _knows(source: pl.DataFrame) -> bool:
 
 def gathered(source: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """Return the source of other rows, null where there is no row."""
-    return source[list(COLUMNS)][rows]
+    return rows_of(source[list(COLUMNS)], rows)
 
 
 def columns(source: pl.DataFrame) -> Mapping[str, pl.Series]:
