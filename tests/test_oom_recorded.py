@@ -49,11 +49,13 @@ def test_activations_of_an_earlier_forward_are_not_what_a_layer_needs() -> None:
 
 
 def test_holes_smaller_than_a_page_are_no_case_for_expandable_segments() -> None:
-    changes = pl.DataFrame(failed_allocation("small_blocks").data["changes"])
+    data: Any = failed_allocation("small_blocks").data
+    changes = pl.DataFrame(data["changes"])
     expandable = changes.filter(change="expandable_segments")
     assert expandable["enough"].to_list() == [False]
 
 
 def test_a_table_that_does_not_fit_is_no_batch() -> None:
-    changes = pl.DataFrame(failed_allocation("small_blocks").data["changes"])
+    data: Any = failed_allocation("small_blocks").data
+    changes = pl.DataFrame(data["changes"])
     assert "batch" not in changes["change"]
