@@ -313,6 +313,13 @@ FUSED_KERNEL_NS = 3_000
 # Chains with a norm over a batch or over groups take this many times as long as their
 # bytes say: values between their two passes are written and read.
 FUSED_TWICE = 1.6
+# Chains without a norm, a softmax or a sum take this many times as long: they only
+# stream, as eager pointwise ops do.
+FUSED_POINTWISE = 0.85
+# Tensors that a chain has in two orders, as in channels_last and in rows, take this
+# many times as long: one of them is read or written with gaps, and the compiler copies
+# some to the order of a convolution's backward.
+FUSED_TRANSPOSED = 1.9
 # Of the time of kernels that make gradients of views, and add gradients up, the share
 # that goes: they are part of the kernels before or after.
 LOOSE_SAVED = 0.75
