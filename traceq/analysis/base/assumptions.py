@@ -359,6 +359,11 @@ ACCOUNT_EFFICIENCY = {
 # threshold: half of the op's class reach more than twice that.
 SLOW_ALGORITHM = 0.5
 
+# With fewer of its warps than that a multiprocessor cannot hide how long memory takes.
+# Heuristic threshold: with 64 warps it is 16, four for each of its schedulers.
+LOW_OCCUPANCY = 0.25
+# A loss is named after multiprocessors without a block if these have this share of it.
+MOST_OF_A_LOSS = 0.5
 # Instructions of a thread, by a pattern of the kernel's name that takes as many: pointwise
 # kernels that compute the address of each element, as of strided and broadcast tensors,
 # by the elements of a thread, and torch's layer norm. By Nsight Compute on one program
