@@ -107,13 +107,15 @@ def report(rows: list[tuple[Pair, float]]) -> None:
         )
     for what, values in zip(Times._fields, zip(*found, strict=True), strict=True):
         sizes = [abs(one) for one in values]
-        print(f"{what}: median {statistics.median(sizes):.0%}, largest {max(sizes):.0%}")
+        print(
+            f"{what}: median {statistics.median(sizes):.0%}, largest {max(sizes):.0%}"
+        )
 
 
 def _set(values: tuple[float, ...]) -> None:
     bandwidth, streams, orders, twice = values
     fusible_chains.FUSED_EFFICIENCY = Efficiency(bandwidth=bandwidth)
-    fused_bytes.FUSED_POINTWISE = streams
+    fusible_chains.FUSED_POINTWISE = streams
     fused_bytes.FUSED_TRANSPOSED = orders
     fused_bytes.FUSED_TWICE = twice
 

@@ -116,7 +116,15 @@ def main(folder: Path, names: list[str]) -> None:
         counted = [
             *("ncu", "--profile-from-start", "off", "--replay-mode", "kernel"),
             *("--cache-control", "none", "--clock-control", "none"),
-            *("--launch-count", str(KERNELS), "--kill", "yes", "--csv", "--page", "raw"),
+            *(
+                "--launch-count",
+                str(KERNELS),
+                "--kill",
+                "yes",
+                "--csv",
+                "--page",
+                "raw",
+            ),
             *("--metrics", ",".join(metrics), "--log-file", str(log)),
         ]
         for command in (me, [*counted, *me, part]):

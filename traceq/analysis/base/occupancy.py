@@ -45,7 +45,9 @@ _RESERVED, _RESERVED_FROM = 1024, (8, 0)
 
 def size(column: str) -> pl.Expr:
     """Return the number of blocks of a grid, or of threads of a block."""
-    return reduce(mul, (pl.col(column).list.get(at, null_on_oob=True) for at in range(3)))
+    return reduce(
+        mul, (pl.col(column).list.get(at, null_on_oob=True) for at in range(3))
+    )
 
 
 def blocks_at_once(gpu: Gpu) -> pl.Expr:

@@ -15,7 +15,7 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.analysis.base.assumptions import FUSED_POINTWISE, FUSED_TRANSPOSED, FUSED_TWICE
+from traceq.analysis.base.assumptions import FUSED_TRANSPOSED, FUSED_TWICE
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.analysis.time.flops import convolution_shape
@@ -84,6 +84,8 @@ class Fused(NamedTuple):
 
     forward: float
     backward: float
+    reduces: bool
+    """Whether it has a norm, a softmax or a sum."""
 
 
 def reads(unit: Unit) -> list[Key]:
@@ -277,8 +279,8 @@ class _Chip:
         # is written; twice, where the gradient of a mean is needed before.
         backward += (3 if self.twice else 2) * self._total(self.old_adds)
         times = FUSED_TWICE if self.twice else 1.0
-        times *= 1.0 if self.reduces else FUSED_POINTWISE
-        return Fused(times * (read + again + written + masks), times * backward)
+        forward = times * (read + again + written + masks)
+        return Fused(forward, times * backward, self.reduces)
 
     def _total(self, keys: Sequence[Key]) -> float:
         """Return the bytes of tensors, more where a kernel reads or writes with gaps.
