@@ -2,11 +2,11 @@
 
     python benchmarks/explained_gpu.py [FILE ...]
 
-The cases are those of ``explained.py``, with the pairs of benchmarks/fusion, or the files
-that are named. Of each GPU-bound case: how much of the GPU's time is above the floor,
-which share of that the findings explain, and the largest saving of a finding that is
-left once the plan is done, as a share of the step. It fails if the median case has less
-than 80% explained, or a plan leaves more than 2%.
+The cases are those of ``explained.py``, with the pairs of benchmarks/fusion, or the
+files that are named. Of each GPU-bound case: how much of the GPU's time is above the
+floor, which share of that the findings explain, and the largest saving of a finding
+that is left once the plan is done, as a share of the step. It fails if the median case
+has less than 80% explained, or a plan leaves more than 2%.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 _ENOUGH, _LEFT = 0.8, 0.02
+Case = tuple[str, Path, "int | None"]
 _FUSION = Path(__file__).resolve().parent / "fusion"
 
 
@@ -43,8 +44,8 @@ def left_over(outcome: Outcome, path: Path) -> float:
 
 def main(paths: list[str]) -> int:
     """Print a line for each GPU-bound case; return how many bars are missed."""
-    named = [(path, Path(path), None) for path in paths]
-    pairs = [
+    named: list[Case] = [(path, Path(path), None) for path in paths]
+    pairs: list[Case] = [
         (f"fusion/{path.name.partition('.json')[0]}", path, None)
         for path in sorted(_FUSION.glob("*.json.gz"))
     ]

@@ -4,8 +4,8 @@
 
 A folder has NAME.eager.json.gz and NAME.compiled.json.gz, recorded with shapes; by
 default it is this one. For each pair two times of the compiled step are compared with
-those of the eager step less what fused chains save: the GPU's busy time, and that of the
-fused parts, its memory-bound kernels. These are all but matmuls, convolutions,
+those of the eager step less what fused chains save: the GPU's busy time, and that of
+the fused parts, its memory-bound kernels. These are all but matmuls, convolutions,
 attention, optimizers and copies of the driver; the softmaxes of attention that the
 compiler took apart are attention.
 
@@ -16,16 +16,19 @@ from __future__ import annotations
 
 import statistics
 import sys
+from inspect import unwrap
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
-
 from traceq import load
 from traceq.analysis.base.assumptions import Efficiency
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time import fused_bytes, fusible_chains
+
+if TYPE_CHECKING:
+    from traceq.model.trace import Trace
 
 _MS = 1e6
 _APART = (
@@ -39,6 +42,9 @@ _LOSS = r"log_softmax"
 _TRIED = ((0.66, 0.72, 0.78), (0.85, 1.0), (1.0, 1.5, 1.9, 2.3), (1.0, 1.3, 1.6, 1.9))
 
 
+Values = tuple[float, float, float, float]
+
+
 class Times(NamedTuple):
     """Times of a step in ms: busy, and of the fused parts."""
 
@@ -50,17 +56,17 @@ class Pair(NamedTuple):
     """An eager trace, and the times of its step and of the compiled one."""
 
     name: str
-    trace: object
+    trace: Trace
     eager: Times
     compiled: Times
 
     def saved(self) -> float:
         """Return what fusion saves of a step, without the cache of the analysis."""
-        chains = fusible_chains.fusible_chains.__wrapped__(self.trace)
+        chains = unwrap(fusible_chains.fusible_chains)(self.trace)
         return chains.saved_ns / steady_steps(self.trace).count / _MS
 
 
-def _times(trace: object) -> Times:
+def _times(trace: Trace) -> Times:
     steady = steady_steps(trace)
     name = pl.col("name").cast(pl.String)
     generated = name.str.starts_with("triton")
@@ -69,7 +75,7 @@ def _times(trace: object) -> Times:
         pl.when(generated).then(~attention).otherwise(~name.str.contains(_APART))
     )
     scale = steady.count * _MS
-    return Times(steady.gpu_busy / scale, parts["dur"].sum() / scale)
+    return Times(steady.gpu_busy / scale, float(parts["dur"].sum()) / scale)
 
 
 def read(folder: Path) -> list[Pair]:
@@ -99,11 +105,12 @@ def report(rows: list[tuple[Pair, float]]) -> None:
     for pair, saved in rows:
         error = errors(pair, saved)
         found.append(error)
+        busy, parts = (now - saved for now in pair.eager)
         print(
-            f"{pair.name:12} busy {pair.eager.busy:6.2f} -> {pair.eager.busy - saved:6.2f}"
-            f" ms, compiled {pair.compiled.busy:6.2f}, {error.busy:+4.0%}; fused parts"
-            f" {pair.eager.parts:6.2f} -> {pair.eager.parts - saved:6.2f},"
-            f" {pair.compiled.parts:6.2f}, {error.parts:+4.0%}"
+            f"{pair.name:12} busy {pair.eager.busy:6.2f} -> {busy:6.2f} ms, compiled"
+            f" {pair.compiled.busy:6.2f}, {error.busy:+4.0%}; fused parts"
+            f" {pair.eager.parts:6.2f} -> {parts:6.2f}, {pair.compiled.parts:6.2f},"
+            f" {error.parts:+4.0%}"
         )
     for what, values in zip(Times._fields, zip(*found, strict=True), strict=True):
         sizes = [abs(one) for one in values]
@@ -112,12 +119,15 @@ def report(rows: list[tuple[Pair, float]]) -> None:
         )
 
 
-def _set(values: tuple[float, ...]) -> None:
+def _set(values: Values) -> None:
     bandwidth, streams, orders, twice = values
-    fusible_chains.FUSED_EFFICIENCY = Efficiency(bandwidth=bandwidth)
-    fusible_chains.FUSED_POINTWISE = streams
-    fused_bytes.FUSED_TRANSPOSED = orders
-    fused_bytes.FUSED_TWICE = twice
+    for module, name, value in (
+        (fusible_chains, "FUSED_EFFICIENCY", Efficiency(bandwidth=bandwidth)),
+        (fusible_chains, "FUSED_POINTWISE", streams),
+        (fused_bytes, "FUSED_TRANSPOSED", orders),
+        (fused_bytes, "FUSED_TWICE", twice),
+    ):
+        setattr(module, name, value)
 
 
 def leave_out(pairs: list[Pair]) -> list[tuple[Pair, float]]:
@@ -130,7 +140,7 @@ def leave_out(pairs: list[Pair]) -> list[tuple[Pair, float]]:
     for at, pair in enumerate(pairs):
         others = [one for one in range(len(pairs)) if one != at]
 
-        def loss(values: tuple[float, ...], others: list[int] = others) -> float:
+        def loss(values: Values, others: list[int] = others) -> float:
             sizes = [abs(errors(pairs[k], saved[values][k]).parts) for k in others]
             return statistics.mean(one * one for one in sizes)
 

@@ -2,22 +2,26 @@
 
     python benchmarks/fusion/ncu.py FOLDER [PROGRAM ...]
 
-needs a GPU, torch and ncu. Each program of fixtures/programs runs twice, in a process of
-its own: recorded with shapes, then under ncu, for as many kernels as fit into 40 s. ncu
-begins with the forward in every other program, with the backward in the rest.
+needs a GPU, torch and ncu. Each program of fixtures/programs runs twice, in a process
+of its own: recorded with shapes, then under ncu, up to 120 kernels of a step and 40 s.
+ncu begins with the forward in every other program, with the backward in the rest.
 ``ncu_compare.py`` compares what comes out.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 import runpy
 import shutil
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "fixtures" / "programs"
 NAMES = (
@@ -49,12 +53,12 @@ KERNELS, LIMIT_S, WARM = 120, 40, 3
 
 def run(name: str, counters: str, folder: Path) -> None:
     """Run three steps of a program, then the one that is recorded or counted."""
-    import torch  # noqa: PLC0415 - the driver needs none
+    import torch
 
     sys.path.insert(0, str(PROGRAMS))
-    import loops  # noqa: PLC0415 - of the programs
+    loops: Any = import_module("loops")
 
-    def loop(step, steps):  # noqa: ANN001, ANN202, ARG001 - as theirs
+    def loop(step: Callable[[int], object], _: int) -> None:
         torch.manual_seed(0)
         for number in range(WARM):
             step(number)
@@ -70,13 +74,13 @@ def run(name: str, counters: str, folder: Path) -> None:
     runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
 
 
-def _counted(torch, step, counters) -> None:  # noqa: ANN001
+def _counted(torch: Any, step: Callable[[], object], counters: str) -> None:
     start = torch.cuda.cudart().cudaProfilerStart
     backward = torch.Tensor.backward
 
-    def begin(*given, **named):  # noqa: ANN002, ANN003, ANN202
+    def begin(*inputs: object, **options: object) -> object:
         start()
-        return backward(*given, **named)
+        return backward(*inputs, **options)
 
     if counters == "backward":
         torch.Tensor.backward = begin
@@ -87,7 +91,7 @@ def _counted(torch, step, counters) -> None:  # noqa: ANN001
     torch.cuda.cudart().cudaProfilerStop()
 
 
-def _recorded(torch, step, path: Path) -> None:  # noqa: ANN001
+def _recorded(torch: Any, step: Callable[[int], object], path: Path) -> None:
     with torch.profiler.profile(
         record_shapes=True,
         schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
@@ -101,12 +105,24 @@ def _recorded(torch, step, path: Path) -> None:  # noqa: ANN001
     path.unlink()
 
 
+def _output(command: list[str]) -> str:
+    """Return what a command prints; it is ended after 40 s."""
+    try:
+        done = subprocess.run(
+            command, timeout=LIMIT_S, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"ran past {LIMIT_S} s"
+    return done.stdout + done.stderr
+
+
 def main(folder: Path, names: list[str]) -> None:
     """Record and count each program; one that fails costs itself alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    listed = subprocess.run(
-        ["ncu", "--query-metrics"], capture_output=True, text=True, check=False
-    ).stdout
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        sys.exit("ncu is not there: install Nsight Compute, or add it to PATH")
+    listed = _output([ncu, "--query-metrics"])
     metrics = [*METRICS, *(one for one in TENSOR if one.partition(".")[0] in listed)]
     for at, name in enumerate(names):
         began = time.monotonic()
@@ -114,7 +130,7 @@ def main(folder: Path, names: list[str]) -> None:
         part = ("forward", "backward")[at % 2]
         log = folder / f"{name}.ncu.csv"
         counted = [
-            *("ncu", "--profile-from-start", "off", "--replay-mode", "kernel"),
+            *(ncu, "--profile-from-start", "off", "--replay-mode", "kernel"),
             *("--cache-control", "none", "--clock-control", "none"),
             *(
                 "--launch-count",
@@ -127,21 +143,13 @@ def main(folder: Path, names: list[str]) -> None:
             ),
             *("--metrics", ",".join(metrics), "--log-file", str(log)),
         ]
-        for command in (me, [*counted, *me, part]):
-            try:
-                done = subprocess.run(
-                    command,
-                    timeout=LIMIT_S,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                )
-                # --kill ends the program with an error of its own.
-                failed = done.returncode and not log.exists()
-                print(name, done.stderr[-300:] if failed else "", flush=True)
-            except subprocess.TimeoutExpired:
-                print(name, f"ran past {LIMIT_S} s", flush=True)
+        recorded, under_ncu = _output(me), _output([*counted, *me, part])
+        for path, output in (
+            (folder / f"{name}.eager.json.gz", recorded),
+            (log, under_ncu),
+        ):
+            if not path.exists():
+                print(f"{name}: no {path.name}: {output[-300:]}", flush=True)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 

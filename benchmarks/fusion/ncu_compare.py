@@ -5,8 +5,8 @@
 A folder has NAME.eager.json.gz and NAME.ncu.csv or NAME.ncu.csv.gz (``ncu.py`` makes
 them); by default it is this one. Kernels of a step are matched in order, by grid and
 block; ops of several kernels have their bytes and FLOPs divided by time. All shares are
-of the time by ncu of ops that take 20 µs and more. The limiter is that of ncu's own rule:
-compute or memory, whichever is used more, and latency where neither reaches 60%.
+of the time by ncu of ops that take 20 µs and more. The limiter is that of ncu's own
+rule: compute or memory, whichever is used more, and latency where neither reaches 60%.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import sys
 from collections import defaultdict
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
-
 from traceq import load
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.roofline import roofline
@@ -110,7 +109,7 @@ def compared(trace_path: Path, kernels: list[Counted]) -> list[Compared]:
     return [one for one in found if one.time >= _LEAST_NS]
 
 
-def _compared(op: dict[str, object], kernels: list[tuple[int, Counted]]) -> Compared:
+def _compared(op: dict[str, Any], kernels: list[tuple[int, Counted]]) -> Compared:
     part = sum(dur for dur, _ in kernels) / op["gpu"]
     moved = sum(one.bytes for _, one in kernels)
     counters = [one.flops for _, one in kernels if one.flops is not None]

@@ -302,9 +302,9 @@ CHANNELS_LAST_BATCH_NORM = {
 # Fitted on twelve programs, eager and compiled (a Llama, a ResNet-50, a BERT, a scan as
 # of mamba.py, a U-Net, two DiTs, ConvNeXt, a transformer with rotary embeddings, a VAE,
 # a HiFi-GAN, GPT-2; H200, torch 2.11, 2026-11-18). Fitted on eleven each time, they
-# predict the memory-bound kernels of the twelfth with a median error of 6%, 24% at most,
-# and its GPU time with one of 4%, 10% at most (benchmarks/fusion/compare.py). What is
-# counted was chosen with all twelve in view.
+# predict the memory-bound kernels of the twelfth with a median error of 6%, 24% at
+# most, and its GPU time with one of 4%, 10% at most (benchmarks/fusion/compare.py).
+# What is counted was chosen with all twelve in view.
 #
 # Generated kernels that compute a chain of memory-bound ops: the share of the bandwidth
 # that they reach, and the time of a pass that moves nothing.
@@ -364,13 +364,13 @@ SLOW_ALGORITHM = 0.5
 LOW_OCCUPANCY = 0.25
 # A loss is named after multiprocessors without a block if these have this share of it.
 MOST_OF_A_LOSS = 0.5
-# Instructions of a thread, by a pattern of the kernel's name that takes as many: pointwise
-# kernels that compute the address of each element, as of strided and broadcast tensors,
-# by the elements of a thread, and torch's layer norm. By Nsight Compute on one program
-# (dit_infer of benchmarks/fusion, H200, torch 2.11, 2026-11): 62 for each element, and
-# 396 in a norm of 768 elements. Not used for it: pointwise kernels of ten other programs
-# take 2.4 to 4.7 ps an element whatever their dtype (62 instructions: 1.9 ps at least),
-# and norms of 96 elements 1.57 ns a row (of 128 threads: 1.5 ns).
+# Instructions for each element of pointwise kernels that compute its address, as those
+# of strided and broadcast tensors, and of a thread of torch's layer norm. By Nsight
+# Compute on one program (dit_infer of benchmarks/fusion, H200, torch 2.11, 2026-11):
+# 62, and 396 in a norm of 768 elements. Not used for it: such pointwise kernels of ten
+# other programs take 2.4 to 5 ps an element whatever their dtype, more where they
+# transpose (60 instructions: 1.8 ps at least), and norms of 96 elements 1.57 ns a row
+# (of 128 threads: 1.5 ns).
 ELEMENT_INSTRUCTIONS = 60
 THREAD_INSTRUCTIONS = {r"vectorized_layer_norm_kernel": 400}
 

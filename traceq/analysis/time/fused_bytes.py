@@ -194,6 +194,7 @@ class _Chip:
             if written:
                 self.pending[written] += 1
             return
+        self.reduces |= unit.name in _BY_ROWS
         inputs = Counter(reads(unit))
         for key, count in inputs.items():
             self._need(unit, key, count)
@@ -201,11 +202,7 @@ class _Chip:
             self.twice.append(max(inputs))
         if unit.name in _NORMS and self.old_adds:
             self.kept.append(self.old_adds.pop())
-        self.reduces |= unit.name in _BY_ROWS
-        if unit.name in _MASKED and written:
-            self.masks.append((written[0], 1))
-        elif unit.name not in _LINEAR:
-            self.linear = False
+        self._differentiate(unit, written)
         for count, some in orders(unit).items():
             self.orders.setdefault(count, set()).update(some)
         if written and unit.name == _CAT:
@@ -214,6 +211,13 @@ class _Chip:
             self.has[written] += 1
             self.made[written] += 1
             self.last = written
+
+    def _differentiate(self, unit: Unit, written: Key | None) -> None:
+        """Keep what the gradient of an op depends on."""
+        if unit.name in _MASKED and written:
+            self.masks.append((written[0], 1))
+        elif unit.name not in _LINEAR:
+            self.linear = False
 
     def _need(self, unit: Unit, key: Key, count: int) -> None:
         """Take this many tensors of a size from the chip, or read them."""
