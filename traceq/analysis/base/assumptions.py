@@ -367,10 +367,10 @@ MOST_OF_A_LOSS = 0.5
 # Instructions for each element of pointwise kernels that compute its address, as those
 # of strided and broadcast tensors, and of a thread of torch's layer norm. By Nsight
 # Compute on one program (dit_infer of benchmarks/fusion, H200, torch 2.11, 2026-11):
-# 62, and 396 in a norm of 768 elements. Not used for it: such pointwise kernels of ten
-# other programs take 2.4 to 5 ps an element whatever their dtype, more where they
-# transpose (60 instructions: 1.8 ps at least), and norms of 96 elements 1.57 ns a row
-# (of 128 threads: 1.5 ns).
+# 62, and 396 in a norm of 768 elements. Not used for it: such pointwise kernels of
+# eight other programs take 2.4 to 5 ps an element whatever their dtype, of a U-Net
+# up to 8 (60 instructions: 1.8 ps at least), and norms of 96 to 768 elements 1.6 to
+# 3.1 ns a row (of 128 threads: 1.5 ns at least).
 ELEMENT_INSTRUCTIONS = 60
 THREAD_INSTRUCTIONS = {r"vectorized_layer_norm_kernel": 400}
 
