@@ -42,7 +42,7 @@ _MS = 1_000_000
 _IDLE, _ENOUGH = 0.3, 0.7
 
 
-def _cases() -> Iterator[tuple[str, Path, int | None]]:
+def cases() -> Iterator[tuple[str, Path, int | None]]:
     """Yield all our traces, with what a step takes where that was measured."""
     ours = set()
     for folder in _CAPTURES:
@@ -61,7 +61,8 @@ def _cases() -> Iterator[tuple[str, Path, int | None]]:
                 yield f"{folder_name}/{path.name.partition('.')[0]}", path, None
 
 
-def _linted(name: str, path: Path, step_ns: int | None) -> RecordingReport:
+def linted(name: str, path: Path, step_ns: int | None) -> RecordingReport:
+    """Return what all rules say of a case."""
     trace = load(path)
     recording = Recording(name, trace, step_ns=step_ns or trace.step_ns)
     return lint([recording], load_rules(), Config()).outcomes[0]
@@ -84,7 +85,7 @@ def _report(outcome: RecordingReport) -> bool:
 def main(paths: list[str]) -> int:
     """Print a line for each host-bound case; return how many fail."""
     given = ((path, Path(path), None) for path in paths)
-    outcomes = [_linted(*case) for case in (given if paths else _cases())]
+    outcomes = [linted(*case) for case in (given if paths else cases())]
     host = [one for one in outcomes if one.idle and one.bound]
     host.sort(key=lambda one: -one.bound.gpu_idle if one.bound else 0.0)
     print(

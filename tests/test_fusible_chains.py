@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from traceq import load
+from traceq.analysis.base.assumptions import FUSED_TRANSPOSED
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.fused_bytes import Unit, fused_bytes
 from traceq.analysis.time.fusible_chains import fusible_chains
@@ -105,6 +106,47 @@ def test_a_residual_sum_before_a_norm_is_written_too() -> None:
     chain = [unit("aten::add", ROWS, ROWS), unit("aten::native_layer_norm", ROWS)]
 
     assert fused_bytes([MAKES], chain, [USES]).forward == 4 * SIZE
+
+
+def test_the_gradient_of_a_relu_reads_a_byte_of_each_element() -> None:
+    moved = fused_bytes([MAKES], [unit("aten::relu", ROWS)], [USES])
+
+    assert moved.forward == 2 * SIZE + SIZE / 4
+    assert moved.backward == 2 * SIZE + SIZE / 4
+
+
+def test_a_tensor_in_two_orders_takes_longer() -> None:
+    images = [8, 16, 64, 128]
+    rows, channels_last = [131072, 8192, 128, 1], [131072, 1, 2048, 16]
+    both = unit("aten::add", images, images)
+    before = [unit("aten::convolution", images, fusible=False)]
+
+    same, other = (
+        fused_bytes(before, [both._replace(strides=[rows, one])], [])
+        for one in (rows, channels_last)
+    )
+
+    assert other.forward == pytest.approx(FUSED_TRANSPOSED * same.forward)
+
+
+def test_a_tensor_that_is_broadcast_is_in_no_other_order() -> None:
+    column = unit("aten::mul", ROWS, [1024, 1])
+    plain = fused_bytes([MAKES], [column], [USES])
+
+    assert (
+        fused_bytes([MAKES], [column._replace(strides=[[1024, 1], [1, 1]])], [USES])
+        == plain
+    )
+
+
+def test_a_chain_that_only_streams_is_faster() -> None:
+    streams, reduces = (
+        fusible_chains(drawn("aten::mul", name, "aten::add")).chains
+        for name in ("aten::tanh", "aten::_softmax")
+    )
+
+    assert streams["bytes"].to_list() == reduces["bytes"].to_list()
+    assert streams["fused"][0] < reduces["fused"][0]
 
 
 def test_what_a_compiler_leaves_alone_is_in_no_chain() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from statistics import median
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from conftest import ROOT
 from linting import case_findings, mentions, outcome
@@ -13,10 +16,29 @@ from traceq import load
 from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.model.lint_report import RecordingReport
 
 MODELS = ROOT / "benchmarks" / "models"
-COMPILED = ROOT / "tests" / "data" / "compiled"
+FUSION = ROOT / "benchmarks" / "fusion"
+PAIRS = sorted(path.name.partition(".")[0] for path in FUSION.glob("*.eager.json.gz"))
+# Every recording of ours that ran kernels of the compiler, with CUDA graphs or without.
+COMPILED = [
+    *sorted((ROOT / "tests" / "data").rglob("compiled/*/rank-0.trace.json.gz")),
+    *sorted(FUSION.glob("*.compiled.json.gz")),
+    *sorted((ROOT / "benchmarks" / "options").glob("*.compiled.json.gz")),
+    ROOT / "tests" / "data" / "graphs" / "conv" / "rank-0.trace.json.gz",
+    ROOT / "tests" / "data" / "serving" / "generate_static_compiled.json.gz",
+    *(
+        ROOT / "fixtures" / name / "trace.json.gz"
+        for name in (
+            *("tutorial/5", "graph_replay", "recompile"),
+            *("twins/graph_record", "twins/graph_rerecord"),
+        )
+    ),
+]
+EAGER = "transformer-eager"
 
 
 @cache
@@ -41,11 +63,27 @@ def test_kernels_of_other_findings_are_not_counted_again() -> None:
     assert not mine.kernels & frozenset[int]().union(*(one.kernels for one in others))
 
 
-@pytest.mark.parametrize("name", ["transformer", "fp32", "conv", "vocabulary"])
-def test_a_compiled_program_has_none(name: str) -> None:
-    recording = Recording(name, load(COMPILED / name))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in COMPILED if path.parent.name != EAGER],
+    ids=lambda path: f"{path.parent.name}/{path.name.partition('.json')[0]}",
+)
+def test_a_compiled_program_has_none(path: Path) -> None:
+    trace = load(path)
+    names = trace.kernels["name"].cast(pl.String)
 
-    assert outcome(recording, "FUS001").findings == ()
+    assert names.str.starts_with("triton").any()
+    assert outcome(Recording(path.name, trace), "FUS001").findings == ()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_program_that_gains_by_compiling_has_one(name: str) -> None:
+    measured = json.loads((FUSION / "measured.json").read_text())[name]
+    gain = 1 - median(measured["compiled_ms"]) / median(measured["eager_ms"])
+    recording = Recording(name, load(FUSION / f"{name}.eager.json.gz"))
+
+    assert gain > 0.02
+    assert len(outcome(recording, "FUS001").findings) == 1
 
 
 def test_a_program_without_long_chains_has_none() -> None:
@@ -79,3 +117,12 @@ def test_a_torch_without_a_compiler_is_to_be_upgraded_first() -> None:
     found = case_findings("public/v100_resnet50_workers0.json.gz", "FUS001")
 
     assert [one.advice.startswith("upgrade torch") for one in found] == [True]
+
+
+@pytest.mark.real
+def test_a_wait_that_costs_time_after_other_fixes_is_in_the_plan() -> None:
+    found = outcome(Recording("3", load(ROOT / "fixtures/tutorial/3/trace.json.gz")))
+    (sync,) = (one for one in found.findings if one.code == "SYN001")
+
+    assert sync.after
+    assert sync.saves_ns > 0.02 * found.together[-1].step_ns

@@ -44,7 +44,7 @@ def with_later(
     while others and len(later) < _MOST_LATER:
         report_progress("plan", len(later), _MOST_LATER)
         worth = WORTH_GOING_ON * savings.step_after(made)
-        others = [one for one in others if one.kernel_ns + one.host_ns >= worth]
+        others = [one for one in others if _removes(one, worth)]
         priced = [(savings.saved_after(one, made), one) for one in others]
         saved, best = max(priced, key=lambda one: one[0], default=(0, None))
         if best is None or saved < worth:
@@ -63,6 +63,12 @@ def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:
     """Return whether a minor finding may save time later."""
     priced = rules[finding.code].priced and not finding.would_matter_on_gpu
     return priced and bool(finding.fixes) and not finding.cost_bytes
+
+
+def _removes(finding: Finding, worth: float) -> bool:
+    """Return whether a fix removes that much time of GPU and host, or a wait."""
+    removed = finding.kernel_ns + finding.host_ns
+    return removed >= worth or any(fix.syncs for fix in finding.fixes)
 
 
 def _later(

@@ -377,7 +377,7 @@ ACCOUNT_PARTS = (
     "wider dtype than needed",
     "misaligned shapes",
     "slow algorithm",
-    "few blocks",
+    "low occupancy or a partial wave",
     "launch-bound kernels",
     "contention between streams",
     "transfers and collectives",

@@ -15,7 +15,7 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceq.analysis.base.assumptions import FUSED_TWICE
+from traceq.analysis.base.assumptions import FUSED_TRANSPOSED, FUSED_TWICE
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS
 from traceq.analysis.patterns.matmul import MATMULS
 from traceq.analysis.time.flops import convolution_shape
@@ -46,10 +46,13 @@ _REDUCTIONS = _named(
     binary_cross_entropy binary_cross_entropy_with_logits
     """
 )
+_BY_ROWS = _NORMS | _REDUCTIONS | _named("_softmax _log_softmax")
 _ADDS = _named("add add_")
 _PICKS = _named("embedding index_select")
 # Their gradient does not depend on their input.
 _LINEAR = _ADDS | _named("copy_ cat neg sub rsub")
+# That of these depends on which elements they let pass: a byte of each is enough.
+_MASKED = _named("relu relu_ leaky_relu leaky_relu_ threshold threshold_ hardtanh")
 _COPY, _CAT, _CONVOLUTION = "aten::copy_", "aten::cat", "aten::convolution"
 # A view, as a half of a tensor, is no smaller than this part of it.
 _SMALLEST_VIEW = 8
@@ -59,6 +62,8 @@ _LARGE = 0.05
 
 Key = tuple[int, int]
 """Number of elements, and bytes of each."""
+Order = tuple[int, int]
+"""Number of dimensions, and the one along which neighbours are stored."""
 
 
 class Unit(NamedTuple):
@@ -79,6 +84,8 @@ class Fused(NamedTuple):
 
     forward: float
     backward: float
+    reduces: bool
+    """Whether it has a norm, a softmax or a sum."""
 
 
 def reads(unit: Unit) -> list[Key]:
@@ -94,6 +101,22 @@ def reads(unit: Unit) -> list[Key]:
             stored = prod(n for n, by in zip(dims, strides, strict=True) if by)
         keys.append((stored, size))
     return keys[1:2] if unit.name == _COPY else keys
+
+
+def orders(unit: Unit) -> dict[int, set[Order]]:
+    """Return by number of elements the orders in which an op's tensors are stored."""
+    found: dict[int, set[Order]] = {}
+    for dims, strides in zip(unit.dims or (), unit.strides or ()):  # noqa: B905 - some have more dims
+        if not dims or len(dims) != len(strides):
+            continue
+        along = [
+            at
+            for at, (n, by) in enumerate(zip(dims, strides, strict=True))
+            if n > 1 == by
+        ]
+        if along:
+            found.setdefault(prod(dims), set()).add((len(dims), along[-1]))
+    return found
 
 
 def writes(unit: Unit) -> Key | None:
@@ -158,7 +181,10 @@ class _Chip:
         self.old_adds: list[Key] = []
         self.kept: list[Key] = []
         self.joined: list[Key] = []
+        self.masks: list[Key] = []
         self.linear = True
+        self.reduces = False
+        self.orders: dict[int, set[Order]] = {}
         self.last: Key | None = None
 
     def run(self, unit: Unit) -> None:
@@ -168,6 +194,7 @@ class _Chip:
             if written:
                 self.pending[written] += 1
             return
+        self.reduces |= unit.name in _BY_ROWS
         inputs = Counter(reads(unit))
         for key, count in inputs.items():
             self._need(unit, key, count)
@@ -175,14 +202,22 @@ class _Chip:
             self.twice.append(max(inputs))
         if unit.name in _NORMS and self.old_adds:
             self.kept.append(self.old_adds.pop())
-        if unit.name not in _LINEAR:
-            self.linear = False
+        self._differentiate(unit, written)
+        for count, some in orders(unit).items():
+            self.orders.setdefault(count, set()).update(some)
         if written and unit.name == _CAT:
             self.joined.append(written)
         if written:
             self.has[written] += 1
             self.made[written] += 1
             self.last = written
+
+    def _differentiate(self, unit: Unit, written: Key | None) -> None:
+        """Keep what the gradient of an op depends on."""
+        if unit.name in _MASKED and written:
+            self.masks.append((written[0], 1))
+        elif unit.name not in _LINEAR:
+            self.linear = False
 
     def _need(self, unit: Unit, key: Key, count: int) -> None:
         """Take this many tensors of a size from the chip, or read them."""
@@ -235,23 +270,36 @@ class _Chip:
         if not out and self.last:
             out = [self.last]
         out += self.kept
-        read, written, again = map(_total, (self.read, out, self.twice))
+        read, written, again = map(self._total, (self.read, out, self.twice))
         large = _LARGE * max(map(_bytes, (*self.read, *out)), default=0)
-        added = _total(self.old_adds) + _total(self.kept)
-        active = _total([one for one in self.read if _bytes(one) >= large]) - added
-        active = max(0, active)
-        backward = written + active + (0 if self.linear else active)
+        added = self._total(self.old_adds) + self._total(self.kept)
+        active = self._total([one for one in self.read if _bytes(one) >= large]) - added
+        active = max(0.0, active)
+        masks = self._total(self.masks) if self.linear else 0
+        backward = written + active + (masks if self.linear else active)
         if self.twice:
             backward += again + written
         # What is added from longer ago is read again for its gradient, and that one
         # is written; twice, where the gradient of a mean is needed before.
-        backward += (3 if self.twice else 2) * _total(self.old_adds)
+        backward += (3 if self.twice else 2) * self._total(self.old_adds)
         times = FUSED_TWICE if self.twice else 1.0
-        return Fused(times * (read + again + written), times * backward)
+        forward = times * (read + again + written + masks)
+        return Fused(forward, times * backward, self.reduces)
 
+    def _total(self, keys: Sequence[Key]) -> float:
+        """Return the bytes of tensors, more where a kernel reads or writes with gaps.
 
-def _total(keys: Sequence[Key]) -> int:
-    return sum(map(_bytes, keys))
+        That is where a chain has tensors of one size in two orders: in rows, and in
+        channels_last.
+        """
+        return sum(
+            _bytes(key) * (FUSED_TRANSPOSED if self._in_two_orders(key) else 1.0)
+            for key in keys
+        )
+
+    def _in_two_orders(self, key: Key) -> bool:
+        some = self.orders.get(key[0], ())
+        return len({dims for dims, _ in some}) < len(some)
 
 
 def _bytes(key: Key) -> int:

@@ -17,6 +17,7 @@ from traceq.analysis.base.assumptions import (
     BIAS_SUM_SAVED,
     FUSED_EFFICIENCY,
     FUSED_KERNEL_NS,
+    FUSED_POINTWISE,
     LOOSE_SAVED,
 )
 from traceq.analysis.base.cached import cached_per_trace
@@ -25,7 +26,7 @@ from traceq.analysis.base.ownership import inside, named_like, nobody, plain
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.patterns.copies import copies
-from traceq.analysis.time.fused_bytes import Unit, fused_bytes, reads, writes
+from traceq.analysis.time.fused_bytes import Fused, Unit, fused_bytes, reads, writes
 from traceq.analysis.time.roofline import roofline
 from traceq.common.expressions import constant, known, rows_where, text
 from traceq.common.words import layer_names
@@ -111,6 +112,11 @@ _KERNELS = pl.Schema(
         "share": pl.Float64(),
     }
 )
+_MOVED = {
+    "forward_bytes": pl.Float64,
+    "backward_bytes": pl.Float64,
+    "reduces": pl.Boolean,
+}
 _CHAINS = pl.Schema(
     {
         "chain": pl.UInt32(),
@@ -155,7 +161,12 @@ def fusible_chains(trace: Trace) -> Chains:
         .with_columns(
             bytes=pl.when("back").then("backward_bytes").otherwise("forward_bytes")
         )
-        .with_columns(fused=FUSED_KERNEL_NS + pl.col("bytes") / rate)
+        .with_columns(
+            fused=FUSED_KERNEL_NS
+            + pl.col("bytes")
+            / rate
+            * pl.when("reduces").then(1.0).otherwise(FUSED_POINTWISE)
+        )
         .with_columns(
             share=(1 - pl.col("fused") / pl.col("gpu")).clip(0.0, 1.0),
             fused=pl.min_horizontal("fused", "gpu"),
@@ -270,9 +281,7 @@ def _chained(trace: Trace, forward: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
         _moved([distinct[one] for one in some], [distinct[one] for one in before or ()])
         for some, before in contexts.select("same", "before")[first].iter_rows()
     ]
-    table = pl.DataFrame(
-        moved, schema=["forward_bytes", "backward_bytes"], orient="row"
-    ).cast(pl.Float64)
+    table = pl.DataFrame(moved, schema=_MOVED, orient="row")
     return (
         rows.filter("fusible").select("op", "chain"),
         pl.concat([per.select("chain"), table[number]], how="horizontal"),
@@ -330,7 +339,7 @@ def _goes_on(units: Sequence[Unit]) -> bool:
     return all(some and made[0] not in some for some in read)
 
 
-def _moved(units: Sequence[Unit], before: Sequence[Unit]) -> tuple[float, float]:
+def _moved(units: Sequence[Unit], before: Sequence[Unit]) -> Fused:
     chain, after = _split(units)
     _, earlier = _split(before)
     return fused_bytes(earlier, chain, after)

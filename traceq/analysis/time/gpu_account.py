@@ -17,11 +17,14 @@ from msgspec import Struct
 from traceq.analysis.base.assumptions import (
     ACCOUNT_EFFICIENCY,
     FLASH_EFFICIENCY,
+    LOW_OCCUPANCY,
     MATMUL_REACHED,
+    MOST_OF_A_LOSS,
     SHORTEST_KERNEL_NS,
     SLOW_ALGORITHM,
 )
 from traceq.analysis.base.cached import cached_per_trace
+from traceq.analysis.base.occupancy import idle_share, occupancy
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.copies import copies
 from traceq.analysis.time.fusible_chains import fusible_chains
@@ -155,7 +158,12 @@ def gpu_account(trace: Trace) -> GpuAccount:
     steady = steady_steps(trace)
     ops = roofline(trace)
     kernels = _needed(trace, _timed(trace), ops)
-    parts = _parts(kernels.with_columns(_columns(trace, kernels)))
+    kernels = kernels.with_columns(
+        *_columns(trace, kernels),
+        unfilled=idle_share(ops.gpu).fill_null(0.0),
+        warps=occupancy(ops.gpu).fill_null(1.0),
+    )
+    parts = _parts(kernels)
     table = ANALYSES["gpu_account"]
     return GpuAccount(steady.count, steady.gpu_busy, table.shaped(parts), ops.gpu)
 
@@ -350,7 +358,12 @@ def _loss() -> pl.Expr:
             pl.element().str.head(-1).cast(pl.Int64, strict=False) % _ALIGNED != 0
         )
     )
-    few = (pl.col("blocks_per_sm") < 1) & (pl.col("occupancy") > 0)
+    lost = pl.col("dur") - pl.col("needs")
+    # Matmuls, convolutions and attention are made for few warps with many registers.
+    sparse = (pl.col("warps") < LOW_OCCUPANCY) & ~(pl.col("flops") > 0).fill_null(
+        value=False
+    )
+    partly = pl.col("unfilled") * pl.col("dur") >= MOST_OF_A_LOSS * lost
     return (
         pl.when("overlaps")
         .then(pl.lit(CONTENTION))
@@ -360,7 +373,7 @@ def _loss() -> pl.Expr:
         .then(pl.lit(SHAPES))
         .when(pl.col("dur") <= SHORTEST_KERNEL_NS)
         .then(pl.lit(LAUNCH))
-        .when(few)
+        .when(sparse | ((lost > 0) & partly))
         .then(pl.lit(BLOCKS))
         .when(pl.col("needs") <= 0)
         .then(pl.lit(UNKNOWN))

@@ -2,17 +2,20 @@
 
 The lower bound is the op's FLOPs at the peak of their dtype (compute-bound) or its
 bytes at the peak of the memory (memory-bound), whichever takes longer. An op whose
-bytes fit into the GPU's cache may be faster than that.
+bytes fit into the GPU's cache may be faster than that. Where the instructions of its
+kernel take longer than either, it is compute-bound too.
 """
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache, partial, reduce
+from operator import mul
 from typing import TYPE_CHECKING
 
 import polars as pl
 from msgspec import Struct
 
+from traceq.analysis.base.assumptions import ELEMENT_INSTRUCTIONS, THREAD_INSTRUCTIONS
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.group_ids import alike
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 # Measured on an H200: the smallest kernels take 1 to 3 µs.
 LATENCY_NS = 3_000
 _GRADIENT = "torch::autograd::AccumulateGrad"
+# The elements of a thread are the second argument of the template.
+_ADDRESSED = r"\belementwise_kernel<\d+, (\d+)"
 # As of a Call.
 _CALL = (
     *("plain", "dims", "types", "strides"),
@@ -98,7 +103,9 @@ def roofline(trace: Trace) -> Roofline:
     kernels = steady.kernels
     communicates = known(kernels["kind"] == "communication")
     apart = communicates | named_like(kernels, TRANSFER)
-    work = kernels.select("id", "op", "dur", "dtype", kernel="name").filter(~apart)
+    work = kernels.select(
+        "id", "op", "dur", "dtype", kernel="name", threads=_threads()
+    ).filter(~apart)
     ops = _judged(_costed(trace, work), gpu)
     counted, whole = int(ops["gpu"].sum()), int(work["dur"].sum())
     return Roofline(
@@ -130,8 +137,10 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     typed = judged.filter(judged["dtype"].is_not_null())
     dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]]
     of_flops = _first_rows(ops, flops["op"])[op]
+    main = main[_first_rows(ops, main["root"])[op]]
     return costed.drop("longest").with_columns(
-        main["kernel"][_first_rows(ops, main["root"])[op]],
+        main["kernel"],
+        _instructions(main),
         dtype.alias("kernel_dtype"),
         constant(None, ops.height, pl.Float64)
         .scatter(moved["op"], moved["bytes"])[op]
@@ -141,6 +150,26 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         *(ops[column][op] for column in ("inputs", *_PLACE)),
         ops["name"][op].cast(pl.String),
     )
+
+
+def _threads() -> pl.Expr:
+    """Return how many threads a kernel has."""
+    sizes = [
+        pl.col(column).list.get(at, null_on_oob=True)
+        for column in ("grid", "block")
+        for at in range(3)
+    ]
+    return reduce(mul, sizes)
+
+
+def _instructions(kernels: pl.DataFrame) -> pl.Series:
+    """Return the instructions of kernels whose threads take a known number of them."""
+    name = text("kernel")
+    elements_each = name.str.extract(_ADDRESSED).cast(pl.Float64)
+    each = ELEMENT_INSTRUCTIONS * elements_each
+    for pattern, count in THREAD_INSTRUCTIONS.items():
+        each = pl.when(name.str.contains(pattern)).then(float(count)).otherwise(each)
+    return kernels.select(instructions=pl.col("threads") * each).to_series()
 
 
 def _first_rows(ops: pl.DataFrame, of: pl.Series) -> pl.Series:
@@ -208,7 +237,7 @@ def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
     peak = gpu.peak
     named = ops.with_columns(dtype=computed_in())
     if peak is None:
-        return named.with_columns(
+        return named.drop("instructions").with_columns(
             least=pl.lit(None, pl.Float64), bound=pl.lit(None, pl.String)
         )
     rate = pl.col("dtype").replace_strict(peak.flops, default=None)
@@ -216,14 +245,18 @@ def _judged(ops: pl.DataFrame, gpu: Gpu) -> pl.DataFrame:
         compute=(pl.col("flops") / rate * NS_PER_S).fill_null(0.0),
         memory=(pl.col("bytes") / peak.bandwidth * NS_PER_S).fill_null(0.0),
         latency=LATENCY_NS * pl.col("kernels").list.len(),
+        # A core adds and multiplies in one instruction.
+        instructions=(
+            pl.col("instructions") / (peak.flops["fp32"] / 2) * NS_PER_S
+        ).fill_null(0.0),
     )
     least = pl.max_horizontal("compute", "memory")
     judged = needed.select(
         least=least,
         bound=pl.when(least < pl.col("latency") / 2)
         .then(pl.lit("latency"))
-        .when(pl.col("compute") >= pl.col("memory"))
+        .when(pl.max_horizontal("compute", "instructions") >= pl.col("memory"))
         .then(pl.lit("compute"))
         .otherwise(pl.lit("bandwidth")),
     )
-    return named.hstack(judged)
+    return named.drop("instructions").hstack(judged)
