@@ -282,7 +282,7 @@ def trials_table(programs: Sequence[Program]) -> str:
 
 
 def front(programs: Sequence[Program]) -> str:
-    """Return what was proved, for the front page."""
+    """Return what was proved, in two paragraphs."""
     if not programs:
         return "No program was tried yet.\n"
     helped = sorted(

@@ -167,7 +167,7 @@ def test_a_committed_row_names_no_folder(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.golden
-def test_the_front_page_has_what_the_ledger_proves() -> None:
+def test_what_the_ledger_proves_is_stated_with_what_it_leaves_open() -> None:
     assert_block("ledger", trials.front(PROGRAMS))
 
 
