@@ -66,9 +66,14 @@ PROGRAMS = (
 )
 
 
-def record(folder: Path) -> None:
+def chosen_programs(only: list[str]) -> list[Program]:
+    """Return the programs of these names; all of them if there is no name."""
+    return [one for one in PROGRAMS if not only or one.name in only]
+
+
+def record(folder: Path, only: list[str]) -> None:
     """Copy each program into a folder of its own, and record it beside."""
-    for program in PROGRAMS:
+    for program in chosen_programs(only):
         place = folder / program.name
         sick = place / "sick"
         sick.mkdir(parents=True, exist_ok=True)
@@ -105,9 +110,11 @@ def _unpacked(trace: Path) -> str:
 
 
 def edit(folder: Path, agent: str, name: str, arms: tuple[str, ...]) -> None:
-    """Let an agent edit a copy of each program, once for each arm."""
+    """Let an agent edit a copy of each recorded program, once for each arm."""
     for program in PROGRAMS:
         place = folder / program.name
+        if not place.is_dir():
+            continue
         for arm in arms:
             copy = place / f"{name}-{arm}"
             shutil.rmtree(copy, ignore_errors=True)
@@ -138,9 +145,7 @@ def step_ms(folder: Path, file: str, *words: str) -> float | None:
 def measure(folder: Path, repeats: int, only: list[str]) -> list[dict[str, Any]]:
     """Time the programs, their twins and their edited copies in turn."""
     rows = []
-    for program in PROGRAMS:
-        if only and program.name not in only:
-            continue
+    for program in chosen_programs(only):
         place, file = folder / program.name, f"{program.name}.py"
         copies = sorted(one.name for one in place.glob("*-*") if one.is_dir())
         times: dict[str, list[float | None]] = {}
@@ -192,11 +197,13 @@ def main() -> None:
     parser.add_argument("--name", default="literal", help="name of the agent")
     parser.add_argument("--arms", nargs="*", choices=ARMS, default=[*ARMS])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=[], help="programs to measure")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="programs to record or measure"
+    )
     chosen = parser.parse_args()
     folder = chosen.folder.resolve()
     if chosen.what == "record":
-        record(folder)
+        record(folder, chosen.only)
     elif chosen.what == "edit":
         edit(folder, chosen.agent, chosen.name, tuple(chosen.arms))
     else:
