@@ -382,7 +382,7 @@ def test_the_command_says_what_it_wrote_and_how_to_look_at_it(tmp_path: Path) ->
     file = tmp_path / "annotated.json.gz"
     done = traceq("annotate", ATTENTION, "-o", file, "--no-cache")
     assert done.status == 0
-    assert "its process traceq has 8 tracks, on 396 slices" in done.out
+    assert "its process traceq has 8 tracks, on 392 slices" in done.out
     assert f"traceq open --as-is {file} shows it in Perfetto" in done.out
     again = traceq("annotate", ATTENTION, "-o", file, "--no-cache")
     assert again.status == 2

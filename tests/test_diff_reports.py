@@ -121,7 +121,7 @@ def test_a_broken_limit_is_in_every_format(pair: tuple[str, str], form: str) -> 
 
 
 def test_limits_that_hold_are_no_failure(pair: tuple[str, str]) -> None:
-    limits = "slower:90%,launches:+1,kernels:100%,slower:1s,new-findings"
+    limits = "slower:90%,launches:+1,kernels:100%,slower:1s"
     answer = traceq("diff", *pair, "--step-ms", "0.06,0.09", "--fail-on", limits)
 
     assert answer.status == 0

@@ -267,7 +267,7 @@ def _counts(entry: dict[str, Any]) -> bool:
 
 
 def may_rest(steps: int, reserved: int, total: int) -> bool:
-    """Return whether the history may rest after so many steps of a training."""
+    """Return whether the history may rest after this many steps of a training."""
     return steps >= RESTS_AFTER and reserved < RESTS_BELOW * total
 
 

@@ -355,13 +355,13 @@ def test_segments_that_come_and_go_once_are_not_churn() -> None:
 
 def test_expandable_segments_are_for_fragments_on_a_full_device() -> None:
     history = """
-    segment                <20M
-    segment                <20M
+    segment                <220M
+    segment                <220M
     train.py:9 main         [9M
-    train.py:10 main        [11M    ]
+    train.py:10 main        [211M   ]
     train.py:9 main         [9M
-    train.py:10 main        [11M    ]
-    oom train.py:12 main              [16M of {free}]
+    train.py:10 main        [211M   ]
+    oom train.py:12 main              [300M of {free}]
     """
 
     limited, full = (one(history.format(free=free), "MEM010") for free in ("9G", "1M"))
