@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -187,6 +188,13 @@ def test_the_table_has_a_line_for_what_was_measured() -> None:
     assert lines[0].startswith("as it is")
     assert any("GEM001 tf32" in line and "faster" in line for line in lines)
     assert lines[-1].startswith("kept: tf32")
+
+
+def test_steps_of_seconds_have_no_exponent_in_the_table() -> None:
+    state = trial({"tf32": 300.0}, 4, 4000.0, 11)
+    lines = outcomes.table(outcomes.outcomes(state, {}))
+
+    assert not re.search(r"\de\+\d", "\n".join(lines))
 
 
 def noise_and_values(state: dict[str, Any]) -> tuple[Any, list[float]]:

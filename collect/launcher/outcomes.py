@@ -8,6 +8,7 @@ from typing import Any, Sequence
 
 from .. import remedies
 from ..shared import differences
+from ..shared.figures import digits
 
 _GIB = 1 << 30
 _SAME = 0.01  # of the peak: below, memory is called the same
@@ -298,11 +299,11 @@ def table(report: dict[str, Any]) -> list[str]:
     plain, control = report["as_it_is"], report["control"]
     if plain["ms"] is None:
         return []
-    head = f"{plain['ms']:.4g} ms"
+    head = f"{digits(plain['ms'], 4)} ms"
     if plain["half_width_ms"] is not None:
-        head += f" ±{plain['half_width_ms']:.2g}"
+        head += f" ±{digits(plain['half_width_ms'], 2)}"
     if control and control["smallest_ms"] is not None:
-        smallest = f"{control['smallest_ms']:.2g} ms"
+        smallest = f"{digits(control['smallest_ms'], 2)} ms"
         head += f"   (A/A control: differences below {smallest} are noise"
         by = ", by the 10th percentile of steps" if _is_low(plain) else ""
         head += f"{by})"
@@ -381,7 +382,7 @@ def _kept_row(kept: dict[str, Any], peak: float | None) -> tuple[str, ...]:
     predicted = kept["predicted_ms"]
     return (
         "kept: " + " + ".join(kept["remedies"]),
-        f"-{predicted:.3g}" if predicted else "",
+        f"-{digits(predicted)}" if predicted else "",
         _difference(kept["ms"], kept["half_width_ms"]),
         "",
         _peak(kept["peak_bytes"], peak),
@@ -390,15 +391,15 @@ def _kept_row(kept: dict[str, Any], peak: float | None) -> tuple[str, ...]:
 
 
 def _difference(ms: float, half: float | None) -> str:
-    return f"{ms:+.3g}" + (f" ±{half:.2g}" if half is not None else "")
+    return digits(ms, sign=True) + (f" ±{digits(half, 2)}" if half is not None else "")
 
 
 def _range(predicted: dict[str, Any] | None) -> str:
     if not predicted:
         return ""
     low, high = predicted["low_ms"], predicted["high_ms"]
-    text = f"-{predicted['ms']:.3g}"
-    return f"{text} (-{high:.2g} to -{low:.2g})" if high else text
+    text = f"-{digits(predicted['ms'])}"
+    return f"{text} (-{digits(high, 2)} to -{digits(low, 2)})" if high else text
 
 
 def _peak(difference: float | None, peak: float | None) -> str:

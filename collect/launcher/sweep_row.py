@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from ..shared import manifest, own_numbers
+from ..shared.figures import digits
 from . import last_words, sweep_options, sweep_plan
 from .sweep_plan import Run
 
@@ -79,15 +80,15 @@ def text(one: Mapping[str, Any]) -> str:
         reason = one["reason"]
         return f"{one['status']}{f': {reason}' if reason else ''}"
     timed = one["step_time"]
-    parts = [f"{timed['mean_ms']:.4g} ms"]
+    parts = [f"{digits(timed['mean_ms'], 4)} ms"]
     if timed["std_ms"] is not None:
-        parts[0] += f" ±{timed['std_ms']:.2g}"
+        parts[0] += f" ±{digits(timed['std_ms'], 2)}"
     parts[0] += f" (n {timed['n']})"
     peak = (one["peak_memory"] or {}).get("allocated")
     if peak:
-        parts.append(f"{peak / 2**30:.3g} GiB")
+        parts.append(f"{digits(peak / 2**30)} GiB")
     parts += [
-        f"{name} {number['last']:.4g}"
+        f"{name} {digits(number['last'], 4)}"
         for name, number in one["numbers"].items()
         if number["last"] is not None
     ]

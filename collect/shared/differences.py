@@ -10,6 +10,8 @@ import math
 import statistics
 from typing import Any, Iterable
 
+from .figures import digits
+
 CONTROL = "no_op"
 RESTARTS = "restarts"
 """The run of blocks that are processes of their own."""
@@ -206,5 +208,5 @@ def judge(
         return (FASTER if middle < 0 else SLOWER), ""
     hidden = abs(predicted) if predicted else _LARGE * step_ms
     if half > hidden:
-        return INCONCLUSIVE, f"noise {half:.3g} ms"
-    return NO_DIFFERENCE, f"above {half:.3g} ms"
+        return INCONCLUSIVE, f"noise {digits(half)} ms"
+    return NO_DIFFERENCE, f"above {digits(half)} ms"
