@@ -11,25 +11,25 @@ from traceq.fix.propose import NOTHING_KNOWN, Known, has_libcst, propose
 from traceq.formats.run import is_run, read_run
 
 if TYPE_CHECKING:
-    from traceq.api.lint import LintResult
     from traceq.fix.edit import Proposal
+    from traceq.model.lint_report import Report
 
 
-def proposed(result: LintResult) -> list[list[Proposal]]:
+def proposed(report: Report, root: Path | None) -> list[list[Proposal]]:
     """Return the edit of each finding, or why there is none, by recording.
 
     Without LibCST, or without a folder that the source could be in, there is none.
     """
-    if result.repository is None or not has_libcst():
-        return [[] for _ in result.report.outcomes]
-    repository = read_repository(result.repository)
+    if root is None or not has_libcst():
+        return [[] for _ in report.outcomes]
+    repository = read_repository(root)
     return [
-        propose(one.findings, repository, known_of(one.name), one.entry)
-        for one in result.report.outcomes
+        propose(outcome.findings, repository, _program_of(outcome.name), outcome.entry)
+        for outcome in report.outcomes
     ]
 
 
-def known_of(name: str) -> Known:
+def _program_of(name: str) -> Known:
     """Return what a recording knows of its program: a run folder has its source."""
     folder = Path(name)
     try:

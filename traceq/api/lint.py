@@ -136,7 +136,7 @@ class LintResult(Result):
         """Return the source edit of each finding, by recording, where it is certain."""
         from traceq.api.edits import proposed  # noqa: PLC0415 - few ask
 
-        return proposed(self)
+        return proposed(self.report, self.repository)
 
     def contents(self) -> Sequence[Content]:
         """Return what a notebook shows."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from traceq.inputs.display_path import parse_path
+from traceq.model.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +64,15 @@ class Result:
         from traceq.report.notebook import render  # noqa: PLC0415
 
         return render(self.contents(), str(self), self.notes)
+
+
+def _finding_html(finding: Finding) -> str:
+    from traceq.report.notebook import render_finding  # noqa: PLC0415 - as above
+
+    return render_finding(finding)
+
+
+Finding.html = _finding_html
 
 
 def paths(names: Names | None) -> list[Path]:

@@ -59,7 +59,6 @@ def command(
     code is not what was recorded or the recording does not prove it. Exits 0 if no
     edit was refused, 1 if one was, 2 if traceq could not do its work.
     """
-    from traceq.api.edits import proposed
     from traceq.api.lint import lint
     from traceq.fix.diff import render
     from traceq.fix.propose import combine, require_libcst
@@ -80,7 +79,7 @@ def command(
     if result.repository is None:
         msg = "the source is not in a git repository: --root DIR says where it is"
         raise UsageError(msg)
-    wanted = _wanted(result, proposed(result), only)
+    wanted = _wanted(result, result.proposals(), only)
     proposals, files = combine(wanted, result.repository)
     if write:
         _write(result.repository, files, proposals)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from traceq.common.words import layer_name
 
@@ -224,6 +224,9 @@ class Finding:
     calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The runtime calls it was seen by, where these are in no op."""
 
+    html: ClassVar[Callable[[Finding], str] | None] = None
+    """Renderer for notebooks, which the package that renders registers."""
+
     @property
     def gpu_ns(self) -> int:
         """Time of the GPU per step that it is about: of kernels, else idle."""
@@ -235,7 +238,5 @@ class Finding:
         text = f"{self.code}\n{self.place.key}\n{self.subject}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _repr_html_(self) -> str:
-        from traceq.report.notebook import render_finding  # noqa: PLC0415 - few ask
-
-        return render_finding(self)
+    def _repr_html_(self) -> str | None:
+        return Finding.html(self) if Finding.html else None
