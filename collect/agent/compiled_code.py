@@ -78,12 +78,12 @@ def _breaks(utils: Any, known: set[int]) -> set[tuple[Any, ...]]:
             (None, None, None, _sentence(key)) for key in utils.counters["graph_break"]
         }
     breaks = set()
-    for one in reasons:
-        if id(one) in known:
+    for reason in reasons:
+        if id(reason) in known:
             continue
-        at = one.user_stack[-1] if one.user_stack else None
+        at = reason.user_stack[-1] if reason.user_stack else None
         where = _place(at.filename, at.lineno, at.name) if at else (None, None, None)
-        breaks.add((*where, _sentence(one.reason)))
+        breaks.add((*where, _sentence(reason.reason)))
     return breaks
 
 

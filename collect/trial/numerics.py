@@ -71,7 +71,7 @@ def gradient_norm(optimizers: list[Any]) -> float | None:
         if not gradients:
             return None
         with torch.no_grad():
-            squares = [one.detach().float().norm() ** 2 for one in gradients]
-            return float(sum(float(one) for one in squares) ** 0.5)
+            squares = [gradient.detach().float().norm() ** 2 for gradient in gradients]
+            return float(sum(float(square) for square in squares) ** 0.5)
     except Exception:  # noqa: BLE001 - a gradient may be anything
         return None
