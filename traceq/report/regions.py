@@ -48,13 +48,15 @@ class Compared:
     @property
     def gpu(self) -> Difference:
         """GPU time of a call with its backward."""
-        first, second = ((one["gpu"] + one["backward"]).to_list() for one in self.calls)
+        first, second = (
+            (call["gpu"] + call["backward"]).to_list() for call in self.calls
+        )
         return difference(first, second)
 
     @property
     def host(self) -> Difference:
         """The time from a call's start to its end on the host, as recorded."""
-        first, second = (one["host"].to_list() for one in self.calls)
+        first, second = (call["host"].to_list() for call in self.calls)
         return difference(first, second)
 
 
@@ -74,8 +76,8 @@ def text(shown: Shown, *, width: int | None, color: bool) -> str:
     """Return a screen for each trace, and one for what was compared."""
     room = line_width(width)
     parts: list[Any] = []
-    for one in contents(shown):
-        parts += [*screen(one, room), ""]
+    for content in contents(shown):
+        parts += [*screen(content, room), ""]
     return rendered(parts[:-1], width=room, color=color)
 
 
@@ -305,6 +307,6 @@ def _ops(one: Compared) -> pl.DataFrame:
 
 def compared_names(regions: Sequence[Regions]) -> list[str]:
     """Return the paths that two traces have in common, the most GPU time first."""
-    first, second = (by_path(one)["path"].to_list() for one in regions)
+    first, second = (by_path(region)["path"].to_list() for region in regions)
     names = set(second)
     return [path for path in first if path in names]

@@ -217,7 +217,8 @@ def concise(diff: JobDiff, broken: Sequence[Broken]) -> str:
         f"straggler: {one.state}: {straggler(one, diff)}" for one in diff.stragglers
     ]
     lines += [
-        f"{one.state}: {words.finding_line(one)}" for one in diff.findings.changes
+        f"{change.state}: {words.finding_line(change)}"
+        for change in diff.findings.changes
     ]
     lines += [f"caveat: {caveat}" for caveat in words.caveats(diff)]
     lines.append(_last(diff))
@@ -291,7 +292,7 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
             }
             for metric in diff.metrics
         },
-        "collectives": [asdict(one) for one in diff.kinds],
+        "collectives": [asdict(kind) for kind in diff.kinds],
         "stragglers": [
             {
                 "state": one.state,
@@ -301,7 +302,7 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
             }
             for one in diff.stragglers
         ],
-        "findings": [change_data(one) for one in diff.findings.changes],
+        "findings": [change_data(change) for change in diff.findings.changes],
         "findings_as_before": diff.findings.same,
         "rules_run_on_one_side": list(diff.findings.one_sided),
         "caveats": list(diff.caveats),

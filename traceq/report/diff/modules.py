@@ -58,12 +58,12 @@ def data(changes: ModuleChanges) -> dict[str, Any]:
         "compiled": changes.compiled_side,
         "rows": [
             {
-                "module": one.module,
-                "before": _work(one.before),
-                "after": _work(one.after),
-                "compiling": one.became or None,
+                "module": row.module,
+                "before": _work(row.before),
+                "after": _work(row.after),
+                "compiling": row.became or None,
             }
-            for one in changes.rows
+            for row in changes.rows
         ],
         "graph_breaks": [to_builtins(one) for one in changes.breaks],
     }

@@ -47,7 +47,7 @@ def screen(
     end = _end(outcomes, unused, width, color=color)
     # The titles of the table, the line that counts the rest, and two empty lines.
     room = most_lines - len(top) - len(end) - 4
-    names = telling_names([words.title(one) for one in outcomes])
+    names = telling_names([words.title(outcome) for outcome in outcomes])
     ranked = sorted(range(len(outcomes)), key=lambda at: -_saved(outcomes[at]))
     chosen = sorted(ranked[:room])
     rows = [_row(names[at], outcomes[at]) for at in chosen]
@@ -70,7 +70,7 @@ def _verdict(outcomes: Sequence[RecordingReport]) -> str:
 
 
 def _regular(outcome: RecordingReport) -> list[Finding]:
-    return [one for one in outcome.findings if not one.minor]
+    return [finding for finding in outcome.findings if not finding.minor]
 
 
 def _bound(outcome: RecordingReport) -> str:
@@ -114,7 +114,7 @@ def _end(
     color: bool,
 ) -> list[str]:
     findings = [one for outcome in outcomes for one in _regular(outcome)]
-    findings.sort(key=lambda one: (-one.saves_ns, -one.cost_bytes))
+    findings.sort(key=lambda finding: (-finding.saves_ns, -finding.cost_bytes))
     several = {note: None for one in outcomes for note in short.notes_of(one)}
     lines = short.fixes(findings, width, color=color)
     lines += [""] if lines else []

@@ -90,8 +90,8 @@ def scaling(
     return TextTable(
         columns,
         tuple(
-            (one.category, one.law, *(units.size(size) for size in one.sizes))
-            for one in growths
+            (growth.category, growth.law, *(units.size(size) for size in growth.sizes))
+            for growth in growths
         ),
     )
 

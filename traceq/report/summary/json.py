@@ -69,7 +69,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
             },
         },
         "bound": bound_data(summary.bound),
-        "phases": [_phase(summary, one) for one in summary.phases],
+        "phases": [_phase(summary, phase) for phase in summary.phases],
         "gpu_time_ns": summary.gpu_time / steps,
         "gemm_share": summary.gemm_share if summary.facts.gpu else None,
         "launches": summary.launches,

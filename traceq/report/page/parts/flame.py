@@ -56,18 +56,19 @@ class Flame:
 
 def flame(subject: Subject) -> Section | None:
     """Return the graphs; none where there is no trace, or nothing in it."""
-    graphs = [one for one in _graphs(subject) if one.total > 0]
+    graphs = [graph for graph in _graphs(subject) if graph.total > 0]
     if not graphs:
         return None
     texts: dict[str, int] = {}
-    trees = {one.key: _tree(one, texts) for one in graphs}
+    trees = {graph.key: _tree(graph, texts) for graph in graphs}
     return Section(
         key=subject.key("flame"),
         title="Flame graph",
         template="flame.html",
         context={
             "graphs": [
-                (one.key, one.title, units.time(one.total), one.note) for one in graphs
+                (graph.key, graph.title, units.time(graph.total), graph.note)
+                for graph in graphs
             ],
         },
         data={"graphs": trees, "texts": list(texts)},
