@@ -74,9 +74,11 @@ def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
     sequence = event_sequence(raw)
     grams = ngrams(sequence)
     counts = _hypotheses(grams, sequence)
-    held = _held([_try_count(sequence, grams, one) for one in counts], sequence, insist)
+    held = _held(
+        [_try_count(sequence, grams, count) for count in counts], sequence, insist
+    )
     if all(one.doubt for one in held):
-        cut = [_tried_as_cut(sequence, grams, one) for one in counts]
+        cut = [_tried_as_cut(sequence, grams, count) for count in counts]
         held += _held([one for one in cut if one], sequence, insist)
     if not held:
         return None

@@ -130,7 +130,7 @@ class HostAccount(Struct, frozen=True, dict=True):
         host_kinds); ``thing`` if it is asked for.
         """
         return pl.DataFrame(
-            {one: self._column(spans, one) for one in columns or _COLUMNS}
+            {column: self._column(spans, column) for column in columns or _COLUMNS}
         )
 
     def _column(self, spans: pl.DataFrame, column: str) -> pl.Series:

@@ -132,7 +132,7 @@ class Waits(Struct, frozen=True):
 
     def _by_thing(self, spans: pl.DataFrame, things: int) -> pl.DataFrame:
         """Return ``thing``, ``time`` and ``calls``, as far as the GPU waits."""
-        changes = [(one.cover.spans, one.host_share) for one in self.changes]
+        changes = [(change.cover.spans, change.host_share) for change in self.changes]
         native = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
         if native is not None:
             return native
@@ -154,7 +154,9 @@ def idle_account(
     """Return the host's activity while the GPU waits, at this speed, after changes."""
     late = late_work(trace, replay, scale, changes)
     steps = replay.model.steps
-    changed = tuple(one for one in changes if one.host_share and one.spans.height)
+    changed = tuple(
+        change for change in changes if change.host_share and change.spans.height
+    )
     pieces = _waited_pieces(account.spans, late.work, replay, scale, changed)
     return IdleAccount(
         steps=steps,

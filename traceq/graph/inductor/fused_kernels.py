@@ -170,9 +170,9 @@ class _Places:
         frames = list(dict.fromkeys(_all_frames(compiled)))
         described = pl.DataFrame(
             {
-                "file": [one.file for one in frames],
-                "line": [one.first_line for one in frames],
-                "function": [_function(one) for one in frames],
+                "file": [frame.file for frame in frames],
+                "line": [frame.first_line for frame in frames],
+                "function": [_function(frame) for frame in frames],
             },
             schema={"file": pl.String, "line": schema.ID, "function": pl.String},
         ).with_columns(own=is_own(pl.col("file"), owners, pl.col("function")))

@@ -74,7 +74,7 @@ def keyed(
 
 
 def _fits(code: GeneratedCode, names: Sequence[str]) -> bool:
-    wanted = [one.name for one in code.calls if one.kind != CPP]
+    wanted = [call.name for call in code.calls if call.kind != CPP]
     shown = {*wanted}
     return bool(wanted) and wanted == [name for name in names if name in shown]
 

@@ -200,8 +200,8 @@ def _origin(nodes: Sequence[Node]) -> Origin:
     """Return the place of a call, as far as these nodes agree on it."""
     return Origin(
         # Of one line, but maybe of several callers.
-        _common([one.frames[::-1] for one in nodes])[::-1],
-        _common([one.modules for one in nodes]),
+        _common([node.frames[::-1] for node in nodes])[::-1],
+        _common([node.modules for node in nodes]),
     )
 
 

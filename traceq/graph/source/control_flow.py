@@ -75,7 +75,7 @@ class Function(Struct, frozen=True):
             for one in ast.walk(self.node)
             if isinstance(one, _LOOPS)
         ]
-        around = [one for one in spans if one[0] <= first and last <= one[1]]
+        around = [span for span in spans if span[0] <= first and last <= span[1]]
         return min(around, key=lambda one: one[1] - one[0], default=None)
 
 
@@ -90,7 +90,7 @@ class Program(Struct):
         A line that is not known leaves the only one of that name; a module has no
         line to speak of.
         """
-        named = [one for one in self.functions if one.name == name]
+        named = [function for function in self.functions if function.name == name]
         if name != MODULE_LEVEL and line is not None:
             named = [one for one in named if one.begins == line]
         return named[0] if len(named) == 1 else None
@@ -159,8 +159,8 @@ class _Builder:
     # Statements.
 
     def body(self, statements: list[ast.stmt], ends: Ends) -> Ends:
-        for one in statements:
-            ends = self.statement(one, ends)
+        for statement in statements:
+            ends = self.statement(statement, ends)
         return ends
 
     def statement(self, one: ast.stmt, ends: Ends) -> Ends:

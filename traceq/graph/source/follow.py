@@ -102,7 +102,12 @@ class Follower:
     def __post_init__(self) -> None:
         """Find the calls that cannot have been skipped."""
         self._seen = self._seen_once(
-            {one for events in self.sequences for one in events if one.kind == CALL}
+            {
+                event
+                for events in self.sequences
+                for event in events
+                if event.kind == CALL
+            }
         )
 
     def lines(
@@ -113,7 +118,7 @@ class Follower:
         ``begun`` and ``unfinished`` say that the trace may not have what the function
         did first, and last.
         """
-        matched = [one for one in events if self._matching(one)]
+        matched = [event for event in events if self._matching(event)]
         ways = self._ways(matched, begun=begun, unfinished=unfinished)
         positions = iter(ways)
         lines: list[int | None] = []
