@@ -179,8 +179,8 @@ def _findings(outcome: RecordingReport, length: int) -> list[str]:
     """Return the findings on the job, each over the whole window."""
     writer = Writer(_TRACEQ)
     events = [writer.name("process", "traceq", index=-1)]
-    codes = list(dict.fromkeys(one.code for one in outcome.findings))
-    names = {one.code: one.name for one in outcome.findings}
+    codes = list(dict.fromkeys(finding.code for finding in outcome.findings))
+    names = {finding.code: finding.name for finding in outcome.findings}
     events += [
         writer.name("thread", f"{code} {names[code]}", at + 1, at + 1)
         for at, code in enumerate(codes)
@@ -188,21 +188,21 @@ def _findings(outcome: RecordingReport, length: int) -> list[str]:
     rows = pl.DataFrame(
         [
             {
-                "tid": codes.index(one.code) + 1,
+                "tid": codes.index(finding.code) + 1,
                 "start": 0,
                 "end": length,
-                "name": literal(printable(one.message)),
+                "name": literal(printable(finding.message)),
                 "args": arguments(
-                    cost=words.cost(one, outcome),
-                    fix=one.advice,
-                    place=where(one.place),
+                    cost=words.cost(finding, outcome),
+                    fix=finding.advice,
+                    place=where(finding.place),
                     on="the whole window: the ranks' tracks show where",
                     evidence={
-                        entry.label: words.evidence(entry) for entry in one.evidence
+                        entry.label: words.evidence(entry) for entry in finding.evidence
                     },
                 ),
             }
-            for one in outcome.findings
+            for finding in outcome.findings
         ]
     )
     return events + (writer.slices(rows).to_list() if rows.height else [])

@@ -74,7 +74,7 @@ class LintResult(Result):
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all recordings, the worst of each first."""
         return tuple(
-            one for outcome in self.report.outcomes for one in outcome.findings
+            finding for outcome in self.report.outcomes for finding in outcome.findings
         )
 
     @property
@@ -283,10 +283,12 @@ def _tasks(files: Sequence[Path], options: LintOptions) -> tuple[list[_Task], in
     cached = use_cache and not options.tables
     code = cache_key.code_of(options.config.packs) if cached else ""
     subjects = [
-        cache_key.Subject(one, options.log, _step_ns(labels, one) or options.step_ns)
-        for one in recordings
+        cache_key.Subject(
+            recording, options.log, _step_ns(labels, recording) or options.step_ns
+        )
+        for recording in recordings
     ]
-    return [_Task(one, code, options) for one in subjects], unread
+    return [_Task(subject, code, options) for subject in subjects], unread
 
 
 def _load(tasks: Sequence[_Task], options: LintOptions, *, alone: bool) -> Rules | None:
@@ -414,7 +416,11 @@ def _loaded(
 
 def _sources(recordings: Sequence[Recording]) -> dict[str, Mapping[str, str]]:
     """Return the source files that run folders have, by the recordings' names."""
-    ranks = {one.name: one.trace.rank for one in recordings if one.trace}
+    ranks = {
+        recording.name: recording.trace.rank
+        for recording in recordings
+        if recording.trace
+    }
     return {name: rank.sources for name, rank in ranks.items() if rank}
 
 
@@ -425,8 +431,10 @@ def _in_repository(
     if listing is None:
         return report, ""
     report, missing = located(report, listing.repository())
-    places = [one.place for outcome in report.outcomes for one in outcome.findings]
+    places = [
+        finding.place for outcome in report.outcomes for finding in outcome.findings
+    ]
     # In a repository of another program nothing is found, nor need it be.
-    if missing and (requested or any(one.path for one in places)):
+    if missing and (requested or any(place.path for place in places)):
         notify(missing)
     return report, missing

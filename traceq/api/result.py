@@ -83,7 +83,7 @@ def paths(names: Names | None) -> list[Path]:
     """
     if isinstance(names, (str, PathLike)):
         return [parse_path(names)]
-    return [parse_path(one) for one in names or ()]
+    return [parse_path(name) for name in names or ()]
 
 
 def path(name: Name | None) -> Path | None:

@@ -194,7 +194,7 @@ def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
     for name in sorted({*numbers.layers, *run.layers}):
         here, whole = numbers.layers.get(name), run.layers.get(name)
         layers = [one for one in (whole, here) if one]
-        spread = _joined(*(one.spread for one in layers))
+        spread = _joined(*(layer.spread for layer in layers))
         # A layer that the steps of the fixture do not have has no kernels there.
         kernels = here.kernels if here else 0
         backends = layers[0].backends.joined(layers[-1].backends)
@@ -205,7 +205,7 @@ def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
 
 
 def _joined(*spreads: Spread | None) -> Spread | None:
-    present = [one for one in spreads if one]
+    present = [spread for spread in spreads if spread]
     return present[0].joined(present[-1]) if present else None
 
 

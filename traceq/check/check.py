@@ -66,7 +66,7 @@ class FixtureResult:
     @property
     def fails(self) -> bool:
         """True if it fails the check."""
-        failing = any(one.fails for one in self.differences)
+        failing = any(difference.fails for difference in self.differences)
         return not self.written and (self.unable or failing)
 
 
@@ -190,8 +190,8 @@ def no_worse(
             *_crashes(new.outcome),
             *_changes(expectation, new.outcome, fail_on, seen),
             *(
-                Difference("budget", one.text, fails=one.worse)
-                for one in breaches(budget, new.numbers, new.ignored)
+                Difference("budget", breach.text, fails=breach.worse)
+                for breach in breaches(budget, new.numbers, new.ignored)
             ),
         ),
         len(expectation),
@@ -259,8 +259,8 @@ def _expectation(
         yield Difference("missing", text)
         return
     there, wanted = Counter(findings), Counter(expectation)
-    new = sorted((there - wanted).elements(), key=lambda one: one.order)
-    missing = sorted((wanted - there).elements(), key=lambda one: one.order)
+    new = sorted((there - wanted).elements(), key=lambda element: element.order)
+    missing = sorted((wanted - there).elements(), key=lambda element: element.order)
     for one in new:
         other = next(
             (old for old in missing if old.fingerprint == one.fingerprint), None
@@ -317,8 +317,8 @@ def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
         yield Difference("missing", text)
         return
     # A trace does not change: less than the budget is as wrong as more.
-    for one in breaches(budgets, counted):
-        yield Difference("budget", one.text)
+    for breach in breaches(budgets, counted):
+        yield Difference("budget", breach.text)
 
 
 def _update(

@@ -111,7 +111,9 @@ def read_fixture(folder: Path) -> Fixture:
     """Return the fixture in a folder."""
 
     def first(names: Iterable[str]) -> Path | None:
-        return next((folder / one for one in names if (folder / one).is_file()), None)
+        return next(
+            (folder / name for name in names if (folder / name).is_file()), None
+        )
 
     parts = first(TRACES), first(SNAPSHOTS), first([LOG])
     return Fixture(folder, *parts, read_origin(folder))

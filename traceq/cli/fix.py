@@ -85,7 +85,7 @@ def command(
         _write(result.repository, files, proposals)
     else:
         _print(render(files))
-    refused = [one for one in proposals if one.refusal]
+    refused = [proposal for proposal in proposals if proposal.refusal]
     for one in refused:
         output.say(f"{one.code} not edited: {one.refusal}")
     if not proposals:
@@ -153,7 +153,7 @@ def _write(root: Path, files: list[Changed], proposals: list[Proposal]) -> None:
         if not is_tracked(root.resolve(), one.path):
             msg = f"--write needs git to undo its edits, and {one.file} is not in it"
             raise UsageError(msg)
-    write_files({one.path: one.content for one in files})
+    write_files({file.path: file.content for file in files})
     for one in files:
         edits = [
             f"{made.code} {made.edit}"

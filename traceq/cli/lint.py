@@ -265,7 +265,9 @@ def _exit(report: Report, unread: int) -> None:
         msg = f"{unread} of {unread + len(report.outcomes)} files could not be read"
         raise UsageError(msg)
     if report.crashed:
-        count = len({rule.code for one in report.outcomes for rule in one.crashed})
+        count = len(
+            {rule.code for outcome in report.outcomes for rule in outcome.crashed}
+        )
         msg = f"{counted(count, 'rule')} crashed; this run cannot be called clean"
         raise UsageError(msg)
     if report.failing:

@@ -49,7 +49,7 @@ class Repository:
         parts = path.parts
         for count in range(len(parts), 0, -1):
             tail = "/".join(parts[-count:])
-            files = [one for one in ends if one == tail or one.endswith(f"/{tail}")]
+            files = [end for end in ends if end == tail or end.endswith(f"/{tail}")]
             if len(files) > 1:
                 files = [one for one in files if self.begins(one, function, line)]
             files = [one for one in files if self._may_have(one, function)]

@@ -81,10 +81,10 @@ def _machines(traces: tuple[Trace, Trace]) -> Iterator[str]:
     if facts[0].torch != facts[1].torch and not _may_be_one(traces):
         yield f"the torch versions differ, {facts[0].torch} and {facts[1].torch}"
     if facts[0].runtime_version != facts[1].runtime_version and all(
-        one.runtime_version for one in facts
+        fact.runtime_version for fact in facts
     ):
         yield f"{facts[0].runtime_version} before, {facts[1].runtime_version} after"
-    ranks = [one.world_size or 1 for one in facts]
+    ranks = [fact.world_size or 1 for fact in facts]
     if ranks[0] != ranks[1]:
         yield f"{counted(ranks[0], 'rank')} before, {ranks[1]} after"
     elif facts[0].rank != facts[1].rank and None not in (facts[0].rank, facts[1].rank):
@@ -110,7 +110,7 @@ def _detail(traces: tuple[Trace, Trace]) -> Iterator[str]:
         ("stacks", "ops are matched without module and line"),
         ("memory", "memory cannot be compared"),
     ):
-        there = [bool(getattr(one, what)) for one in facts]
+        there = [bool(getattr(fact, what)) for fact in facts]
         if there[0] != there[1]:
             side = "before" if there[0] else "after"
             yield f"{what} were recorded {side} only: {loses}".replace(
@@ -119,7 +119,7 @@ def _detail(traces: tuple[Trace, Trace]) -> Iterator[str]:
 
 
 def _compiled(parts: tuple[Parts, Parts], *, by_module: bool) -> Iterator[str]:
-    compiled = [bool((one.rows["op"] == REGION).any()) for one in parts]
+    compiled = [bool((part.rows["op"] == REGION).any()) for part in parts]
     if compiled[0] == compiled[1] or by_module:
         return
     side = "before" if compiled[0] else "after"

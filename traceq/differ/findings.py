@@ -59,8 +59,8 @@ def compare_findings(before: RecordingReport, after: RecordingReport) -> Finding
     skipped = {rule.code for one in (before, after) for rule in one.skipped}
     unseen = crashed | skipped
     groups = matched(
-        [one for one in before.findings if one.code not in unseen],
-        [one for one in after.findings if one.code not in unseen],
+        [finding for finding in before.findings if finding.code not in unseen],
+        [finding for finding in after.findings if finding.code not in unseen],
         by_place=_has_stacks(before) == _has_stacks(after),
     )
     changes = [
@@ -70,7 +70,7 @@ def compare_findings(before: RecordingReport, after: RecordingReport) -> Finding
         for old, new in groups
         for pair in _pairs(old, new)
     ]
-    changed = [one for one in changes if one.state != "same"]
+    changed = [change for change in changes if change.state != "same"]
     return FindingChanges(
         tuple(sorted(changed, key=_order)),
         len(changes) - len(changed),

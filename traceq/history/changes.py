@@ -160,12 +160,12 @@ def _causes_of_time(
         causes = list(_causes_of_work(before, after, step_ns))
     else:
         causes = list(_causes_of_account(before, after, step_ns))
-    causes.sort(key=lambda one: (-abs(one.amount.change), one.op, one.where))
+    causes.sort(key=lambda cause: (-abs(cause.amount.change), cause.op, cause.where))
     largest = abs(causes[0].amount.change) if causes else 0.0
     return [
-        one
-        for one in causes
-        if abs(one.amount.change) >= _WORTH_NAMING * largest or one.kind == "syncs"
+        cause
+        for cause in causes
+        if abs(cause.amount.change) >= _WORTH_NAMING * largest or cause.kind == "syncs"
     ]
 
 
@@ -173,7 +173,7 @@ def _causes_of_account(
     before: Sequence[Digest], after: Sequence[Digest], step_ns: float
 ) -> Iterator[Cause]:
     sides = [
-        _medians([{one.name: one.ns for one in run.causes} for run in side])
+        _medians([{cause.name: cause.ns for cause in run.causes} for run in side])
         for side in (before, after)
     ]
     for name in dict.fromkeys((*sides[0], *sides[1])):
@@ -276,7 +276,7 @@ def _causes_of_memory(
         if abs(amount.change) >= _MEMORY * peak:
             category, _, where = key.partition("\n")
             changes.append(Cause("memory", amount, op=category, where=where))
-    changes.sort(key=lambda one: -abs(one.amount.change))
+    changes.sort(key=lambda change: -abs(change.amount.change))
     largest = abs(changes[0].amount.change) if changes else 0.0
     for one in changes:
         if abs(one.amount.change) >= _WORTH_NAMING * largest:
@@ -318,11 +318,11 @@ def _findings(
         )
     order: list[State] = ["new", "worse", "better", "gone"]
     changes.sort(
-        key=lambda one: (
-            order.index(one.state),
-            -abs(one.saves_ns.change),
-            -abs(one.cost_bytes.change),
-            one.finding.fingerprint,
+        key=lambda change: (
+            order.index(change.state),
+            -abs(change.saves_ns.change),
+            -abs(change.cost_bytes.change),
+            change.finding.fingerprint,
         )
     )
     return changes

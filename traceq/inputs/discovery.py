@@ -152,7 +152,9 @@ def single_program(
     notes: list[str] = []
     candidates = discover(path, say=notes.append, cache=cache, progress=progress)
     if len(candidates) > 1:
-        names = _listed(str(one.trace or one.snapshot) for one in candidates)
+        names = _listed(
+            str(candidate.trace or candidate.snapshot) for candidate in candidates
+        )
         msg = f"{path} has {len(candidates)} recordings in it: give one of {names}"
         raise InputError(msg)
     return candidates[0]
@@ -340,7 +342,9 @@ def _by_numbers(path: Path) -> list[tuple[int, str]]:
 def _in_archive(path: Path, progress: Progress = None) -> Program:
     """Return the program whose files are in an archive, unpacked under other names."""
     inside = [
-        one for one in members(path) if not (one.kind == "log" and is_note(one.name))
+        member
+        for member in members(path)
+        if not (member.kind == "log" and is_note(member.name))
     ]
     named = {
         kind: [one.name for one in inside if one.kind == kind]
@@ -454,7 +458,11 @@ def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
 def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
     """Return the traces and run folders, and the number of unreadable paths."""
     recordings, unread = programs(paths, cache=cache)
-    traced = [one.trace for one in recordings if one.trace]
+    traced = [recording.trace for recording in recordings if recording.trace]
     # Without any trace, the trace reader refuses the others and reports their kind.
-    others = [one.snapshot or one.logs[0] for one in recordings if not one.trace]
+    others = [
+        recording.snapshot or recording.logs[0]
+        for recording in recordings
+        if not recording.trace
+    ]
     return (traced, unread) if traced else (others, unread)

@@ -78,7 +78,7 @@ def load(  # noqa: PLR0913 - what is known beside the file
         msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
         raise UsageError(msg)
     file = resolve_trace(parse_path(path), cache=cache, progress=progress)
-    captured = [load(one, own=own, cache=cache) for one in captures]
+    captured = [load(capture, own=own, cache=cache) for capture in captures]
     if is_run(file):
         options = LoadOptions(
             own_code=frozenset(own), steps_by=steps_by, use_cache=cache

@@ -118,9 +118,9 @@ def _without_known(
         elif new and growth(extent(old), extent(new), outcome.step_ns) == "grown":
             before[new[0].fingerprint] = old[0]
     shown = tuple(
-        _with_past(one, before[one.fingerprint])
-        for one in outcome.findings
-        if one.fingerprint in before
+        _with_past(finding, before[finding.fingerprint])
+        for finding in outcome.findings
+        if finding.fingerprint in before
     )
     hidden = len(outcome.findings) - len(shown)
     # The combined savings of all findings do not apply to the few that are shown.

@@ -66,7 +66,7 @@ def question(
             sorted(options.own_code),
             options.steps_by,
             options.rank,
-            [str(one) for one in options.captures],
+            [str(capture) for capture in options.captures],
             (config.select, config.ignore, config.min_cost_us, config.rules),
             config.allow,
         )

@@ -159,7 +159,7 @@ def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
         fixed: tuple[Change, ...] = ()
         if savings and views.trace and views.trace.bound.by == "host":
             fixed = savings.host_changes(ran.findings)
-        named = frozenset[int]().union(*(one.kernels for one in ran.findings))
+        named = frozenset[int]().union(*(finding.kernels for finding in ran.findings))
         ran += run([rule], views.after(fixed, named))
     return ran
 

@@ -39,7 +39,7 @@ def with_later(
     plan = to_fix(findings)
     if not plan:
         return list(findings)
-    others = [one for one in findings if one.minor and _may(one, rules)]
+    others = [finding for finding in findings if finding.minor and _may(finding, rules)]
     made, later = [*plan], list[tuple["Finding", "Finding"]]()
     while others and len(later) < _MOST_LATER:
         report_progress("plan", len(later), _MOST_LATER)
@@ -53,7 +53,7 @@ def with_later(
         made.append(best)
         others = [one for one in others if one is not best]
     before = {id(one) for one, _ in later}
-    left = [one for one in findings if id(one) not in before]
+    left = [finding for finding in findings if id(finding) not in before]
     regular = [one for one in left if not one.minor]
     minor = [one for one in left if one.minor]
     return [*regular, *(one for _, one in later), *minor]

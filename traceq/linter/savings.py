@@ -90,7 +90,9 @@ def price(
 
 def to_fix(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that save time, without those that are minor."""
-    return [one for one in findings if not one.minor and one.saves_ns > 0]
+    return [
+        finding for finding in findings if not finding.minor and finding.saves_ns > 0
+    ]
 
 
 def in_turn(
@@ -186,7 +188,7 @@ class Savings:
         """
         run = self._view.replay.run
         step = run(changes, scale).step_ns
-        faster = any(one.kernels and one.kernel_share for one in changes)
+        faster = any(change.kernels and change.kernel_share for change in changes)
         # Where the GPU takes the rest of the step, the host's speed is not fitted.
         fitted = self._view.calibration.measured and scale.gpu == 1
         if not (faster and fitted) or scale.host == 1:
@@ -205,8 +207,8 @@ class Savings:
                 self._host_part[one] = Change(
                     spans=one.spans, host_share=one.host_share, syncs=one.syncs
                 )
-        parts = (self._host_part[one] for one in changes)
-        return [one for one in parts if one.syncs or one.spans.height]
+        parts = (self._host_part[change] for change in changes)
+        return [part for part in parts if part.syncs or part.spans.height]
 
     @property
     def step_ns(self) -> float:
@@ -248,7 +250,7 @@ class Savings:
 
     def step_after(self, findings: Sequence[Finding]) -> float:
         """Return how long a step likely is with these findings fixed."""
-        changes = [change for one in findings for change in self._changes(one)]
+        changes = [change for finding in findings for change in self._changes(finding)]
         return self.step_ns - max(0.0, self._saved(changes, 1)[0])
 
     def idles(self, finding: Finding) -> bool:
@@ -269,9 +271,9 @@ class Savings:
         same fixes are the same changes, so that what was asked of them is known.
         """
         readable: dict[Fix, Change] = {}
-        for one in findings:
+        for finding in findings:
             with suppress(Exception):
-                readable |= zip(one.fixes, self._changes(one), strict=True)
+                readable |= zip(finding.fixes, self._changes(finding), strict=True)
         key = tuple(readable)
         if key not in self._host_changes:
             self._host_changes[key] = tuple(_on_host(readable.values()))
@@ -302,7 +304,7 @@ class Savings:
 
     def _left(self, findings: Sequence[Finding], *, last: bool) -> CombinedFix:
         """Return the step with these findings fixed; the range only for all of them."""
-        changes = [change for one in findings for change in self._changes(one)]
+        changes = [change for finding in findings for change in self._changes(finding)]
         view = self._view
         steps = self._steps_after(changes, 3 if last else 1)
         saved = [

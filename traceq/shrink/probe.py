@@ -45,14 +45,18 @@ class Seen:
 
     def lost(self, whole: Seen) -> list[str]:
         """Return the findings of another recording only, each in a few words."""
-        mine = {one.fingerprint for one in self.findings}
-        more = {one.fingerprint: one for one in whole.findings}
+        mine = {finding.fingerprint for finding in self.findings}
+        more = {finding.fingerprint: finding for finding in whole.findings}
         return [_place(one) for mark, one in more.items() if mark not in mine]
 
     def codes_only_here(self, other: Seen) -> set[str]:
         """Return the rules of findings that are not in another recording."""
-        theirs = {one.fingerprint for one in other.findings}
-        return {one.code for one in self.findings if one.fingerprint not in theirs}
+        theirs = {finding.fingerprint for finding in other.findings}
+        return {
+            finding.code
+            for finding in self.findings
+            if finding.fingerprint not in theirs
+        }
 
     def same_kinds(self, other: Seen, ignoring: str = "") -> bool:
         """Return whether the same is found, whatever its count or size.
@@ -60,22 +64,26 @@ class Seen:
         Findings of the code ``ignoring`` do not count.
         """
         mine, theirs = (
-            {one.fingerprint for one in seen.findings if one.code != ignoring}
+            {
+                finding.fingerprint
+                for finding in seen.findings
+                if finding.code != ignoring
+            }
             for seen in (self, other)
         )
         return mine == theirs and self.skipped == other.skipped
 
     def changes(self, other: Seen) -> list[str]:
         """Return the findings of this recording only, and of the other only."""
-        mine = {one.fingerprint: one for one in self.findings}
-        theirs = {one.fingerprint: one for one in other.findings}
+        mine = {finding.fingerprint: finding for finding in self.findings}
+        theirs = {finding.fingerprint: finding for finding in other.findings}
         lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
         lines += [
             f"{_place(theirs[mark])} is new" for mark in theirs if mark not in mine
         ]
         if not lines:
             there = set(other.findings)
-            changed = [one for one in self.findings if one not in there]
+            changed = [finding for finding in self.findings if finding not in there]
             lines = [f"{_place(one)} changes" for one in changed]
         if rules := sorted(other.skipped - self.skipped):
             lines.append(f"{', '.join(rules)} skipped")

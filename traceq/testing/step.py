@@ -270,9 +270,9 @@ def _over_on_gpu(
         raise UsageError(msg)
     host = {name: one for name, one in budgets.limits.items() if name in _HOST}
     results = [
-        (one.what, one.text)
-        for one in breaches(budgets, numbers(recording), ignored=host)
-        if one.worse
+        (breach.what, breach.text)
+        for breach in breaches(budgets, numbers(recording), ignored=host)
+        if breach.worse
     ]
     return results + _over(host, known)
 
@@ -312,7 +312,7 @@ def _instead(name: str, result: LintResult | None) -> Iterator[str]:
     if advice is None:
         return
     findings = result.findings if result else ()
-    known = [one for one in findings if one.code.startswith(advice.codes)]
+    known = [finding for finding in findings if finding.code.startswith(advice.codes)]
     for one in known[:_MOST_FINDINGS]:
         place = where(one.place)
         yield printable(f"{one.code} {one.message}" + (f" ({place})" if place else ""))
