@@ -261,7 +261,9 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
     ]
     return {
         "class": type(optimizer).__name__,
-        "parameter_bytes": _bytes(one for group in groups for one in group["params"]),
+        "parameter_bytes": _bytes(
+            tensor for group in groups for tensor in group["params"]
+        ),
         "state_bytes": _bytes(state),
         "fused": any(bool(group.get("fused")) for group in groups),
     }
@@ -298,7 +300,9 @@ def _node() -> Any:
 def _parameter(node: Any, models: list[Any]) -> str | None:
     """Return the name of a parameter that the node's operator has used."""
     names = {
-        id(one): name for model in models for name, one in model.named_parameters()
+        id(parameter): name
+        for model in models
+        for name, parameter in model.named_parameters()
     }
     nodes = [] if node is None else [node]
     for _ in range(_NODES_TO_PARAMETER + 1):

@@ -134,7 +134,9 @@ def several_runs(path: Path) -> list[Path]:
     """Return the runs in a folder that is none itself, if it has more than one."""
     if not _is_plain_folder(path) or _plain_of_trial(path):
         return []
-    runs = sorted((one for one in path.glob("*") if is_run(one)), key=_by_numbers)
+    runs = sorted(
+        (folder for folder in path.glob("*") if is_run(folder)), key=_by_numbers
+    )
     return runs if len(runs) > 1 else []
 
 
@@ -347,12 +349,12 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
         if not (member.kind == "log" and is_note(member.name))
     ]
     named = {
-        kind: [one.name for one in inside if one.kind == kind]
+        kind: [member.name for member in inside if member.kind == kind]
         for kind in ("trace", "snapshot", "log")
     }
     most_of_each = max(map(len, named.values()))
     if most_of_each > 1 or not (named["trace"] or named["snapshot"]):
-        raise InputError(_not_one(path, named, [one.name for one in inside]))
+        raise InputError(_not_one(path, named, [member.name for member in inside]))
     folder = stash()
     places = {
         names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
@@ -401,11 +403,11 @@ def group_by_program(
     A trace, a memory snapshot and logs are of one program if no other trace and no
     other snapshot is among them; ``say`` receives a notice if that is ambiguous.
     """
-    alone = [one for one in programs if _is_single(one)]
+    alone = [program for program in programs if _is_single(program)]
     files = _Files(
-        tuple(one.trace for one in alone if one.trace),
-        tuple(one.snapshot for one in alone if one.snapshot),
-        tuple(log for one in alone for log in one.logs),
+        tuple(program.trace for program in alone if program.trace),
+        tuple(program.snapshot for program in alone if program.snapshot),
+        tuple(log for program in alone for log in program.logs),
     )
     kinds = sum(map(bool, (files.traces, files.snapshots, files.logs)))
     if len(programs) == 1 or kinds <= 1:
@@ -422,7 +424,7 @@ def group_by_program(
 
 def _is_single(program: Program) -> bool:
     """Return whether it is a single file, which may belong to another one."""
-    parts = [one for one in (program.trace, program.snapshot, *program.logs) if one]
+    parts = [part for part in (program.trace, program.snapshot, *program.logs) if part]
     return len(parts) == 1 and not parts[0].is_dir()
 
 

@@ -126,7 +126,7 @@ def _without_known(
     # The combined savings of all findings do not apply to the few that are shown.
     together = () if hidden else outcome.together
     if hidden:
-        shown = tuple(replace(one, saves_after_ns=None) for one in shown)
+        shown = tuple(replace(finding, saves_after_ns=None) for finding in shown)
     return structs.replace(
         outcome, findings=shown, in_baseline=hidden, together=together
     )

@@ -84,7 +84,7 @@ class Seen:
         if not lines:
             there = set(other.findings)
             changed = [finding for finding in self.findings if finding not in there]
-            lines = [f"{_place(one)} changes" for one in changed]
+            lines = [f"{_place(finding)} changes" for finding in changed]
         if rules := sorted(other.skipped - self.skipped):
             lines.append(f"{', '.join(rules)} skipped")
         return lines or ["a budget would change"]
@@ -142,8 +142,8 @@ class Probe:
         """
         (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
         findings = [
-            _rewritten(one, paths, regions) if paths and regions else one
-            for one in map(without_quotes, outcome.findings)
+            _rewritten(finding, paths, regions) if paths and regions else finding
+            for finding in map(without_quotes, outcome.findings)
         ]
         return Seen(
             findings=expected(findings),
@@ -155,7 +155,7 @@ class Probe:
 
 def without_quotes(finding: Finding) -> Finding:
     """Return a finding without the lines of a log that it quotes: words may go."""
-    evidence = tuple(one for one in finding.evidence if one.label != _QUOTE)
+    evidence = tuple(entry for entry in finding.evidence if entry.label != _QUOTE)
     return replace(finding, evidence=evidence)
 
 
@@ -165,7 +165,9 @@ def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
     return replace(
         finding,
         message=regions.text(finding.message),
-        evidence=tuple(replace(one, name=regions.text(one.name)) for one in evidence),
+        evidence=tuple(
+            replace(entry, name=regions.text(entry.name)) for entry in evidence
+        ),
     )
 
 

@@ -269,7 +269,9 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
         .select("before", segment=pl.int_ranges(pl.col("before") + 1, "after"))
         .explode("segment")
     )
-    before, between = (host.thread(at[pairs[one]]) for one in ("before", "segment"))
+    before, between = (
+        host.thread(at[pairs[column]]) for column in ("before", "segment")
+    )
     return pairs["segment"].filter(before != between)
 
 
@@ -350,7 +352,7 @@ def _in_order(modules: pl.DataFrame) -> pl.DataFrame:
 
     def rank(path: Sequence[str]) -> list[tuple[float, str]]:
         outer = ("/".join(path[:end]) for end in range(1, len(path) + 1))
-        return [(-sizes[one], one) for one in outer]
+        return [(-sizes[module], module) for module in outer]
 
     order = sorted(range(modules.height), key=[*map(rank, modules["path"])].__getitem__)
     return modules[order]
@@ -372,7 +374,7 @@ def _entries(account: HostAccount) -> pl.DataFrame:
         .group_by("entry")
         .agg(
             calls=pl.col("called").drop_nulls().n_unique() / steps,
-            **{one: pl.col(one).sum() / steps for one in _TIMES},
+            **{column: pl.col(column).sum() / steps for column in _TIMES},
         )
         .join(entries, on="entry")
         .select(*things.columns, "calls", *_TIMES)
