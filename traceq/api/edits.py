@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceq.common.git_repository import read_repository
 from traceq.errors import TraceqError
-from traceq.fix.propose import NOTHING_KNOWN, Known, has_libcst, propose
+from traceq.fix.propose import UNKNOWN_PROGRAM, RecordedProgram, has_libcst, propose
 from traceq.formats.run import is_run, read_run
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def proposed(report: Report, root: Path | None) -> list[list[Proposal]]:
     ]
 
 
-def _program_of(name: str) -> Known:
+def _program_of(name: str) -> RecordedProgram:
     """Return what a recording knows of its program: a run folder has its source."""
     folder = Path(name)
     try:
         if not is_run(folder):
-            return NOTHING_KNOWN
+            return UNKNOWN_PROGRAM
         ranks = read_run(folder).ranks
     except (TraceqError, OSError, ValueError):
-        return NOTHING_KNOWN
+        return UNKNOWN_PROGRAM
     copies = {file: text for rank in ranks for file, text in rank.sources.items()}
-    return Known(copies, next((rank.torch for rank in ranks if rank.torch), ""))
+    return RecordedProgram(copies, next((rank.torch for rank in ranks if rank.torch), ""))

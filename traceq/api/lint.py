@@ -17,7 +17,7 @@ from traceq.common.progress import collect_notices, notify, report_progress
 from traceq.errors import TraceqError
 from traceq.inputs.discovery import programs
 from traceq.linter import cache_key
-from traceq.linter.baseline import read_baseline, without_known
+from traceq.linter.baseline import read_baseline, without_listed
 from traceq.linter.select import find_rule, selected
 from traceq.linter.trust import named
 from traceq.model.lint_report import Report
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.inputs.discovery import Program
     from traceq.inputs.labels import Labels
     from traceq.inputs.options import LoadOptions
-    from traceq.linter.baseline import Known
+    from traceq.linter.baseline import BaselineEntry
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.model.finding import Finding
@@ -250,12 +250,12 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
     folder = options.root or find_root(Path.cwd())
     config = options.config
     with _listed(folder) as listing:
-        baseline = known_findings(options.baseline)
+        baseline = baseline_findings(options.baseline)
         tasks, unread = _tasks(files, options)
         rules = _load(tasks, options, alone=len(tasks) == 1 and not unread)
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, rules, config)
-        report = without_known(
+        report = without_listed(
             Report.of(outcomes, config.fail_on, config.allow), baseline
         )
         report_progress("writing")
@@ -389,7 +389,7 @@ def _places(recordings: Sequence[Program]) -> list[Path]:
     return [Path(program.name) for program in recordings]
 
 
-def known_findings(baseline: Path | None) -> list[Known]:
+def baseline_findings(baseline: Path | None) -> list[BaselineEntry]:
     """Return what a baseline lists, and say if there is none where one is named."""
     if baseline is None:
         return []

@@ -148,7 +148,7 @@ def check_against(
     """Compare a new run with a fixture: only what is worse fails the check."""
     try:
         fixture = read_fixture(folder)
-        expectation, budget = known_findings(folder), known_budgets(folder)
+        expectation, budget = expected_findings(folder), budgets_of(folder)
         run = read_whole(fixture.origin, str(folder / ORIGIN))
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
@@ -212,26 +212,26 @@ def _read(
 ) -> tuple[tuple[Expected, ...] | None, Budgets | None]:
     """Return the expected findings; None if they are missing, or replaced anyway."""
     try:
-        expectation = known_findings(folder)
+        expectation = expected_findings(folder)
     except TraceqError:
         if not update:
             raise
         expectation = None
     try:
-        return expectation, known_budgets(folder)
+        return expectation, budgets_of(folder)
     except TraceqError:
         if not update:
             raise
         return expectation, None
 
 
-def known_findings(folder: Path) -> tuple[Expected, ...] | None:
+def expected_findings(folder: Path) -> tuple[Expected, ...] | None:
     """Return the findings that are expected of a fixture; None if that is not said."""
     file = folder / FINDINGS
     return read_expected(file) if file.is_file() else None
 
 
-def known_budgets(folder: Path) -> Budgets | None:
+def budgets_of(folder: Path) -> Budgets | None:
     """Return the budgets of a fixture; None if it has no file of them."""
     file = folder / BUDGETS
     return read_budgets(file) if file.is_file() else None

@@ -38,7 +38,7 @@ from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.api.lint import LintResult
-    from traceq.linter.baseline import Known
+    from traceq.linter.baseline import BaselineEntry
     from traceq.model.lint_report import Report
 
 _FOUND = 1
@@ -151,7 +151,7 @@ def command(
     its work.
     """
     from traceq.api import settings
-    from traceq.api.lint import known_findings, lint_files
+    from traceq.api.lint import baseline_findings, lint_files
     from traceq.linter.baseline import refuse_other_files
 
     if explain is not None and form not in _TEXTS:
@@ -162,9 +162,9 @@ def command(
         raise UsageError(msg)
     paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
-    listed: list[Known] = []
+    listed: list[BaselineEntry] = []
     if new_baseline:
-        listed = known_findings(baseline)
+        listed = baseline_findings(baseline)
         refuse_other_files(new_baseline)
         refuse_to_lose(new_baseline, paths, overwrite=overwrite)
     wanted = settings.overridden(
@@ -220,15 +220,15 @@ def _newest() -> Path:
     return run
 
 
-def _with_baseline(result: LintResult, file: Path, listed: list[Known]) -> LintResult:
+def _with_baseline(result: LintResult, file: Path, listed: list[BaselineEntry]) -> LintResult:
     """Write the findings as the baseline and hide them; else those of the old one."""
-    from traceq.linter.baseline import baseline_of, without_known, write_baseline
+    from traceq.linter.baseline import baseline_of, without_listed, write_baseline
 
     if not result.report.crashed and not result.unread:
         listed = baseline_of(result.report)
         write_file(file, write_baseline(listed).decode())
         output.say(f"{counted(len(listed), 'finding')} written to {file}")
-    return replace(result, report=without_known(result.report, listed))
+    return replace(result, report=without_listed(result.report, listed))
 
 
 def _rendered(result: LintResult, form: Format, *, to_file: bool, verbose: bool) -> str:

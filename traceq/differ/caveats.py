@@ -78,7 +78,7 @@ def _machines(traces: tuple[Trace, Trace]) -> Iterator[str]:
         yield f"only {side} has GPU work: ops are compared by the host's time"
     elif gpus[0] and gpus[1] and gpus[0] != gpus[1]:
         yield f"the GPUs differ, {gpus[0]} and {gpus[1]}, and so do kernel times"
-    if facts[0].torch != facts[1].torch and not _may_be_one(traces):
+    if facts[0].torch != facts[1].torch and not _same_torch_possible(traces):
         yield f"the torch versions differ, {facts[0].torch} and {facts[1].torch}"
     if facts[0].runtime_version != facts[1].runtime_version and all(
         fact.runtime_version for fact in facts
@@ -91,7 +91,7 @@ def _machines(traces: tuple[Trace, Trace]) -> Iterator[str]:
         yield f"rank {facts[0].rank} is compared with rank {facts[1].rank}"
 
 
-def _may_be_one(traces: tuple[Trace, Trace]) -> bool:
+def _same_torch_possible(traces: tuple[Trace, Trace]) -> bool:
     """Return whether a torch there is may have written both."""
     first, second = (trace.facts for trace in traces)
     lows = [_number(one.torch_from) for one in (first, second) if one.torch_from]

@@ -36,7 +36,7 @@ class Changed(Struct, frozen=True):
     """The same in the file's encoding."""
 
 
-class Known(Struct, frozen=True):
+class RecordedProgram(Struct, frozen=True):
     """The recording's own knowledge of its program."""
 
     copies: Mapping[str, str]
@@ -45,7 +45,7 @@ class Known(Struct, frozen=True):
     """The version of torch; empty if it is not known."""
 
 
-NOTHING_KNOWN = Known({})
+UNKNOWN_PROGRAM = RecordedProgram({})
 
 
 def has_libcst() -> bool:
@@ -63,7 +63,7 @@ def require_libcst() -> None:
 def propose(
     findings: Iterable[Finding],
     repository: Repository,
-    known: Known = NOTHING_KNOWN,
+    known: RecordedProgram = UNKNOWN_PROGRAM,
     entry: Place | None = None,
 ) -> list[Proposal]:
     """Return the edit of each finding, or why there is none.

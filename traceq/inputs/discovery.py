@@ -84,7 +84,7 @@ class _Files(Struct, frozen=True):
         return cls(are("trace"), are("snapshot"), are("log"))
 
     @property
-    def one_program(self) -> bool:
+    def is_single_program(self) -> bool:
         """True if all of them belong to one program."""
         return len(self.traces) <= 1 and len(self.snapshots) <= 1
 
@@ -276,7 +276,7 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
         if runs := [path for path in inside if is_run(path)]:
             return [_program(path) for path in runs]
         raise InputError(_nothing_in(folder, inside))
-    if files.one_program:
+    if files.is_single_program:
         return [structs.replace(_together(str(folder), files), folder=folder)]
     if files.traces and files.snapshots:
         say(
@@ -354,7 +354,9 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
     }
     most_of_each = max(map(len, named.values()))
     if most_of_each > 1 or not (named["trace"] or named["snapshot"]):
-        raise InputError(_not_one(path, named, [member.name for member in inside]))
+        raise InputError(
+            _why_not_single(path, named, [member.name for member in inside])
+        )
     folder = stash()
     places = {
         names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
@@ -370,7 +372,9 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
     return Program(str(path), renamed.get("trace"), renamed.get("snapshot"), logs)
 
 
-def _not_one(path: Path, named: Mapping[str, list[str]], names: list[str]) -> str:
+def _why_not_single(
+    path: Path, named: Mapping[str, list[str]], names: list[str]
+) -> str:
     if any(Path(name).name == "run.json" for name in names):
         return f"{path} has a run folder in it: unpack it and give the folder"
     every = [name for of_kind in named.values() for name in of_kind]
@@ -412,7 +416,7 @@ def group_by_program(
     kinds = sum(map(bool, (files.traces, files.snapshots, files.logs)))
     if len(programs) == 1 or kinds <= 1:
         return programs
-    if len(alone) == len(programs) and files.one_program:
+    if len(alone) == len(programs) and files.is_single_program:
         program = _together("", files)
         return [structs.replace(program, name=str(program.trace or program.snapshot))]
     say(
@@ -437,7 +441,7 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
     read: list[Program] = []
     unread = 0
     for path in paths:
-        here = _found_in(path, cache=cache, alone=len(paths) == 1)
+        here = _programs_in(path, cache=cache, alone=len(paths) == 1)
         read += here
         unread += not here
     together = group_by_program(read, notify)
@@ -445,7 +449,7 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
     return together, unread
 
 
-def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
+def _programs_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
     """Return the programs of a path; none if it is unreadable and one of several."""
     try:
         with reading(path.name) as progress:

@@ -179,13 +179,13 @@ class _Places:
         described = described.with_columns(
             library=third_party(pl.col("file"), pl.col("own"))
         ).select("own", source_places.VIA)
-        self._known = dict(zip(frames, described.rows(), strict=True))
+        self._described = dict(zip(frames, described.rows(), strict=True))
 
     def of(self, frames: Sequence[Frame]) -> tuple[Any, ...]:
         """Return file, line, function, via and call line."""
         via = None
         for frame in reversed(frames):
-            own, library = self._known[frame]
+            own, library = self._described[frame]
             if own:
                 first, line = frame.first_line, frame.line
                 return frame.file, first, _function(frame), via, line

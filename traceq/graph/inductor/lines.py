@@ -174,8 +174,8 @@ def _certain(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int]]:
     """Return the pairs that all ways to find ``some`` in ``among`` have in common."""
-    early = _found(some, among)
-    late = _found(some[::-1], among[::-1])[::-1]
+    early = _positions(some, among)
+    late = _positions(some[::-1], among[::-1])[::-1]
     return [
         (at, first)
         for (at, _), first, last in zip(some, early, late, strict=False)
@@ -183,7 +183,7 @@ def _certain(
     ]
 
 
-def _found(
+def _positions(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[int]:
     """Return the earliest match of each in ``among``; nothing if not all have one."""

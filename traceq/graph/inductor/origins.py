@@ -74,7 +74,9 @@ class Origins:
         if nodes and (nodes[0].frames or nodes[0].modules):
             node = nodes[0]
             sizes = (self._size(one) for one in node.inputs)
-            return Part(name, node.target, _origin(nodes), node.size, _known(sizes))
+            return Part(
+                name, node.target, _origin(nodes), node.size, _without_unknown(sizes)
+            )
         # A node of the program may have the name that another one was lowered to.
         named = self.code.lowered.get(name)
         lowered = named if call.of_lowered else self._lowered_to(name, call) or named
@@ -83,7 +85,7 @@ class Origins:
             return None
         of = self.code.lowered
         sizes = (of[one].size for one in lowered.inputs)
-        return Part(name, lowered.target, origin, lowered.size, _known(sizes))
+        return Part(name, lowered.target, origin, lowered.size, _without_unknown(sizes))
 
     def _lowered_to(self, name: str, call: KernelCall) -> LoweredNode | None:
         """Return the last node that an op was lowered to, if that is known."""
@@ -205,7 +207,7 @@ def _origin(nodes: Sequence[Node]) -> Origin:
     )
 
 
-def _known(sizes: Iterable[Size | None]) -> tuple[Size, ...]:
+def _without_unknown(sizes: Iterable[Size | None]) -> tuple[Size, ...]:
     return tuple(size for size in sizes if size is not None)
 
 

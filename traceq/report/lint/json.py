@@ -97,11 +97,11 @@ def _by_reason(rules: Iterable[Skipped]) -> list[dict[str, Any]]:
 
 def _short(finding: dict[str, Any]) -> dict[str, Any]:
     """Return a finding without what is not known of its place and its evidence."""
-    evidence = [_known(one) for one in finding["evidence"]]
-    return finding | {"place": _known(finding["place"]), "evidence": evidence}
+    evidence = [_without_empty(one) for one in finding["evidence"]]
+    return finding | {"place": _without_empty(finding["place"]), "evidence": evidence}
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
 
 
