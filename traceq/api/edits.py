@@ -39,4 +39,6 @@ def _program_of(name: str) -> RecordedProgram:
     except (TraceqError, OSError, ValueError):
         return UNKNOWN_PROGRAM
     copies = {file: text for rank in ranks for file, text in rank.sources.items()}
-    return RecordedProgram(copies, next((rank.torch for rank in ranks if rank.torch), ""))
+    return RecordedProgram(
+        copies, next((rank.torch for rank in ranks if rank.torch), "")
+    )

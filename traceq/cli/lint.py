@@ -154,12 +154,7 @@ def command(
     from traceq.api.lint import baseline_findings, lint_files
     from traceq.linter.baseline import refuse_other_files
 
-    if explain is not None and form not in _TEXTS:
-        msg = "--explain prints text: leave out --format"
-        raise UsageError(msg)
-    if top is not None and form is not Format.agent:
-        msg = "--top is of --format agent"
-        raise UsageError(msg)
+    _refuse_other_formats(form, explain, top)
     paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
     listed: list[BaselineEntry] = []
@@ -203,13 +198,23 @@ def command(
     to_file = file is not None
     if form is Format.agent:
         text = result.agent(top=top)
-    elif explain is None:
-        text = _rendered(result, form, to_file=to_file, verbose=in_full)
-    else:
+    elif explain is not None:
         width, color = output.screen(to_file=to_file)
         text = result.explain(explain, width=width, color=color)
+    else:
+        text = _rendered(result, form, to_file=to_file, verbose=in_full)
     deliver(text, file)
     _exit(result.report, unread=result.unread)
+
+
+def _refuse_other_formats(form: Format, explain: str | None, top: int | None) -> None:
+    """Raise if an option of one format is given with another."""
+    if explain is not None and form not in _TEXTS:
+        msg = "--explain prints text: leave out --format"
+        raise UsageError(msg)
+    if top is not None and form is not Format.agent:
+        msg = "--top is of --format agent"
+        raise UsageError(msg)
 
 
 def _newest() -> Path:
@@ -220,7 +225,9 @@ def _newest() -> Path:
     return run
 
 
-def _with_baseline(result: LintResult, file: Path, listed: list[BaselineEntry]) -> LintResult:
+def _with_baseline(
+    result: LintResult, file: Path, listed: list[BaselineEntry]
+) -> LintResult:
     """Write the findings as the baseline and hide them; else those of the old one."""
     from traceq.linter.baseline import baseline_of, without_listed, write_baseline
 
