@@ -1,4 +1,4 @@
-"""The row of a run: what came of it, in figures, or the reason why there are none."""
+"""Row of a run: its figures, or the reason why there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses and gradients of the steps: whether a remedy changes what is computed."""
+"""Losses and gradients of the steps, to detect changes of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traceq diff`: what changed from one recording to another, and why."""
+"""`traceq diff`: changes from one recording to another, and their causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traceq lint`: what is wrong, where, what it costs and how to fix it."""
+"""`traceq lint`: problems with their place, cost and fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other package called traceq: in one environment, its files replace ours."""
+"""Detection of the other package called traceq, whose files replace ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read what ``traceq collect`` wrote beside the snapshot when memory ran out."""
+"""Reader of the files that ``traceq collect`` writes when memory runs out."""
 
 from __future__ import annotations
 

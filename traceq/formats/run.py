@@ -1,4 +1,4 @@
-"""Read a run folder of ``traceq collect``; its README says what is in one."""
+"""Reader of run folders, whose format the README of ``collect`` describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of rules' advice: what following it gave on a GPU.
+"""Measurements of rules' advice on a GPU.
 
 They are rows of ``measured.toml`` in the folder of a pack, or in one of the folders
 between it and the rule. Rules' pages show them; lint does not read them.

@@ -1,4 +1,4 @@
-"""The plan goes on: findings that save time only once others are fixed.
+"""Continued plan: findings that save time only once others are fixed.
 
 A fix of the GPU's work saves nothing while the host bounds the step, and much once the
 host's fixes are made. After those that matter now, everything that is left is priced

@@ -1,4 +1,4 @@
-"""Pages on rules, made of what is in their files."""
+"""Pages on rules, from their docstrings and examples."""
 
 from __future__ import annotations
 

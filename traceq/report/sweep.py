@@ -1,4 +1,4 @@
-"""A sweep in words: how figures grow with a label, and what overtakes what."""
+"""Sentences on a sweep over one label: growth laws and crossings."""
 
 from __future__ import annotations
 

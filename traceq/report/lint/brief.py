@@ -1,4 +1,4 @@
-"""The first screen: what bounds the step, where it goes, what to fix, what is left."""
+"""First screen: bound of the step, its time by cause, findings, and the plan."""
 
 from __future__ import annotations
 

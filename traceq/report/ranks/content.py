@@ -1,4 +1,4 @@
-"""The words on a job: a verdict in one sentence, its facts, tables and heat map."""
+"""Content of a job's report: verdict, facts, tables and heat map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of many ranks: where each waits over time, and what its causes cost."""
+"""Job of many ranks: waits of each over time, and the cost of their causes."""
 
 from __future__ import annotations
 

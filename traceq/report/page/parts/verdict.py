@@ -1,4 +1,4 @@
-"""The verdict: what bounds a step, how long it takes, and what the findings come to."""
+"""Verdict: bound and duration of a step, and the sum of its findings."""
 
 from __future__ import annotations
 
