@@ -224,7 +224,9 @@ def _combination(  # noqa: PLR0913, PLR0917 - the parts of one line
     entries: list[dict[str, Any]],
 ) -> dict[str, Any] | None:
     """Return the combination of the remedies that help, as measured."""
-    applied = {one["remedy"] for one in entries if one["outcome"] == differences.FASTER}
+    applied = {
+        entry["remedy"] for entry in entries if entry["outcome"] == differences.FASTER
+    }
     kept = tuple(name for name in kept if name in applied)
     if not kept:
         return None
@@ -249,9 +251,9 @@ def _sum_predicted(
     kept: tuple[str, ...], entries: list[dict[str, Any]]
 ) -> float | None:
     known = [
-        one["predicted"]["ms"]
-        for one in entries
-        if one["remedy"] in kept and one["predicted"]
+        entry["predicted"]["ms"]
+        for entry in entries
+        if entry["remedy"] in kept and entry["predicted"]
     ]
     return sum(known) if known else None
 

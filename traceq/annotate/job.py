@@ -69,7 +69,9 @@ class _Times:
 
     def zeroed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return rows of the job's clock; what begins before the file is cut."""
-        columns = [one for one in ("start", "came", "end") if one in rows.columns]
+        columns = [
+            column for column in ("start", "came", "end") if column in rows.columns
+        ]
         since = pl.col(columns) - self.begin
         return rows.with_columns(since.clip(lower_bound=0)).filter(
             pl.col("end") > pl.col("start")
@@ -334,7 +336,7 @@ def _work(trace: Trace) -> pl.DataFrame:
     kernels = trace.kernels.filter(pl.col("kind") != "communication").select(
         "stream", "dur", start="ts", end=END, name=text("name")
     )
-    names = {one: literal(short_kernel(one)) for one in kernels["name"].unique()}
+    names = {name: literal(short_kernel(name)) for name in kernels["name"].unique()}
     return kernels.with_columns(
         name=pl.col("name").replace_strict(names, return_dtype=pl.String)
     )

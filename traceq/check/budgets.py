@@ -330,8 +330,8 @@ def _limit(entry: Any, where: str) -> Budget:  # noqa: ANN401 - it is checked
 
 def _budget(entry: Mapping[str, Any], key: str, where: str, at: str) -> Budget:
     least, most = (
-        number(entry[one], f"{where}: {one}") if one in entry else None
-        for one in ("min", "max")
+        number(entry[limit], f"{where}: {limit}") if limit in entry else None
+        for limit in ("min", "max")
     )
     tolerance = number(entry.get("tolerance", 0.0), f"{where}: tolerance")
     return Budget(number(entry.get(key), at), tolerance, least, most)

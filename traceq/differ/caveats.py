@@ -94,8 +94,8 @@ def _machines(traces: tuple[Trace, Trace]) -> Iterator[str]:
 def _same_torch_possible(traces: tuple[Trace, Trace]) -> bool:
     """Return whether a torch there is may have written both."""
     first, second = (trace.facts for trace in traces)
-    lows = [_number(one.torch_from) for one in (first, second) if one.torch_from]
-    highs = [_number(one.torch_to) for one in (first, second) if one.torch_to]
+    lows = [_number(side.torch_from) for side in (first, second) if side.torch_from]
+    highs = [_number(side.torch_to) for side in (first, second) if side.torch_to]
     return not lows or not highs or max(lows) <= min(highs)
 
 

@@ -55,8 +55,8 @@ class FindingChanges:
 
 def compare_findings(before: RecordingReport, after: RecordingReport) -> FindingChanges:
     """Return the changes of findings, by rules that ran on both sides."""
-    crashed = {rule.code for one in (before, after) for rule in one.crashed}
-    skipped = {rule.code for one in (before, after) for rule in one.skipped}
+    crashed = {rule.code for side in (before, after) for rule in side.crashed}
+    skipped = {rule.code for side in (before, after) for rule in side.skipped}
     unseen = crashed | skipped
     groups = matched(
         [finding for finding in before.findings if finding.code not in unseen],
@@ -111,7 +111,7 @@ def _state(
     old, new = pair
     if old is None or new is None:
         return "gone" if new is None else "new"
-    bounds = [one.bound for one in (before, after) if one.bound]
+    bounds = [side.bound for side in (before, after) if side.bound]
     unclear = not all(bound.sure for bound in bounds)
     step_ns = max((bound.step_ns for bound in bounds), default=0)
     change = growth(

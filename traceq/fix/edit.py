@@ -51,7 +51,9 @@ class Proposal(Struct, frozen=True):
 def apply(text: str, replacements: Iterable[Replacement]) -> str:
     """Return a text with its replacements, in order; no two of them may overlap."""
     parts, position = [], 0
-    for one in sorted(replacements, key=lambda one: (one.start, one.end)):
+    for one in sorted(
+        replacements, key=lambda replacement: (replacement.start, replacement.end)
+    ):
         parts += [text[position : one.start], one.text]
         position = one.end
     return "".join([*parts, text[position:]])
@@ -62,7 +64,9 @@ def overlapping(replacements: Sequence[Replacement]) -> bool:
 
     Texts that are inserted at one place follow each other, and do not overlap.
     """
-    ordered = sorted(replacements, key=lambda one: (one.start, one.end))
+    ordered = sorted(
+        replacements, key=lambda replacement: (replacement.start, replacement.end)
+    )
     return any(one.end > other.start for one, other in pairwise(ordered))
 
 
@@ -71,7 +75,9 @@ def hunks(file: str, text: str, replacements: Sequence[Replacement]) -> list[Hun
     starts = line_starts(text)
     groups: list[list[Replacement]] = []
     last = -1
-    for one in sorted(replacements, key=lambda one: (one.start, one.end)):
+    for one in sorted(
+        replacements, key=lambda replacement: (replacement.start, replacement.end)
+    ):
         first = _line(starts, one.start)
         if not groups or first > last:
             groups.append([])

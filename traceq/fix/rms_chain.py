@@ -42,7 +42,7 @@ def chain_of(function: cst.FunctionDef) -> Chain | None:
         return None
     if isinstance(params.star_arg, cst.Param):
         return None
-    me, x = (one.name.value for one in params.params)
+    me, x = (param.name.value for param in params.params)
     try:
         return _matched(_returned(function, me, x), x)
     except _UnknownError:

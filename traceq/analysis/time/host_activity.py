@@ -230,7 +230,7 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
     # The name tells all but the line, which may not be known.
     function, _ = alike(trace.frames["name"][frame], trace.frames["line"][frame])
     return alike(
-        *(function[table[one]] for one in ("caller", "user", "library", "hook")),
+        *(function[table[column]] for column in ("caller", "user", "library", "hook")),
         *table.select("region", "module", "recorder"),
     ).number
 

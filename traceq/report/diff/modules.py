@@ -37,9 +37,9 @@ def notes(changes: ModuleChanges) -> Iterator[str]:
     """Yield the reasons why modules fall back, as far as they are known."""
     if all(row.became != "fell back" for row in changes.rows):
         return
-    for one in changes.breaks[:_MOST_BREAKS]:
-        where = place(one.file, one.line, one.function)
-        yield f"graph break at {where}: {printable(one.why)}"
+    for graph_break in changes.breaks[:_MOST_BREAKS]:
+        where = place(graph_break.file, graph_break.line, graph_break.function)
+        yield f"graph break at {where}: {printable(graph_break.why)}"
 
 
 def text(changes: ModuleChanges, width: int) -> list[str]:
@@ -65,7 +65,7 @@ def data(changes: ModuleChanges) -> dict[str, Any]:
             }
             for row in changes.rows
         ],
-        "graph_breaks": [to_builtins(one) for one in changes.breaks],
+        "graph_breaks": [to_builtins(graph_break) for graph_break in changes.breaks],
     }
 
 

@@ -60,7 +60,7 @@ def screen(
 
 def _verdict(outcomes: Sequence[RecordingReport]) -> str:
     by = Counter(filter(None, map(_bound, outcomes)))
-    regular = [one for outcome in outcomes for one in _regular(outcome)]
+    regular = [finding for outcome in outcomes for finding in _regular(outcome)]
     having = sum(1 for outcome in outcomes if _regular(outcome))
     bounds = ", ".join(f"{count} {what}" for what, count in by.most_common())
     text = f"{counted(len(outcomes), 'recording')}" + (f": {bounds}" if bounds else "")

@@ -51,7 +51,7 @@ def _bound(outcome: RecordingReport) -> str:
 
 def _findings_line(outcome: RecordingReport) -> str:
     """Return the number of findings, and what they save together."""
-    regular = [one for one in cpu.certain(outcome) if not one.minor]
+    regular = [finding for finding in cpu.certain(outcome) if not finding.minor]
     new = "new " if outcome.in_baseline else ""
     if not regular:
         if not outcome.ran or outcome.cpu:

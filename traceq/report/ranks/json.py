@@ -32,7 +32,7 @@ def render(analysis: Analysis, report: Report) -> str:
             for finding in each.findings
         ],
         "crashed": [
-            to_builtins(one) for each in report.outcomes for one in each.crashed
+            to_builtins(rule) for each in report.outcomes for rule in each.crashed
         ],
     }
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()

@@ -134,7 +134,7 @@ def _flat(
     node: _Node, depth: int, smallest: float
 ) -> Iterator[tuple[int, str, float, float, str]]:
     """Yield depth, name, value, calls and colour; what is small is one at the end."""
-    small = [one for one in node.below.values() if one.value < smallest]
+    small = [child for child in node.below.values() if child.value < smallest]
     below = sorted(node.below.items(), key=lambda one: _rank(depth, *one))
     for name, one in below:
         if one.value < smallest:

@@ -138,8 +138,8 @@ def _levels(
         return []
     ends = [0, *jumps, len(series.runs) - 1]
     shifts = [
-        next(shift for shift in one.jump.shifts if shift.number == trend.name)
-        for one in jumps.values()
+        next(shift for shift in jump.jump.shifts if shift.number == trend.name)
+        for jump in jumps.values()
     ]
     levels = [shifts[0].before, *(shift.after for shift in shifts)]
     points = [
