@@ -91,10 +91,10 @@ def _row(name: str, outcome: RecordingReport) -> tuple[str, ...]:
     regular = _regular(outcome)
     largest = ""
     if regular:
-        one = max(regular, key=lambda finding: (finding.saves_ns, finding.cost_bytes))
-        saves = time(one.saves_ns) if words.saves_time(one, outcome) else ""
-        place = cut_location(location(one.place), _LOCATION)
-        parts = (one.code, saves, place, printable(words.headline(one)))
+        worst = max(regular, key=lambda finding: (finding.saves_ns, finding.cost_bytes))
+        saves = time(worst.saves_ns) if words.saves_time(worst, outcome) else ""
+        place = cut_location(location(worst.place), _LOCATION)
+        parts = (worst.code, saves, place, printable(words.headline(worst)))
         largest = " ".join(filter(None, parts))
     return (
         name,
@@ -113,19 +113,26 @@ def _end(
     *,
     color: bool,
 ) -> list[str]:
-    findings = [one for outcome in outcomes for one in _regular(outcome)]
+    findings = [finding for outcome in outcomes for finding in _regular(outcome)]
     findings.sort(key=lambda finding: (-finding.saves_ns, -finding.cost_bytes))
-    several = {note: None for one in outcomes for note in short.notes_of(one)}
+    several = {note: None for outcome in outcomes for note in short.notes_of(outcome)}
     lines = short.fixes(findings, width, color=color)
     lines += [""] if lines else []
-    if any(rule.reason == Need.JOB.value for one in outcomes for rule in one.skipped):
+    if any(
+        rule.reason == Need.JOB.value
+        for outcome in outcomes
+        for rule in outcome.skipped
+    ):
         several = {_RANKS: None} | several
     lines += short.notes([*several, *unused], width, color=color)
-    skipped = {rule.code: rule for one in outcomes for rule in one.skipped}
+    skipped = {rule.code: rule for outcome in outcomes for rule in outcome.skipped}
     always = [
         rule
         for code, rule in skipped.items()
-        if all(any(code == one.code for one in outcome.skipped) for outcome in outcomes)
+        if all(
+            any(code == skipped_rule.code for skipped_rule in outcome.skipped)
+            for outcome in outcomes
+        )
     ]
     if always:
         text = f"{counted(len(always), 'rule')} skipped in all: {short.reasons(always)}"
