@@ -125,10 +125,11 @@ def _with_captured_ops(
     rank, recorded = trace.rank, []
     if rank and replays:
         owners = structs.replace(rank.owners, said=frozenset(own))
+        options = LoadOptions(use_cache=cache)
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
-                capture = _load(file, owners, "", cache=cache, progress=None)
+                capture = _load(file, owners, options, None)
                 # Without regions nothing tells which compiled code was captured.
                 bare = capture.annotations.is_empty()
                 here = replace(rank, compiled_code=None) if bare else rank

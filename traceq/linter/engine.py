@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.analysis.replay.simulation import Change
-    from traceq.analysis.time.cpu_time import CpuTime
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.linter.rule import Rule
     from traceq.linter.run import Ran
     from traceq.linter.view import View
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Allow, ExplainedGpu, ExplainedIdle
+    from traceq.model.lint_report import Allow, CpuTime, ExplainedGpu, ExplainedIdle
     from traceq.model.recording import Recording
 
 # Ranks of a job: fewer are a program of its own.

@@ -152,6 +152,12 @@ class Fix:
     """Runtime calls that do not block any more; what else they do stays."""
 
 
+def _message(finding: Finding) -> str:
+    from html import escape  # noqa: PLC0415 - few ask
+
+    return escape(finding.message)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong."""
@@ -224,7 +230,7 @@ class Finding:
     calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The runtime calls it was seen by, where these are in no op."""
 
-    html: ClassVar[Callable[[Finding], str] | None] = None
+    html: ClassVar[Callable[[Finding], str]] = _message
     """Renderer for notebooks, which the package that renders registers."""
 
     @property
@@ -238,5 +244,5 @@ class Finding:
         text = f"{self.code}\n{self.place.key}\n{self.subject}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _repr_html_(self) -> str | None:
-        return Finding.html(self) if Finding.html else None
+    def _repr_html_(self) -> str:
+        return Finding.html(self)
