@@ -1,4 +1,4 @@
-"""Fit what events of the host take, on steps that were measured without the profiler.
+"""Fit of the host's event costs to steps measured without the profiler.
 
     python benchmarks/fit_host_costs.py [PAIRS...]
 

@@ -95,7 +95,7 @@ def _feed(rng: random.Random, module: Any, text: bytes, separator: bytes) -> int
     scanner = module.Scanner(
         separator,
         (lambda _: rng.randrange(-2, 8)) if strange else scan.classify,
-        [columns.asked for columns in scan.columns()],
+        [columns.scanner_table for columns in scan.columns()],
         rng.getrandbits(64),
     )
     starts = (0, rng.randrange(len(text) + 1))

@@ -1,4 +1,4 @@
-"""Lint many files in one process, and look at what it keeps.
+"""Soak test: many files in one process, and the memory and files it retains.
 
     python benchmarks/soak.py [--count 1000] [--threads 1]
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 from traceq.common.git_repository import read_repository
-from traceq.fix.propose import Known, combine, propose
+from traceq.fix.propose import RecordedProgram, combine, propose
 from traceq.model.finding import Evidence, Finding, Place, Severity
 from traceq.report.repository_paths import located_finding
 
@@ -81,6 +81,6 @@ def proposal(case: Case, folder: Path) -> tuple[Proposal, str]:
     (folder / FILE).write_text(text, encoding="utf-8", newline="")
     repository = read_repository(folder)
     finding = located_finding(finding_of(case, text), repository)
-    known = Known({FILE: text}, case.torch)
+    known = RecordedProgram({FILE: text}, case.torch)
     proposals, files = combine(propose([finding], repository, known), folder)
     return proposals[0], files[0].after if files else text

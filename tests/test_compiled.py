@@ -13,7 +13,7 @@ import pytest
 
 import traceq
 from traceq.analysis.base.fused_kernels import by_part
-from traceq.analysis.base.lines import lines_are_known
+from traceq.analysis.base.lines import has_source_lines
 from traceq.errors import InputError
 from traceq.formats.inductor_code import generated_code, read_compiled
 from traceq.formats.inductor_graph import read_lowered
@@ -253,7 +253,7 @@ def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> 
     trace = traceq.load(run, cache=False)
 
     assert not trace.facts.stacks
-    assert lines_are_known(trace)
+    assert has_source_lines(trace)
     assert _generated(trace)["call_line"].null_count() == 0
     assert View(trace).meets(Need.LINES)
     assert not View(trace).meets(Need.STACKS)

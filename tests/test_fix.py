@@ -15,7 +15,7 @@ from fixing import FILE, Case, finding_of, proposal
 
 from traceq.common.git_repository import read_repository
 from traceq.fix.diff import render
-from traceq.fix.propose import Known, combine, propose
+from traceq.fix.propose import RecordedProgram, combine, propose
 from traceq.report.repository_paths import located_finding
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def edited(folder: Path, case: Case, copy: str | None = None) -> Proposal:
     text = (folder / FILE).read_text(encoding="utf-8") if copy is None else copy
     repository = read_repository(folder)
     finding = located_finding(finding_of(case, text), repository)
-    return propose([finding], repository, Known({FILE: text}))[0]
+    return propose([finding], repository, RecordedProgram({FILE: text}))[0]
 
 
 def together(folder: Path, *cases: Case) -> tuple[list[Proposal], list[Changed]]:
     text = (folder / FILE).read_text(encoding="utf-8")
     repository = read_repository(folder)
     found = [located_finding(finding_of(one, text), repository) for one in cases]
-    return combine(propose(found, repository, Known({FILE: text})), folder)
+    return combine(propose(found, repository, RecordedProgram({FILE: text})), folder)
 
 
 def test_the_diff_is_one_that_git_applies(project: Path) -> None:
@@ -210,7 +210,7 @@ def test_encodings_are_kept(tmp_path: Path, head: str, encoding: str) -> None:
     finding = located_finding(finding_of(ADAMW, text), repository)
 
     _, (changed,) = combine(
-        propose([finding], repository, Known({FILE: text})), tmp_path
+        propose([finding], repository, RecordedProgram({FILE: text})), tmp_path
     )
 
     assert changed.content == text.replace("(ps)", "(ps, fused=True)").encode(encoding)

@@ -20,7 +20,7 @@ if not native.available():
     pytest.skip("compiled code was not built", allow_module_level=True)
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
-TABLES = [table.asked for table in scan.columns()]
+TABLES = [table.scanner_table for table in scan.columns()]
 TEXT = b'ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2'
 
 

@@ -168,9 +168,9 @@ def test_the_gpu_waits_for_what_it_does_in_the_reference(
     removed: list[tuple[int, int]],
     changed: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    schema = {"gap": pl.Int64(), "length": pl.Int64(), "thing": pl.UInt32()}
+    schema = {"gap": pl.Int64(), "length": pl.Int64(), "activity": pl.UInt32()}
     host = pl.DataFrame(spans, schema, orient="row").select(
-        "thing",
+        "activity",
         start=(pl.col("gap") + pl.col("length")).cum_sum() - pl.col("length"),
         end=(pl.col("gap") + pl.col("length")).cum_sum(),
         # A row of the host's tree may be of two things.
@@ -201,9 +201,9 @@ def test_the_gpu_waits_for_what_it_does_in_the_reference(
     expected = _summed(
         pl.concat(
             [
-                host.clear().select("thing", "at", waits=pl.lit(0.0)),
+                host.clear().select("activity", "at", waits=pl.lit(0.0)),
                 _waited(host, waited, changes),
             ]
         )
     )
-    assert_frame_equal(found, expected.sort("thing"))
+    assert_frame_equal(found, expected.sort("activity"))

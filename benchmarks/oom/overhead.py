@@ -1,4 +1,4 @@
-"""Measure what watching costs a step, in alternating blocks of one process.
+"""Overhead of watching for OOM per step, in alternating blocks of one process.
 
 ``python benchmarks/oom/overhead.py OUT.json`` on a machine with a GPU; needs torch and
 the standard library only. Three programs: a GPU-bound transformer, a host-bound MLP of

@@ -1,4 +1,4 @@
-"""Score what lint says of the recorded programs: cause, line, first advice.
+"""Score of lint's reports on recorded OOMs: cause, line, first advice.
 
 ``python benchmarks/oom/score.py OUT``, where ``record.py`` has written; no GPU needed.
 """

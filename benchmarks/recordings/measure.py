@@ -1,4 +1,4 @@
-"""Record programs of others with ``collect``, and profile them plainly, on one GPU.
+"""Recordings of others' programs with ``collect`` and with a plain profiler.
 
     python benchmarks/recordings/measure.py CORPUS [NAME ...] --out results.jsonl
 

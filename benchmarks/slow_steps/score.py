@@ -1,4 +1,4 @@
-"""Score the slow steps that were kept of planted.py: named right, and no others.
+"""Score of the slow steps of planted.py: right causes, and no others.
 
 ``python benchmarks/slow_steps/score.py RUN [STEADY_RUN]``, anywhere with traceq.
 """

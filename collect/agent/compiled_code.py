@@ -33,9 +33,9 @@ class CompiledCode:
         try:
             if utils is None or not utils.counters["frames"].get("total", 0):
                 return None
-            known = {id(one) for one in self._before}
+            known = {id(code) for code in self._before}
             made = utils.get_compilation_metrics()
-            new = [one for one in made if id(one) not in known]
+            new = [code for code in made if id(code) not in known]
             return _facts(utils, new, known, self._graphs)
         except Exception:  # noqa: BLE001 - private to torch; without it, nothing is known
             return None
@@ -43,23 +43,23 @@ class CompiledCode:
 
 def _facts(utils: Any, made: list[Any], known: set[int], graphs: int) -> dict[str, Any]:
     # Of a backward, and of what is not compiled any more, torch names no function.
-    again = [one for one in made if _version(one) and one.co_filename]
+    again = [code for code in made if _version(code) and code.co_filename]
     return {
         # Less than before, if somebody has set the counters to 0.
         "graphs": max(0, int(utils.counters["stats"].get("unique_graphs", 0)) - graphs),
         "ops": sum(
-            getattr(one, "graph_op_count", None) or 0
-            for one in made
-            if not _version(one)
+            getattr(code, "graph_op_count", None) or 0
+            for code in made
+            if not _version(code)
         ),
         "graph_breaks": _counted(_breaks(utils, known)),
         "recompiles": _counted(
             (
-                *_place(one.co_filename, one.co_firstlineno, one.co_name),
-                _sentence(getattr(one, "recompile_reason", None)),
-                *_guarded_at(getattr(one, "recompile_reason", None)),
+                *_place(code.co_filename, code.co_firstlineno, code.co_name),
+                _sentence(getattr(code, "recompile_reason", None)),
+                *_guarded_at(getattr(code, "recompile_reason", None)),
             )
-            for one in again
+            for code in again
         ),
     }
 
@@ -78,12 +78,12 @@ def _breaks(utils: Any, known: set[int]) -> set[tuple[Any, ...]]:
             (None, None, None, _sentence(key)) for key in utils.counters["graph_break"]
         }
     breaks = set()
-    for one in reasons:
-        if id(one) in known:
+    for reason in reasons:
+        if id(reason) in known:
             continue
-        at = one.user_stack[-1] if one.user_stack else None
+        at = reason.user_stack[-1] if reason.user_stack else None
         where = _place(at.filename, at.lineno, at.name) if at else (None, None, None)
-        breaks.add((*where, _sentence(one.reason)))
+        breaks.add((*where, _sentence(reason.reason)))
     return breaks
 
 

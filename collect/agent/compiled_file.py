@@ -102,7 +102,7 @@ class CompiledFile:
     def files(self) -> dict[str, str]:
         """Return the paths of the program's files by their names."""
         paths = {frame.file for frames in self._frames.values() for frame in frames}
-        return {self._names.file(one): one for one in paths if not is_base(one)}
+        return {self._names.file(path): path for path in paths if not is_base(path)}
 
     def _shown_frames(self, stack: str) -> list[list[Any]]:
         """Return file, beginning, function and line of each frame, outermost first."""
@@ -171,7 +171,7 @@ def _as_it_is_now(frame: _Frame, lines: set[_Frame]) -> _Frame | None:
     """
     if not frame.code or frame in lines:
         return frame
-    same = {one for one in lines if one[2:] == frame[2:]}
+    same = {line for line in lines if line[2:] == frame[2:]}
     if len(same) == 1:
         return same.pop()
     quoted = linecache.getline(frame.file, frame.line).strip()

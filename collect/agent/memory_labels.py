@@ -52,11 +52,15 @@ def _owned() -> Iterator[tuple[Any, str]]:
     modules = [one for one in things if issubclass(type(one), torch.nn.Module)]
     optimizers = [one for one in things if issubclass(type(one), torch.optim.Optimizer)]
     del things
-    parameters = [one for module in modules for one in _values(module, "_parameters")]
-    yield from ((one, "parameters") for one in parameters)
-    yield from ((getattr(one, "grad", None), "gradients") for one in parameters)
+    parameters = [
+        value for module in modules for value in _values(module, "_parameters")
+    ]
+    yield from ((parameter, "parameters") for parameter in parameters)
+    yield from (
+        (getattr(parameter, "grad", None), "gradients") for parameter in parameters
+    )
     for module in modules:
-        yield from ((one, "buffers") for one in _values(module, "_buffers"))
+        yield from ((value, "buffers") for value in _values(module, "_buffers"))
     for optimizer in optimizers:
         for state in _values(optimizer, "state"):
             held = list(state.values()) if isinstance(state, dict) else []

@@ -71,8 +71,8 @@ def _described_calls(
         "parameter": _parameter(node, models),
         "grad_enabled": torch.is_grad_enabled(),
         "inputs": _inputs(opened, frames),
-        "models": [_model(one) for one in models],
-        "optimizers": [_optimizer(one) for one in optimizers],
+        "models": [_model(model) for model in models],
+        "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
     }
 
 
@@ -144,8 +144,10 @@ def _described(opened: list[tuple[Any, FrameType]]) -> list[dict[str, Any]]:
                 "path": path,
                 "class": type(module).__name__,
                 "training": module.training,
-                "inputs": [list(one.shape) for one in tensors[:MOST_SHAPES]],
-                "input_bytes": sum(one.numel() * one.element_size() for one in tensors),
+                "inputs": [list(tensor.shape) for tensor in tensors[:MOST_SHAPES]],
+                "input_bytes": sum(
+                    tensor.numel() * tensor.element_size() for tensor in tensors
+                ),
                 "position": int(last) if numbered else None,
                 "siblings": len(list(by_path[parent].children())) if numbered else None,
             }
@@ -179,13 +181,13 @@ def _inputs(
     """
     if opened:
         tensors = list(_tensors(_arguments(opened[0][1])))
-        return [list(one.shape) for one in tensors[:MOST_SHAPES]]
+        return [list(tensor.shape) for tensor in tensors[:MOST_SHAPES]]
     for frame in filter(_is_user, frames):
         names = [name for name in frame.f_locals if not name.startswith("__")]
         inputs = [
-            list(one.shape)
-            for one in _tensors(frame.f_locals[name] for name in names)
-            if one.ndim and one.is_leaf and not one.requires_grad
+            list(tensor.shape)
+            for tensor in _tensors(frame.f_locals[name] for name in names)
+            if tensor.ndim and tensor.is_leaf and not tensor.requires_grad
         ]
         if inputs:
             return inputs[:MOST_SHAPES]
@@ -224,9 +226,11 @@ def _model(module: Any) -> dict[str, Any]:
         "class": type(module).__name__,
         "training": module.training,
         "parameter_bytes": _bytes(parameters),
-        "trainable_bytes": _bytes(one for one in parameters if one.requires_grad),
+        "trainable_bytes": _bytes(
+            parameter for parameter in parameters if parameter.requires_grad
+        ),
         "gradient_bytes": _bytes(
-            one.grad for one in parameters if one.grad is not None
+            parameter.grad for parameter in parameters if parameter.grad is not None
         ),
         "repeated": _repeated(module),
     }
@@ -252,17 +256,21 @@ def _repeated(module: Any) -> dict[str, Any] | None:
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
     groups = optimizer.param_groups
-    state = [one for entry in optimizer.state.values() for one in _tensors([entry])]
+    state = [
+        tensor for entry in optimizer.state.values() for tensor in _tensors([entry])
+    ]
     return {
         "class": type(optimizer).__name__,
-        "parameter_bytes": _bytes(one for group in groups for one in group["params"]),
+        "parameter_bytes": _bytes(
+            tensor for group in groups for tensor in group["params"]
+        ),
         "state_bytes": _bytes(state),
         "fused": any(bool(group.get("fused")) for group in groups),
     }
 
 
 def _bytes(tensors: Any) -> int:
-    return sum(one.numel() * one.element_size() for one in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _phase(
@@ -292,7 +300,9 @@ def _node() -> Any:
 def _parameter(node: Any, models: list[Any]) -> str | None:
     """Return the name of a parameter that the node's operator has used."""
     names = {
-        id(one): name for model in models for name, one in model.named_parameters()
+        id(parameter): name
+        for model in models
+        for name, parameter in model.named_parameters()
     }
     nodes = [] if node is None else [node]
     for _ in range(_NODES_TO_PARAMETER + 1):

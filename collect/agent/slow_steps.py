@@ -296,8 +296,8 @@ class SlowSteps:
         if self._seen is None:
             self._seen = self._clock(), _queued_by_thread()
         frame = sys._current_frames().get(self._thread or 0)  # noqa: SLF001
-        for one in open_code.program_lines(frame, most=1):
-            key = (one["file"], one["line"], one["function"])
+        for line in open_code.program_lines(frame, most=1):
+            key = (line["file"], line["line"], line["function"])
             self._lines[key] = self._lines.get(key, 0) + 1
 
     def content(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _import_folders() -> list[str]:
             site, name, list
         )()  # an old virtual environment has none
         folders += [result] if isinstance(result, str) else result
-    whole = {os.path.abspath(one) for one in folders}
+    whole = {os.path.abspath(folder) for folder in folders}
     return [one + os.sep for one in sorted(whole, reverse=True)]
 
 

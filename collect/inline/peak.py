@@ -28,11 +28,11 @@ def cpu_peak(step: Callable[[], object]) -> int:
             step()
     inner: Any = profiler.profiler
     events = inner.kineto_results.events()
-    (start,) = (one.start_ns() for one in events if one.name() == _MARK)
+    (start,) = (event.start_ns() for event in events if event.name() == _MARK)
     changes = sorted(
-        (one.start_ns(), one.nbytes())
-        for one in events
-        if one.name() == "[memory]" and one.device_type() == _CPU
+        (event.start_ns(), event.nbytes())
+        for event in events
+        if event.name() == "[memory]" and event.device_type() == _CPU
     )
     level = highest = between
     for at, size in changes:

@@ -38,14 +38,14 @@ def outcomes(
                 continue
             facts = {**facts, "why": "it changes nothing"}  # noqa: PLW2901
         own = _own_figure(name, figure)
-        one, noise = comparisons.get(("+", name)), noises
-        if one is None and ("+", name) in apart:
-            one, noise = apart[("+", name)], noises_apart
-        entry = _entry(name, facts, one, noise, own, step_ms)
+        comparison, noise = comparisons.get(("+", name)), noises
+        if comparison is None and ("+", name) in apart:
+            comparison, noise = apart[("+", name)], noises_apart
+        entry = _entry(name, facts, comparison, noise, own, step_ms)
         entry["predicted"] = _predicted(name, predicted)
         if entry["outcome"] is None:
             expected = entry["predicted"]["ms"] if entry["predicted"] else None
-            values = one.values(own) if one is not None else []
+            values = comparison.values(own) if comparison is not None else []
             entry["outcome"], entry["why"] = differences.judge(
                 values, noise[own], step_ms or 0.0, expected
             )
@@ -62,7 +62,10 @@ def outcomes(
         },
         "control": _control(comparisons, noises[figure], figure, step_ms),
         "restart_control": _control(apart, noises_apart[figure], figure, step_ms),
-        "drift": {one: _finite(_drift(noises[one], comparisons)) for one in _NUMERIC},
+        "drift": {
+            figure_name: _finite(_drift(noises[figure_name], comparisons))
+            for figure_name in _NUMERIC
+        },
         "remedies": entries,
         "kept": _combination(kept, comparisons, noises, figure, step_ms, entries),
     }
@@ -81,11 +84,15 @@ def _noises(
 ) -> dict[str, differences.Noise]:
     """Return the noise of each figure."""
     return {
-        one: differences.Noise(
-            [each for key, each in comparisons.items() if one in _TIMES or _is_aa(key)],
-            one,
+        name: differences.Noise(
+            [
+                each
+                for key, each in comparisons.items()
+                if name in _TIMES or _is_aa(key)
+            ],
+            name,
         )
-        for one in differences.FIGURES
+        for name in differences.FIGURES
     }
 
 
@@ -104,22 +111,22 @@ def _own_figure(name: str, figure: str) -> str:
 def _entry(  # noqa: PLR0913, PLR0917 - the parts of one line
     name: str,
     facts: dict[str, Any],
-    one: differences.Comparison | None,
+    comparison: differences.Comparison | None,
     noises: dict[str, differences.Noise],
     figure: str,
     step_ms: float | None,
 ) -> dict[str, Any]:
-    said = remedies.facts(name)
-    values = one.values(figure) if one is not None else []
+    remedy = remedies.facts(name)
+    values = comparison.values(figure) if comparison is not None else []
     noise = noises[figure]
     half = noise.half_width(values) if values else math.inf
     entry: dict[str, Any] = {
         "remedy": name,
-        "rules": list(said["rules"]),
-        "summary": said["summary"],
-        "class": said["kind"],
-        "when": said["when"],
-        "edit": said["edit"],
+        "rules": list(remedy["rules"]),
+        "summary": remedy["summary"],
+        "class": remedy["kind"],
+        "when": remedy["when"],
+        "edit": remedy["edit"],
         "outcome": None,
         "why": "",
         "n": len(values),
@@ -130,8 +137,10 @@ def _entry(  # noqa: PLR0913, PLR0917 - the parts of one line
         "share": None,
         "predicted": None,
         "proof": facts.get("proof"),
-        "peak_bytes": one.centre("peak_bytes") if one is not None else None,
-        "numerics": _numerics(one, noises),
+        "peak_bytes": comparison.centre("peak_bytes")
+        if comparison is not None
+        else None,
+        "numerics": _numerics(comparison, noises),
     }
     if values and step_ms:
         entry["share"] = round(differences.centre(values) / step_ms, 4)
@@ -155,24 +164,24 @@ def _entry(  # noqa: PLR0913, PLR0917 - the parts of one line
 
 
 def _numerics(
-    one: differences.Comparison | None, noises: dict[str, differences.Noise]
+    comparison: differences.Comparison | None, noises: dict[str, differences.Noise]
 ) -> dict[str, Any]:
     """Return how loss and gradients changed, and whether beyond the own drift."""
-    found: dict[str, Any] = {}
+    numerics: dict[str, Any] = {}
     for figure in _NUMERIC:
-        values = one.values(figure) if one is not None else []
+        values = comparison.values(figure) if comparison is not None else []
         if not values:
-            found[figure] = None
+            numerics[figure] = None
             continue
         noise = noises[figure]
         middle = differences.centre(values)
         limit = _limit(noise, len(values))
-        found[figure] = {
+        numerics[figure] = {
             "difference": middle,
             "drift": _finite(limit),
             "beyond_drift": middle != 0 and abs(middle) > limit,
         }
-    return found
+    return numerics
 
 
 def _limit(noise: differences.Noise, count: int) -> float:
@@ -192,12 +201,12 @@ def _control(
     figure: str,
     step_ms: float | None,
 ) -> dict[str, Any] | None:
-    one = comparisons.get(("+", remedies.CONTROL))
-    if one is None:
+    control = comparisons.get(("+", remedies.CONTROL))
+    if control is None:
         return None
-    values = one.values(figure)
+    values = control.values(figure)
     half = noise.half_width(values)
-    middle = one.centre(figure)
+    middle = control.centre(figure)
     # Against its own interval: the floor of the others is made of this control.
     differs = middle is not None and abs(middle) > half
     outcome = differences.NO_DIFFERENCE
@@ -225,36 +234,40 @@ def _combination(  # noqa: PLR0913, PLR0917 - the parts of one line
     entries: list[dict[str, Any]],
 ) -> dict[str, Any] | None:
     """Return the combination of the remedies that help, as measured."""
-    applied = {one["remedy"] for one in entries if one["outcome"] == differences.FASTER}
+    applied = {
+        entry["remedy"] for entry in entries if entry["outcome"] == differences.FASTER
+    }
     kept = tuple(name for name in kept if name in applied)
     if not kept:
         return None
-    one = comparisons.get(("+", *kept))
-    values = one.values(figure) if one is not None else []
-    found: dict[str, Any] = {
+    comparison = comparisons.get(("+", *kept))
+    values = comparison.values(figure) if comparison is not None else []
+    combination: dict[str, Any] = {
         "remedies": list(kept),
         "n": len(values),
         "ms": differences.centre(values) if values else None,
         "half_width_ms": _finite(noises[figure].half_width(values)),
         "predicted_ms": _sum_predicted(kept, entries),
-        "peak_bytes": one.centre("peak_bytes") if one is not None else None,
-        "numerics": _numerics(one, noises),
+        "peak_bytes": comparison.centre("peak_bytes")
+        if comparison is not None
+        else None,
+        "numerics": _numerics(comparison, noises),
         "share": None,
     }
     if values and step_ms:
-        found["share"] = differences.centre(values) / step_ms
-    return found
+        combination["share"] = differences.centre(values) / step_ms
+    return combination
 
 
 def _sum_predicted(
     kept: tuple[str, ...], entries: list[dict[str, Any]]
 ) -> float | None:
-    known = [
-        one["predicted"]["ms"]
-        for one in entries
-        if one["remedy"] in kept and one["predicted"]
+    predictions = [
+        entry["predicted"]["ms"]
+        for entry in entries
+        if entry["remedy"] in kept and entry["predicted"]
     ]
-    return sum(known) if known else None
+    return sum(predictions) if predictions else None
 
 
 def _predicted(
@@ -269,8 +282,8 @@ def _predicted(
 
 
 def _median(values: list[Any]) -> float | None:
-    known = [value for value in values if isinstance(value, (int, float))]
-    return statistics.median(known) if known else None
+    numbers = [value for value in values if isinstance(value, (int, float))]
+    return statistics.median(numbers) if numbers else None
 
 
 def _first_ms(state: dict[str, Any]) -> float | None:
@@ -413,15 +426,15 @@ def _peak(difference: float | None, peak: float | None) -> str:
 def _loss(numerics: dict[str, Any]) -> str:
     parts = []
     for figure, words in (("loss", ""), ("gradient_norm", "gradients ")):
-        one = numerics.get(figure)
-        if one is None:
+        entry = numerics.get(figure)
+        if entry is None:
             continue
-        if one["difference"] == 0:
+        if entry["difference"] == 0:
             text = "same"
-        elif one["beyond_drift"]:
-            text = f"{one['difference']:+.1g}, beyond drift"
+        elif entry["beyond_drift"]:
+            text = f"{entry['difference']:+.1g}, beyond drift"
         else:
-            text = f"{one['difference']:+.1g}, within drift"
-        if figure == "loss" or one["beyond_drift"]:
+            text = f"{entry['difference']:+.1g}, within drift"
+        if figure == "loss" or entry["beyond_drift"]:
             parts.append(words + text)
     return "; ".join(parts)

@@ -47,7 +47,7 @@ def order(state: dict[str, Any], start_s: float, left_s: float) -> list[list[str
 def has_failed(state: dict[str, Any], on: list[str]) -> bool:
     """Return whether something speaks against the remedies of a run by now."""
     facts = [state["remedies"][name] for name in on]
-    return any(one["why"] or one["error"] for one in facts)
+    return any(fact["why"] or fact["error"] for fact in facts)
 
 
 def is_complete(state: dict[str, Any], on: list[str], why: str) -> bool:

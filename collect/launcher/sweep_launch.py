@@ -1,4 +1,4 @@
-"""Launch of a sweep: its folder, its runs one after the other, and what is left."""
+"""Launch of a sweep: its folder, its runs in order, and the remaining time."""
 
 from __future__ import annotations
 

@@ -141,11 +141,11 @@ def check(chosen: Any) -> None:
 
 
 def _check_amounts(name: str, text: str, grid: dict[str, list[str]]) -> None:
-    for one in sweep_plan.runs(grid, 1, 0):
+    for run in sweep_plan.runs(grid, 1, 0):
         try:
-            sweep_plan.amount(text, one.labels)
+            sweep_plan.amount(text, run.labels)
         except ValueError:  # noqa: PERF203 - it says for which
-            msg = f"--{name} {text} is no number for {_written(one.labels)}"
+            msg = f"--{name} {text} is no number for {_written(run.labels)}"
             raise ValueError(msg) from None
 
 

@@ -49,7 +49,10 @@ def runs(grid: Mapping[str, Sequence[str]], repeat: int, seed: int) -> list[Run]
     results = []
     for number in range(1, repeat + 1):
         chance.shuffle(configurations)
-        results += [Run(_name(one, number), one, number) for one in configurations]
+        results += [
+            Run(_name(configuration, number), configuration, number)
+            for configuration in configurations
+        ]
     return results
 
 

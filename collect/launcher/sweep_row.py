@@ -1,4 +1,4 @@
-"""The row of a run: what came of it, in figures, or the reason why there are none."""
+"""Row of a run: its figures, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def row(  # noqa: PLR0913 - what is known of a run
     numbers = dict(facts.get("numbers") or {})
     for name, values in printed.items():
         numbers[name] = own_numbers.summary(values)
-    known = {name: one["mean"] for name, one in numbers.items()}
+    known = {name: number["mean"] for name, number in numbers.items()}
     trace = rank.get("trace")
     devices = rank.get("devices") or []
     return {
@@ -74,22 +74,22 @@ def read(folder: Path) -> dict[str, Any]:
     return manifest.read(folder / FILE)
 
 
-def text(one: Mapping[str, Any]) -> str:
+def text(row: Mapping[str, Any]) -> str:
     """Return a row in a few words."""
-    if one["status"] != OK:
-        reason = one["reason"]
-        return f"{one['status']}{f': {reason}' if reason else ''}"
-    timed = one["step_time"]
+    if row["status"] != OK:
+        reason = row["reason"]
+        return f"{row['status']}{f': {reason}' if reason else ''}"
+    timed = row["step_time"]
     parts = [f"{digits(timed['mean_ms'], 4)} ms"]
     if timed["std_ms"] is not None:
         parts[0] += f" ±{digits(timed['std_ms'], 2)}"
     parts[0] += f" (n {timed['n']})"
-    peak = (one["peak_memory"] or {}).get("allocated")
+    peak = (row["peak_memory"] or {}).get("allocated")
     if peak:
         parts.append(f"{digits(peak / 2**30)} GiB")
     parts += [
         f"{name} {digits(number['last'], 4)}"
-        for name, number in one["numbers"].items()
+        for name, number in row["numbers"].items()
         if number["last"] is not None
     ]
     return ", ".join(parts)
@@ -97,13 +97,13 @@ def text(one: Mapping[str, Any]) -> str:
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each run, by its labels."""
-    listed = sorted(rows, key=lambda one: (_order(one["labels"]), one["repeat"]))
+    listed = sorted(rows, key=lambda row: (_order(row["labels"]), row["repeat"]))
     names = [
-        " ".join(f"{key}={value}" for key, value in one["labels"].items())
-        for one in listed
+        " ".join(f"{key}={value}" for key, value in row["labels"].items())
+        for row in listed
     ]
     widest = max(map(len, names), default=0)
-    return [f"{name:<{widest}}  {text(one)}" for name, one in zip(names, listed)]
+    return [f"{name:<{widest}}  {text(row)}" for name, row in zip(names, listed)]
 
 
 def _order(labels: Mapping[str, str]) -> list[tuple[int, float, str]]:
@@ -157,7 +157,9 @@ def _outcome(
     if rank.get("step_time"):
         return OK, ""
     missing = [*(rank.get("missing") or []), *(facts.get("missing") or [])]
-    reasons = [one["why"] for one in missing if one["what"] in ("step_time", "ranks")]
+    reasons = [
+        part["why"] for part in missing if part["what"] in ("step_time", "ranks")
+    ]
     return NOT_MEASURED, reasons[0] if reasons else "no step was timed"
 
 

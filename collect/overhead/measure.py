@@ -108,7 +108,7 @@ def _workloads(device: torch.device) -> dict[str, Work]:
     """Return the pieces of work by name."""
     values = torch.ones(16, 16, device=device)
     layers = [nn.Linear(16, 16, device=device) for _ in range(4)]
-    model = nn.Sequential(*itertools.chain(*((one, nn.ReLU()) for one in layers)))
+    model = nn.Sequential(*itertools.chain(*((layer, nn.ReLU()) for layer in layers)))
     identity = nn.Sequential(nn.Identity(), nn.Identity())
 
     def training() -> None:

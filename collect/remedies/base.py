@@ -1,4 +1,4 @@
-"""The base of all remedies, and what one can ask of the program that it changes."""
+"""Base class of remedies, and their questions to the program."""
 
 from __future__ import annotations
 

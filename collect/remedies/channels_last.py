@@ -56,8 +56,8 @@ class Remedy(Base):
     def _images(self, _module: Any, args: Any) -> Any:
         self.used += 1
         return tuple(
-            one.contiguous(memory_format=torch.channels_last) if _is_image(one) else one
-            for one in args
+            arg.contiguous(memory_format=torch.channels_last) if _is_image(arg) else arg
+            for arg in args
         )
 
     def _to(self, program: Any, modules: list[Any], kind: Any) -> None:

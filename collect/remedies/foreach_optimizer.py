@@ -22,7 +22,7 @@ class Remedy(optimizers.Implementation):
     mark = "_foreach_"
 
     def open(self, program: Any) -> list[Any]:
-        return [one for one in program.optimizers if _loops(one)]
+        return [optimizer for optimizer in program.optimizers if _loops(optimizer)]
 
     def why_none(self, program: Any) -> str:  # noqa: ARG002
         return "no optimizer of torch loops over its parameters"

@@ -31,7 +31,7 @@ class Remedy(optimizers.Implementation):
         own = optimizers.own(program, optimizers.FUSED)
         if own:
             return next(filter(None, map(_refusal, own)), "there is nothing to fuse")
-        kinds = sorted({type(one).__name__ for one in program.optimizers})
+        kinds = sorted({type(optimizer).__name__ for optimizer in program.optimizers})
         return f"torch has no fused {', '.join(kinds)}"
 
     def prepare(self, optimizer: Any) -> None:

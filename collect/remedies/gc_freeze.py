@@ -1,4 +1,4 @@
-"""Python's garbage collector: what lives is frozen, collections are scheduled."""
+"""Python's garbage collector: live objects frozen, collections scheduled."""
 
 from __future__ import annotations
 

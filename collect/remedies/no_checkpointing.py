@@ -1,4 +1,4 @@
-"""Activations that are kept instead of computed twice."""
+"""Activations stored instead of recomputed: checkpointing switched off."""
 
 from __future__ import annotations
 

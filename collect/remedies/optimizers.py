@@ -14,7 +14,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 def own(program: Any, names: tuple[str, ...]) -> list[Any]:
     """Return the program's optimizers that are exactly of these classes of torch."""
     kinds = [getattr(torch.optim, name) for name in names if hasattr(torch.optim, name)]
-    return [one for one in program.optimizers if type(one) in kinds]
+    return [optimizer for optimizer in program.optimizers if type(optimizer) in kinds]
 
 
 def parameters(optimizer: Any) -> list[Any]:

@@ -30,7 +30,9 @@ class Remedy(Base):
     def apply(self, program: Any) -> None:
         owners: set[Any] = {torch.optim.Optimizer, torch.nn.Module}
         owners |= {
-            type(one) for one in program.optimizers if "zero_grad" in vars(type(one))
+            type(optimizer)
+            for optimizer in program.optimizers
+            if "zero_grad" in vars(type(optimizer))
         }
         for owner in owners:
             self._patches.set(owner, "zero_grad", self._to_none(owner.zero_grad))

@@ -48,7 +48,7 @@ def centre(values: list[float]) -> float:
 def _deviation(lists: list[list[float]]) -> float:
     """Return the standard deviation of values around the centre of their own list."""
     if min(map(len, lists)) >= MANY:
-        apart = [abs(one - centre(values)) for values in lists for one in values]
+        apart = [abs(value - centre(values)) for values in lists for value in values]
         return _NORMAL * statistics.median(apart)
     squares = sum((one - statistics.fmean(v)) ** 2 for v in lists for one in v)
     return math.sqrt(squares / sum(len(values) - 1 for values in lists))
@@ -134,13 +134,13 @@ class Noise:
         self.freedom = 0
         self.control: float | None = None
         lists = []
-        for one in comparisons:
-            values = one.values(figure)
+        for comparison in comparisons:
+            values = comparison.values(figure)
             if len(values) > 1:
                 lists.append(values)
                 self.freedom += len(values) - 1
-            if one.on == (CONTROL,):
-                self.control = one.centre(figure)
+            if comparison.on == (CONTROL,):
+                self.control = comparison.centre(figure)
         self.deviation = _deviation(lists) if self.freedom else math.inf
 
     def half_width(self, values: list[float]) -> float:

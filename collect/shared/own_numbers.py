@@ -79,8 +79,8 @@ def stop() -> None:
     """Write what waits, and record no more."""
     recorders, _recorder[:] = list(_recorder), []
     with contextlib.suppress(Exception):  # the program must continue
-        for one in recorders:
-            one.flush()
+        for recorder in recorders:
+            recorder.flush()
 
 
 def record(numbers: dict[str, Any]) -> None:

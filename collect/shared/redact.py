@@ -214,7 +214,10 @@ def _is_random(word: str) -> bool:
     Words of people, and names in programs, stay with one kind for a while.
     """
     letters = re.sub(r"[^A-Za-z0-9]", "", word)
-    kinds = ["0" if one.isdigit() else "a" if one.islower() else "A" for one in letters]
+    kinds = [
+        "0" if letter.isdigit() else "a" if letter.islower() else "A"
+        for letter in letters
+    ]
     if kinds.count("0") < _DIGITS or len(set(kinds)) == 1:
         return False
     changes = sum(one != other for one, other in zip(kinds, kinds[1:]))

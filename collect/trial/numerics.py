@@ -1,4 +1,4 @@
-"""Losses and gradients of the steps: whether a remedy changes what is computed."""
+"""Losses and gradients of the steps, to detect changes of results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def gradient_norm(optimizers: list[Any]) -> float | None:
         if not gradients:
             return None
         with torch.no_grad():
-            squares = [one.detach().float().norm() ** 2 for one in gradients]
-            return float(sum(float(one) for one in squares) ** 0.5)
+            squares = [gradient.detach().float().norm() ** 2 for gradient in gradients]
+            return float(sum(float(square) for square in squares) ** 0.5)
     except Exception:  # noqa: BLE001 - a gradient may be anything
         return None

@@ -55,6 +55,6 @@ def _roots(modules: list[Any]) -> list[Any]:
 
 def _weights(module: Any) -> int:
     try:
-        return sum(one.numel() for one in module.parameters())
+        return sum(parameter.numel() for parameter in module.parameters())
     except Exception:  # noqa: BLE001 - a module may be half built
         return 0

@@ -112,8 +112,8 @@ class Trial(Blocks):
     def _scout(self) -> Iterator[None]:
         """Switch on what counts its own work for two steps, to drop what has none."""
         switches = self._switches()
-        names = [one for one in switches.usable() if switches[one].counts]
-        names = [one for one in names if not self.earlier.get(one)]
+        names = [name for name in switches.usable() if switches[name].counts]
+        names = [name for name in names if not self.earlier.get(name)]
         if not names:
             return
         yield from self._switch(tuple(names), SCOUTED)
@@ -135,28 +135,28 @@ class Trial(Blocks):
 
     def _compiles_too_long(self, name: str) -> bool:
         """Return whether a remedy makes torch compile, for which there is no time."""
-        one = self._switches()[name]
+        switch = self._switches()[name]
         if self.left() >= COMPILE_S or name in self.settings["only"]:
             return False
         known = self.program.names if self.program is not None else None
         compiled = has(known or {}, "Torch-Compiled", "CompiledFunction", "Compiled Gr")
-        return bool(one.slow or (one.recompiles and compiled))
+        return bool(switch.slow or (switch.recompiles and compiled))
 
     def _first_switch(self, name: str) -> Iterator[None]:
         """Switch a remedy on for the first time, and see whether it does anything."""
         switches = self._switches()
-        one, facts = switches[name], switches.facts[name]
+        switch, facts = switches[name], switches.facts[name]
         began = time.monotonic()
-        steps = one.first if self.step_ms < SLOW_MS else FEWEST_FIRST
+        steps = switch.first if self.step_ms < SLOW_MS else FEWEST_FIRST
         yield from self._switch((name,), steps)
-        if one.slow:
+        if switch.slow:
             yield from self._until_quiet()
             facts["compile_seconds"] = round(time.monotonic() - began, 3)
         extra = time.monotonic() - began - steps * self.step_ms / 1000
         facts["first_seconds"] = round(max(0.0, extra), 3)
         self._primed.add(name)
         if not facts["error"]:
-            facts["why"] = one.idle()
+            facts["why"] = switch.idle()
 
     # Blocks.
 
@@ -203,8 +203,8 @@ class Trial(Blocks):
         comparisons = differences.compare(self.state["blocks"])
 
         def measured(name: str) -> int:
-            one = comparisons.get(("+", name))
-            return len(one.values("median_ms")) if one is not None else 0
+            comparison = comparisons.get(("+", name))
+            return len(comparison.values("median_ms")) if comparison is not None else 0
 
         names = sorted(names, key=measured)  # those that earlier runs did not reach
         self._rounds_least, fewest = ROUNDS[0], BLOCK_STEPS[0]
@@ -253,8 +253,8 @@ class Trial(Blocks):
         """Return whether more blocks would not change what is known of remedies."""
         figure = self._figure(on[-1])
         comparisons = differences.compare(self.state["blocks"])
-        one = comparisons.get((*base, "+", *on))
-        values = one.values(figure) if one is not None else []
+        comparison = comparisons.get((*base, "+", *on))
+        values = comparison.values(figure) if comparison is not None else []
         noise = differences.Noise(comparisons.values(), figure)
         return differences.is_settled(values, noise, self.step_ms)
 
@@ -267,10 +267,10 @@ class Trial(Blocks):
         noise = differences.Noise(comparisons.values(), figure)
         gains = {}
         for name in names:
-            one = comparisons.get(("+", name))
-            if one is None or name == remedies.CONTROL:
+            comparison = comparisons.get(("+", name))
+            if comparison is None or name == remedies.CONTROL:
                 continue
-            values = one.values(self._figure(name))
+            values = comparison.values(self._figure(name))
             outcome, _ = differences.judge(values, noise, self.step_ms)
             if outcome == differences.FASTER:
                 gains[name] = differences.centre(values)
@@ -293,8 +293,8 @@ class Trial(Blocks):
         figure = self._figure(name)
         comparisons = differences.compare(self.state["blocks"])
         noise = differences.Noise(comparisons.values(), figure)
-        one = comparisons.get((*base, "+", *base, name))
-        values = one.values(figure) if one is not None else []
+        comparison = comparisons.get((*base, "+", *base, name))
+        values = comparison.values(figure) if comparison is not None else []
         outcome, _ = differences.judge(values, noise, self.step_ms)
         return outcome == differences.FASTER
 
@@ -325,12 +325,18 @@ class Trial(Blocks):
         comparisons = differences.compare(self.state["blocks"])
 
         def effect(name: str) -> float:
-            one = comparisons.get(("+", name))
-            return -abs((one.centre(figure) if one is not None else None) or 0.0)
+            comparison = comparisons.get(("+", name))
+            return -abs(
+                (comparison.centre(figure) if comparison is not None else None) or 0.0
+            )
 
         ordered = sorted((n for n in names if n != remedies.CONTROL), key=effect)
         control = [name for name in names if name == remedies.CONTROL]
-        done = {one["remedy"] for one in self.state["recordings"] if not one["why"]}
+        done = {
+            recording["remedy"]
+            for recording in self.state["recordings"]
+            if not recording["why"]
+        }
         for name in [*control, *ordered]:  # the control shows what differs anyway
             if name in done:
                 continue

@@ -109,7 +109,7 @@ def _is_on(
     Of less than four dimensions weights and activations have such shapes, too: there it
     is a mask only if all of it is boolean, or is cut to a triangle.
     """
-    tensors = [tuple(one) for one in dims if one]
+    tensors = [tuple(dim) for dim in dims if dim]
     together = _broadcast(tensors)
     if together not in shapes:
         return False

@@ -214,9 +214,9 @@ class HandwrittenAttention(Rule):
             place=view.place(most),
             count=calls,
             fix=[
-                one
+                fix
                 for row in rows
-                for one in fused_fixes(row, assumptions.FUSED_ATTENTION_LAUNCHES)
+                for fix in fused_fixes(row, assumptions.FUSED_ATTENTION_LAUNCHES)
             ],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),

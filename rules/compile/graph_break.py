@@ -181,7 +181,7 @@ class GraphBreak(Rule):
             ],
             data={
                 "before": row["before"],
-                "why": [one.text for one in reasons],
+                "why": [reason.text for reason in reasons],
                 "frames": row["frames"],
             },
             advice=reasons[0].advice if reasons else _advice(row["before"]),

@@ -164,7 +164,7 @@ class PartialGraph(Rule):
             subject="no graph",
             count=count,
             fix=Fix(calls=calls["launches"].to_list()),
-            evidence=[Evidence("reason", one) for one in reasons[:_MOST_REASONS]],
+            evidence=[Evidence("reason", reason) for reason in reasons[:_MOST_REASONS]],
             advice=_advice(why),
             ops=launches["root"].to_list(),
         )

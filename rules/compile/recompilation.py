@@ -191,7 +191,7 @@ class Recompilation(Rule):
             fix=Fix(ops=row["ops"]),
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[
-                *(Evidence("reason", one.text) for one in reasons[:_MOST_INPUTS]),
+                *(Evidence("reason", reason.text) for reason in reasons[:_MOST_INPUTS]),
                 *_evidence(row, inputs),
             ],
             data={
@@ -211,11 +211,13 @@ def _reasons(view: View) -> list[compile_reasons.Reason]:
     It does not know which number torch gave to a function.
     """
     recompiles = compilation.recompiles(view.trace)
-    if len({(one.file, one.function) for one in recompiles}) != 1:
+    if len({(recompile.file, recompile.function) for recompile in recompiles}) != 1:
         return []
     named = {
         reason.key: reason
-        for reason in (compile_reasons.guard_reason(one.why) for one in recompiles)
+        for reason in (
+            compile_reasons.guard_reason(recompile.why) for recompile in recompiles
+        )
     }
     return list(named.values())
 

@@ -65,13 +65,13 @@ def functions(view: View, least: float) -> pl.DataFrame:
 
     That is ``extra``, in all steps.
     """
-    columns = ("start", "end", "thing", "estimated")
+    columns = ("start", "end", "activity", "estimated")
     segments = inside(view, pl.lit(value=True), *columns)
-    # What things are is looked up for their sums: of spans there are many more.
-    sums = segments.group_by("thing").agg(pl.col("estimated").sum())
-    things = view.host_account.described.things
+    # What activities are is looked up for their sums: of spans there are many more.
+    sums = segments.group_by("activity").agg(pl.col("estimated").sum())
+    activities = view.host_account.described.activities
     rows = (
-        sums.hstack(things[["kind", *host_activity.PLACE]][sums["thing"]])
+        sums.hstack(activities[["kind", *host_activity.PLACE]][sums["activity"]])
         .group_by(host_activity.PLACE)
         .agg(
             pl.col("estimated").sum(),

@@ -203,31 +203,30 @@ def _seen_without_profiler(view: View, row: Mapping[str, Any]) -> float:
 def _pauses(view: View, least: float) -> pl.DataFrame:
     """Return where the host stops in a few steps: place, ``steps`` and ``spans``."""
     account, windows = view.host_account, view.steady.windows
-    spans, things = account.spans, account.described.things
+    spans, activities = account.spans, account.described.activities
     # Times are whole: to compare all of them with a fraction takes twice as long.
     long = spans[rows_where(spans["end"] - spans["start"] >= ceil(least))]
     # Where the first step begins and the last one ends, the profiler itself is at work.
     edge = (pl.col("start") == windows["start"].min()) | (
         pl.col("end") == windows["end"].max()
     )
-    python = things["kind"][long["thing"]].is_in(_KINDS)
+    python = activities["kind"][long["activity"]].is_in(_KINDS)
     long = long.filter(python, ~edge)
     if not long.height:
         return long
     # Of a long recording there are millions of spans: only those at these places.
-    places = things.select(_AT).with_row_index("thing")
-    here = places.join(
-        places[long["thing"].unique()].select(_AT), on=_AT, how="semi", nulls_equal=True
-    )
-    at_these = pl.int_range(pl.len()).is_in(here["thing"].implode())
-    near = account.of(at_these, "start", "end", "thing", "step", "recorded")
-    near = near.filter(~edge).join(here, on="thing")
+    places = activities.select(_AT).with_row_index("activity")
+    paused = places[long["activity"].unique()].select(_AT)
+    here = places.join(paused, on=_AT, how="semi", nulls_equal=True)
+    at_these = pl.int_range(pl.len()).is_in(here["activity"].implode())
+    near = account.of(at_these, "start", "end", "activity", "step", "recorded")
+    near = near.filter(~edge).join(here, on="activity")
     most = near.group_by(*_AT, "step").agg(most=pl.col("recorded").max())
     usual = most.group_by(_AT).agg(
         usual=pl.col("most").median(), seen=pl.col("step").n_unique()
     )
     pauses = (
-        account.told(long, "start", "end", "step", "recorded", *_AT)
+        account.describe(long, "start", "end", "step", "recorded", *_AT)
         .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
         .filter(
             pl.col("recorded") > _UNUSUAL * pl.col("usual"),
@@ -237,7 +236,7 @@ def _pauses(view: View, least: float) -> pl.DataFrame:
     if not pauses.height:
         return pauses
     return (
-        pauses.hstack(account.told(pauses, "idle"))
+        pauses.hstack(account.describe(pauses, "idle"))
         .group_by(*_AT, "usual", maintain_order=True)
         .agg(
             pl.col("idle").sum(),

@@ -162,7 +162,7 @@ class PythonOverhead(Rule):
             if not (looks_like(mine)[0] == WORKS and is_library(view, row, mine)):
                 yield self._of_function(view, row, mine)
         if not (
-            view.host_account.described.things["kind"] == host_activity.HOOKS
+            view.host_account.described.activities["kind"] == host_activity.HOOKS
         ).any():
             return
         hooks = view.host_account.of(pl.col("kind") == host_activity.HOOKS)

@@ -48,7 +48,7 @@ _IS_TORCH = text("library").str.contains("^(torch|<)").fill_null(value=True)
 
 
 def _of(kinds: Sequence[str]) -> pl.Expr:
-    """Return which things a graph removes of these kinds: no Python outside modules."""
+    """Return the activities of these kinds that a graph removes, in modules only."""
     removed = pl.col("kind").is_in(list(kinds))
     if host_activity.LIBRARY in kinds:
         # What a trainer does around the model, as logging, stays.
@@ -62,10 +62,10 @@ def _of(kinds: Sequence[str]) -> pl.Expr:
     return removed
 
 
-def removed_time(view: View, things: pl.Expr) -> pl.DataFrame:
-    """Return when the host is at things, but for those that the optimizer does."""
+def removed_time(view: View, activities: pl.Expr) -> pl.DataFrame:
+    """Return when the host is at activities, but for those that the optimizer does."""
     return _without_optimizer(
-        view.trace, view.host_account.of(things, "start", "end", "op")
+        view.trace, view.host_account.of(activities, "start", "end", "op")
     )
 
 
@@ -146,7 +146,7 @@ def _is_gap(most_ns: int = assumptions.MOST_BETWEEN_OPS_NS) -> pl.Expr:
 @cached_per_trace
 def gaps_between(trace: Trace, account: HostAccount) -> tuple[int, float]:  # noqa: ARG001 - it is kept for the trace
     """Return how often nothing was recorded for too long, and for how long in all."""
-    if not (account.described.things["kind"] == host_activity.NO_STACKS).any():
+    if not (account.described.activities["kind"] == host_activity.NO_STACKS).any():
         return 0, 0.0
     columns = ("start", "end", "kind", "estimated")
     gaps = account.of(pl.col("kind") == host_activity.NO_STACKS, *columns).filter(

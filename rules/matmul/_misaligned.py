@@ -20,7 +20,7 @@ _VOCABULARY = 8192
 def misaligned() -> pl.Expr:
     """Return the longest row that is not a multiple of 8 elements, if any."""
     rows = [nth("rows", at) for at in range(3)]
-    return pl.max_horizontal(pl.when(one % _ALIGNED != 0).then(one) for one in rows)
+    return pl.max_horizontal(pl.when(row % _ALIGNED != 0).then(row) for row in rows)
 
 
 def padded(size: pl.Expr) -> pl.Expr:

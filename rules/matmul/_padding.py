@@ -49,7 +49,7 @@ def _padded(dims: list[list[int]]) -> tuple[int, int] | None:
     >>> _padded([[32000, 768], [768, 32000], []]) is None
     True
     """
-    sizes = {size for one in dims for size in one or ()}
+    sizes = {size for dim in dims for size in dim or ()}
     for aligned in _ALIGNED:
         for size in sorted(sizes, reverse=True):
             up = -(-size // aligned) * aligned

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def shape_lines(calls: Iterable[Row]) -> list[Evidence]:
     """Return the shapes of matmuls, ``left`` and ``right``, as far as known."""
     pairs = [
-        f"{shape(one['left'])} × {shape(one['right'])}" for one in calls if one["left"]
+        f"{shape(call['left'])} × {shape(call['right'])}"
+        for call in calls
+        if call["left"]
     ]
     return [Evidence("shapes", listed(pairs))] if pairs else []

@@ -186,7 +186,7 @@ class FailedAllocation(Rule):
                 "later_bytes": failed.later,
                 "phase": failed.phase,
                 "step": context.step if context else None,
-                "modules": [one.path or one.kind for one in context.modules]
+                "modules": [module.path or module.kind for module in context.modules]
                 if context
                 else [],
                 "live": live,

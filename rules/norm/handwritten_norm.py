@@ -181,9 +181,9 @@ class HandwrittenNorm(Rule):
             place=view.place(most),
             count=calls,
             fix=[
-                one
+                fix
                 for row in rows
-                for one in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
+                for fix in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
             ],
             evidence=[
                 Evidence("ops", listed(steps, most=12)),

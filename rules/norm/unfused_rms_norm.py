@@ -165,9 +165,9 @@ class UnfusedRmsNorm(Rule):
             place=view.place(most),
             count=calls,
             fix=[
-                one
+                fix
                 for row in rows
-                for one in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
+                for fix in fused_fixes(row, assumptions.FUSED_NORM_LAUNCHES)
             ],
             evidence=[
                 *_input_lines(most),

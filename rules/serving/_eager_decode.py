@@ -45,7 +45,7 @@ _SEVERAL = 1.5
 def removed_spans(view: View, eager: pl.DataFrame) -> pl.DataFrame:
     """Return the host's time in the model's part of these iterations."""
     in_module = pl.col("module").is_not_null()
-    if view.host_account.described.things["module"].is_not_null().any():
+    if view.host_account.described.activities["module"].is_not_null().any():
         # What chooses a token and prepares the next forward pass stays.
         of_model = pl.col("kind").is_in([*_OF_MODEL, *_PYTHON]) & in_module
     else:

@@ -168,8 +168,8 @@ def _group_keys() -> Iterator[pl.Expr]:
     unknown, library = pl.col("known").is_null(), pl.col("library")
     torch = unknown & library.is_null() & pl.col("of_torch")
     for columns, named in ((LIBRARY_PLACE, unknown), (_INNER, torch)):
-        for one in columns:
-            yield pl.when(named).then(one).alias(f"by_{one}")
+        for column in columns:
+            yield pl.when(named).then(column).alias(f"by_{column}")
 
 
 def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
@@ -179,7 +179,7 @@ def _functions(view: View, waits: pl.DataFrame) -> pl.DataFrame:
         return calls
     printing = fill_false(waits["method"] == "print")
     return calls.select(
-        pl.when(~printing).then(one).alias(one) for one in calls.columns
+        pl.when(~printing).then(column).alias(column) for column in calls.columns
     )
 
 

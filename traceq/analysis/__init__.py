@@ -12,8 +12,10 @@ Each package builds on those above it here, and each module answers one question
   it, critical path, accounts of the host's time and of the GPU's idle time
 - ``memory``: a snapshot's history: curve, lifetimes, categories, peak, fragmentation,
   leaks, and a trace's own allocations
-- ``summary`` and ``sweep``: the overview of a recording, and how figures grow over
-  recordings that differ in one label
+- ``summary``: the overview of a recording
+- ``sweep``: how figures grow over recordings that differ in one label;
+  ``configurations`` and ``sweep_series``: the runs of a sweep by label, their laws and
+  crossings
 
 What one family of rules alone asks is in ``rules/<family>/_*.py``. Sentences and
 severities are made by rules and reports.

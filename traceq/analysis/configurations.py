@@ -85,7 +85,9 @@ class SweepTable(Struct, frozen=True):
 
     def values_of(self, key: str) -> list[str]:
         """Return the values of a label, in order."""
-        values = {one.labels.get(key, "") for one in self.configurations}
+        values = {
+            configuration.labels.get(key, "") for configuration in self.configurations
+        }
         return sorted(values, key=_order(self.grid.get(key, ())))
 
 
@@ -114,7 +116,7 @@ def sweep_table(
         *(Number(name, unit) for name, unit in _UNITS.items()),
         *(Number(_own_name(name), "", own=True) for name in own),
     ]
-    known = {name for one in configurations for name in one.values}
+    known = {name for configuration in configurations for name in configuration.values}
     return SweepTable(
         keys=tuple(keys),
         numbers=tuple(one for one in names if one.name in known),

@@ -248,8 +248,8 @@ def _phases(trace: Trace, step_ns: int | None) -> tuple[PhaseTime, ...]:
         return by_phase(trace)
     estimated[STEP] = sum(estimated.values())
     return tuple(
-        replace(one, estimated_ns=estimated.get(one.phase, 0.0))
-        for one in by_phase(trace)
+        replace(phase, estimated_ns=estimated.get(phase.phase, 0.0))
+        for phase in by_phase(trace)
     )
 
 

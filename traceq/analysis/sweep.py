@@ -215,7 +215,7 @@ def _overtakings(
     values: Sequence[float], curves: Sequence[Curve]
 ) -> tuple[Overtaking, ...]:
     """Return the parts that grow faster than the rest, and where they overtake it."""
-    rests = {one.name: one for one in curves if one.figure == "rest"}
+    rests = {curve.name: curve for curve in curves if curve.figure == "rest"}
     overtakings = []
     for one in curves:
         rest = rests.get(one.name)

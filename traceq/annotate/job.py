@@ -69,7 +69,9 @@ class _Times:
 
     def zeroed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return rows of the job's clock; what begins before the file is cut."""
-        columns = [one for one in ("start", "came", "end") if one in rows.columns]
+        columns = [
+            column for column in ("start", "came", "end") if column in rows.columns
+        ]
         since = pl.col(columns) - self.begin
         return rows.with_columns(since.clip(lower_bound=0)).filter(
             pl.col("end") > pl.col("start")
@@ -179,8 +181,8 @@ def _findings(outcome: RecordingReport, length: int) -> list[str]:
     """Return the findings on the job, each over the whole window."""
     writer = Writer(_TRACEQ)
     events = [writer.name("process", "traceq", index=-1)]
-    codes = list(dict.fromkeys(one.code for one in outcome.findings))
-    names = {one.code: one.name for one in outcome.findings}
+    codes = list(dict.fromkeys(finding.code for finding in outcome.findings))
+    names = {finding.code: finding.name for finding in outcome.findings}
     events += [
         writer.name("thread", f"{code} {names[code]}", at + 1, at + 1)
         for at, code in enumerate(codes)
@@ -188,21 +190,21 @@ def _findings(outcome: RecordingReport, length: int) -> list[str]:
     rows = pl.DataFrame(
         [
             {
-                "tid": codes.index(one.code) + 1,
+                "tid": codes.index(finding.code) + 1,
                 "start": 0,
                 "end": length,
-                "name": literal(printable(one.message)),
+                "name": literal(printable(finding.message)),
                 "args": arguments(
-                    cost=words.cost(one, outcome),
-                    fix=one.advice,
-                    place=where(one.place),
+                    cost=words.cost(finding, outcome),
+                    fix=finding.advice,
+                    place=where(finding.place),
                     on="the whole window: the ranks' tracks show where",
                     evidence={
-                        entry.label: words.evidence(entry) for entry in one.evidence
+                        entry.label: words.evidence(entry) for entry in finding.evidence
                     },
                 ),
             }
-            for one in outcome.findings
+            for finding in outcome.findings
         ]
     )
     return events + (writer.slices(rows).to_list() if rows.height else [])
@@ -334,7 +336,7 @@ def _work(trace: Trace) -> pl.DataFrame:
     kernels = trace.kernels.filter(pl.col("kind") != "communication").select(
         "stream", "dur", start="ts", end=END, name=text("name")
     )
-    names = {one: literal(short_kernel(one)) for one in kernels["name"].unique()}
+    names = {name: literal(short_kernel(name)) for name in kernels["name"].unique()}
     return kernels.with_columns(
         name=pl.col("name").replace_strict(names, return_dtype=pl.String)
     )

@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the file, if that page requests it for the first time."""
-        if not self._is_asked_for():
+        if not self._is_requested():
             return
         if not self.what.sending.acquire(blocking=False):
             self.send_error(HTTPStatus.GONE)
@@ -118,14 +118,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_OPTIONS(self) -> None:
         """Answer that the page may ask, as a page on the network asks the loopback."""
-        if self._is_asked_for():
+        if self._is_requested():
             self.send_response(HTTPStatus.NO_CONTENT)
             self.send_header("Access-Control-Allow-Methods", "GET")
             # Chromium asks it of pages on the network before they reach the loopback.
             self.send_header("Access-Control-Allow-Private-Network", "true")
             self._finish_headers()
 
-    def _is_asked_for(self) -> bool:
+    def _is_requested(self) -> bool:
         """Return whether it is the file, by the name it has here; else refuse.
 
         Another host's name for this address is how a stranger's page would get at it.

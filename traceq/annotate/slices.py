@@ -184,7 +184,7 @@ def _lanes(
         lane = fitting(stacks, start, end)
         lanes[row] = tids.setdefault((code, side, lane), len(tids))
     # In the order of the findings, the GPU before the host.
-    ranked = sorted(tids, key=lambda one: (rules.index(one[0]), one[1], one[2]))
+    ranked = sorted(tids, key=lambda tid: (rules.index(tid[0]), tid[1], tid[2]))
     numbers = {tids[one]: first_tid + at for at, one in enumerate(ranked)}
     return (
         pl.Series("tid", [numbers[at] for at in lanes], dtype=pl.Int64),
@@ -266,7 +266,7 @@ def arrows(trace: Trace, rows: pl.DataFrame, most: int) -> pl.DataFrame:
     """Return arrows to kernels, of each finding as many as there is room for."""
     rows = rows.filter(pl.col("id").is_not_null(), pl.col("side") == "gpu")
     groups = rows.sort("finding", "start").partition_by("finding", maintain_order=True)
-    quotas = _shared([one.height for one in groups], most)
+    quotas = _shared([group.height for group in groups], most)
     longest = [one.head(quota) for one, quota in zip(groups, quotas, strict=True)]
     kernels = trace.kernels.select("id", "device", "stream", to_start="ts")
     return (

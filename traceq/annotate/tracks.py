@@ -98,8 +98,12 @@ def tracks_of(
     added.left_out = slices.left_out
     if view.trace.kernels.height:
         most = int(room * _ROOM["counters"] / _POINT / _COUNTERS)
-        for one in counters(view.trace, start, end, max(2, min(most, _MOST_POINTS))):
-            added.events.extend(writer.counter(one.name, one.unit, one.points))
+        for counter in counters(
+            view.trace, start, end, max(2, min(most, _MOST_POINTS))
+        ):
+            added.events.extend(
+                writer.counter(counter.name, counter.unit, counter.points)
+            )
     return added
 
 

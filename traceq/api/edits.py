@@ -7,36 +7,38 @@ from typing import TYPE_CHECKING
 
 from traceq.common.git_repository import read_repository
 from traceq.errors import TraceqError
-from traceq.fix.propose import NOTHING_KNOWN, Known, has_libcst, propose
+from traceq.fix.propose import UNKNOWN_PROGRAM, RecordedProgram, has_libcst, propose
 from traceq.formats.run import is_run, read_run
 
 if TYPE_CHECKING:
-    from traceq.api.lint import LintResult
     from traceq.fix.edit import Proposal
+    from traceq.model.lint_report import Report
 
 
-def proposed(result: LintResult) -> list[list[Proposal]]:
+def proposed(report: Report, root: Path | None) -> list[list[Proposal]]:
     """Return the edit of each finding, or why there is none, by recording.
 
     Without LibCST, or without a folder that the source could be in, there is none.
     """
-    if result.repository is None or not has_libcst():
-        return [[] for _ in result.report.outcomes]
-    repository = read_repository(result.repository)
+    if root is None or not has_libcst():
+        return [[] for _ in report.outcomes]
+    repository = read_repository(root)
     return [
-        propose(one.findings, repository, known_of(one.name), one.entry)
-        for one in result.report.outcomes
+        propose(outcome.findings, repository, _program_of(outcome.name), outcome.entry)
+        for outcome in report.outcomes
     ]
 
 
-def known_of(name: str) -> Known:
+def _program_of(name: str) -> RecordedProgram:
     """Return what a recording knows of its program: a run folder has its source."""
     folder = Path(name)
     try:
         if not is_run(folder):
-            return NOTHING_KNOWN
+            return UNKNOWN_PROGRAM
         ranks = read_run(folder).ranks
     except (TraceqError, OSError, ValueError):
-        return NOTHING_KNOWN
+        return UNKNOWN_PROGRAM
     copies = {file: text for rank in ranks for file, text in rank.sources.items()}
-    return Known(copies, next((rank.torch for rank in ranks if rank.torch), ""))
+    return RecordedProgram(
+        copies, next((rank.torch for rank in ranks if rank.torch), "")
+    )

@@ -41,7 +41,7 @@ class JobResult(Result):
     def findings(self) -> tuple[Finding, ...]:
         """The findings on the job, worst first."""
         return tuple(
-            one for outcome in self.report.outcomes for one in outcome.findings
+            finding for outcome in self.report.outcomes for finding in outcome.findings
         )
 
     def text(self, *, width: int | None = None, color: bool = False) -> str:

@@ -17,7 +17,7 @@ from traceq.common.progress import collect_notices, notify, report_progress
 from traceq.errors import TraceqError
 from traceq.inputs.discovery import programs
 from traceq.linter import cache_key
-from traceq.linter.baseline import read_baseline, without_known
+from traceq.linter.baseline import read_baseline, without_listed
 from traceq.linter.select import find_rule, selected
 from traceq.linter.trust import named
 from traceq.model.lint_report import Report
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.inputs.discovery import Program
     from traceq.inputs.labels import Labels
     from traceq.inputs.options import LoadOptions
-    from traceq.linter.baseline import Known
+    from traceq.linter.baseline import BaselineEntry
     from traceq.linter.config import Config
     from traceq.linter.pack import Rules
     from traceq.model.finding import Finding
@@ -74,7 +74,7 @@ class LintResult(Result):
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all recordings, the worst of each first."""
         return tuple(
-            one for outcome in self.report.outcomes for one in outcome.findings
+            finding for outcome in self.report.outcomes for finding in outcome.findings
         )
 
     @property
@@ -136,7 +136,7 @@ class LintResult(Result):
         """Return the source edit of each finding, by recording, where it is certain."""
         from traceq.api.edits import proposed  # noqa: PLC0415 - few ask
 
-        return proposed(self)
+        return proposed(self.report, self.repository)
 
     def contents(self) -> Sequence[Content]:
         """Return what a notebook shows."""
@@ -250,12 +250,12 @@ def _lint_files(files: Sequence[Path], options: LintOptions) -> LintResult:
     folder = options.root or find_root(Path.cwd())
     config = options.config
     with _listed(folder) as listing:
-        baseline = known_findings(options.baseline)
+        baseline = baseline_findings(options.baseline)
         tasks, unread = _tasks(files, options)
         rules = _load(tasks, options, alone=len(tasks) == 1 and not unread)
         read = [task for task in tasks if task.outcome or task.recording]
         outcomes = _linted(read, rules, config)
-        report = without_known(
+        report = without_listed(
             Report.of(outcomes, config.fail_on, config.allow), baseline
         )
         report_progress("writing")
@@ -283,10 +283,12 @@ def _tasks(files: Sequence[Path], options: LintOptions) -> tuple[list[_Task], in
     cached = use_cache and not options.tables
     code = cache_key.code_of(options.config.packs) if cached else ""
     subjects = [
-        cache_key.Subject(one, options.log, _step_ns(labels, one) or options.step_ns)
-        for one in recordings
+        cache_key.Subject(
+            recording, options.log, _step_ns(labels, recording) or options.step_ns
+        )
+        for recording in recordings
     ]
-    return [_Task(one, code, options) for one in subjects], unread
+    return [_Task(subject, code, options) for subject in subjects], unread
 
 
 def _load(tasks: Sequence[_Task], options: LintOptions, *, alone: bool) -> Rules | None:
@@ -387,7 +389,7 @@ def _places(recordings: Sequence[Program]) -> list[Path]:
     return [Path(program.name) for program in recordings]
 
 
-def known_findings(baseline: Path | None) -> list[Known]:
+def baseline_findings(baseline: Path | None) -> list[BaselineEntry]:
     """Return what a baseline lists, and say if there is none where one is named."""
     if baseline is None:
         return []
@@ -414,7 +416,11 @@ def _loaded(
 
 def _sources(recordings: Sequence[Recording]) -> dict[str, Mapping[str, str]]:
     """Return the source files that run folders have, by the recordings' names."""
-    ranks = {one.name: one.trace.rank for one in recordings if one.trace}
+    ranks = {
+        recording.name: recording.trace.rank
+        for recording in recordings
+        if recording.trace
+    }
     return {name: rank.sources for name, rank in ranks.items() if rank}
 
 
@@ -425,8 +431,10 @@ def _in_repository(
     if listing is None:
         return report, ""
     report, missing = located(report, listing.repository())
-    places = [one.place for outcome in report.outcomes for one in outcome.findings]
+    places = [
+        finding.place for outcome in report.outcomes for finding in outcome.findings
+    ]
     # In a repository of another program nothing is found, nor need it be.
-    if missing and (requested or any(one.path for one in places)):
+    if missing and (requested or any(place.path for place in places)):
         notify(missing)
     return report, missing

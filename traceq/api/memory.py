@@ -89,9 +89,14 @@ def memory_of_files(
     """Return the summaries of memory snapshots, as :func:`memory`."""
     with collect_notices() as notes:
         recordings, unread = programs(files, cache=options.use_cache)
-        labels.refuse_unused([*files, *(Path(one.name) for one in recordings)])
+        labels.refuse_unused(
+            [*files, *(Path(recording.name) for recording in recordings)]
+        )
         alone = len(recordings) == 1 and not unread
-        results = [_summaries(one, labels, options, alone=alone) for one in recordings]
+        results = [
+            _summaries(recording, labels, options, alone=alone)
+            for recording in recordings
+        ]
     return MemoryResult(
         summaries=tuple(summary for each in results if each for summary in each),
         notes=tuple(notes),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from traceq.inputs.display_path import parse_path
+from traceq.model.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,6 +66,15 @@ class Result:
         return render(self.contents(), str(self), self.notes)
 
 
+def _finding_html(finding: Finding) -> str:
+    from traceq.report.notebook import render_finding  # noqa: PLC0415 - as above
+
+    return render_finding(finding)
+
+
+Finding.html = _finding_html
+
+
 def paths(names: Names | None) -> list[Path]:
     """Return the paths that were given: one, several, or none.
 
@@ -73,7 +83,7 @@ def paths(names: Names | None) -> list[Path]:
     """
     if isinstance(names, (str, PathLike)):
         return [parse_path(names)]
-    return [parse_path(one) for one in names or ()]
+    return [parse_path(name) for name in names or ()]
 
 
 def path(name: Name | None) -> Path | None:

@@ -113,9 +113,9 @@ def _linted(
             continue
         outcome = result.report.outcomes[0]
         costs[labels] = [
-            Cost(one.code, one.name, one.saves_ns)
-            for one in outcome.findings
-            if one.saves_ns > 0
+            Cost(finding.code, finding.name, finding.saves_ns)
+            for finding in outcome.findings
+            if finding.saves_ns > 0
         ]
         trace = result.recordings[0].trace if result.recordings else None
         counted = compute(trace, steady_steps(trace)).flops if trace else None
@@ -155,9 +155,9 @@ def _numbers(table: SweepTable, names: Sequence[str]) -> list[Number]:
 
 def _differs(table: SweepTable, number: Number) -> bool:
     means = {
-        one.values[number.name].mean
-        for one in table.configurations
-        if number.name in one.values
+        configuration.values[number.name].mean
+        for configuration in table.configurations
+        if number.name in configuration.values
     }
     return len(means) > 1
 

@@ -252,7 +252,7 @@ def _code() -> str:
     for folder in MAKES_TABLES:
         with os.scandir(_PACKAGE / folder) as inside:
             files = [one for one in inside if one.name.endswith((".py", ".c", ".h"))]
-            identities = sorted((one.name, *identity(one.stat())) for one in files)
+            identities = sorted((file.name, *identity(file.stat())) for file in files)
         digest.update(repr(identities).encode(errors="replace"))
     return f"code-{digest.hexdigest()[:16]}"
 

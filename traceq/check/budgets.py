@@ -194,7 +194,7 @@ def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
     for name in sorted({*numbers.layers, *run.layers}):
         here, whole = numbers.layers.get(name), run.layers.get(name)
         layers = [one for one in (whole, here) if one]
-        spread = _joined(*(one.spread for one in layers))
+        spread = _joined(*(layer.spread for layer in layers))
         # A layer that the steps of the fixture do not have has no kernels there.
         kernels = here.kernels if here else 0
         backends = layers[0].backends.joined(layers[-1].backends)
@@ -205,7 +205,7 @@ def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
 
 
 def _joined(*spreads: Spread | None) -> Spread | None:
-    present = [one for one in spreads if one]
+    present = [spread for spread in spreads if spread]
     return present[0].joined(present[-1]) if present else None
 
 
@@ -330,8 +330,8 @@ def _limit(entry: Any, where: str) -> Budget:  # noqa: ANN401 - it is checked
 
 def _budget(entry: Mapping[str, Any], key: str, where: str, at: str) -> Budget:
     least, most = (
-        number(entry[one], f"{where}: {one}") if one in entry else None
-        for one in ("min", "max")
+        number(entry[limit], f"{where}: {limit}") if limit in entry else None
+        for limit in ("min", "max")
     )
     tolerance = number(entry.get("tolerance", 0.0), f"{where}: tolerance")
     return Budget(number(entry.get(key), at), tolerance, least, most)

@@ -66,7 +66,7 @@ class FixtureResult:
     @property
     def fails(self) -> bool:
         """True if it fails the check."""
-        failing = any(one.fails for one in self.differences)
+        failing = any(difference.fails for difference in self.differences)
         return not self.written and (self.unable or failing)
 
 
@@ -148,7 +148,7 @@ def check_against(
     """Compare a new run with a fixture: only what is worse fails the check."""
     try:
         fixture = read_fixture(folder)
-        expectation, budget = known_findings(folder), known_budgets(folder)
+        expectation, budget = expected_findings(folder), budgets_of(folder)
         run = read_whole(fixture.origin, str(folder / ORIGIN))
     except TraceqError as error:
         return FixtureResult(folder, (Difference("error", str(error)),))
@@ -190,8 +190,8 @@ def no_worse(
             *_crashes(new.outcome),
             *_changes(expectation, new.outcome, fail_on, seen),
             *(
-                Difference("budget", one.text, fails=one.worse)
-                for one in breaches(budget, new.numbers, new.ignored)
+                Difference("budget", breach.text, fails=breach.worse)
+                for breach in breaches(budget, new.numbers, new.ignored)
             ),
         ),
         len(expectation),
@@ -212,26 +212,26 @@ def _read(
 ) -> tuple[tuple[Expected, ...] | None, Budgets | None]:
     """Return the expected findings; None if they are missing, or replaced anyway."""
     try:
-        expectation = known_findings(folder)
+        expectation = expected_findings(folder)
     except TraceqError:
         if not update:
             raise
         expectation = None
     try:
-        return expectation, known_budgets(folder)
+        return expectation, budgets_of(folder)
     except TraceqError:
         if not update:
             raise
         return expectation, None
 
 
-def known_findings(folder: Path) -> tuple[Expected, ...] | None:
+def expected_findings(folder: Path) -> tuple[Expected, ...] | None:
     """Return the findings that are expected of a fixture; None if that is not said."""
     file = folder / FINDINGS
     return read_expected(file) if file.is_file() else None
 
 
-def known_budgets(folder: Path) -> Budgets | None:
+def budgets_of(folder: Path) -> Budgets | None:
     """Return the budgets of a fixture; None if it has no file of them."""
     file = folder / BUDGETS
     return read_budgets(file) if file.is_file() else None
@@ -259,8 +259,8 @@ def _expectation(
         yield Difference("missing", text)
         return
     there, wanted = Counter(findings), Counter(expectation)
-    new = sorted((there - wanted).elements(), key=lambda one: one.order)
-    missing = sorted((wanted - there).elements(), key=lambda one: one.order)
+    new = sorted((there - wanted).elements(), key=lambda element: element.order)
+    missing = sorted((wanted - there).elements(), key=lambda element: element.order)
     for one in new:
         other = next(
             (old for old in missing if old.fingerprint == one.fingerprint), None
@@ -317,8 +317,8 @@ def _budgets(budgets: Budgets | None, counted: Numbers) -> Iterator[Difference]:
         yield Difference("missing", text)
         return
     # A trace does not change: less than the budget is as wrong as more.
-    for one in breaches(budgets, counted):
-        yield Difference("budget", one.text)
+    for breach in breaches(budgets, counted):
+        yield Difference("budget", breach.text)
 
 
 def _update(

@@ -113,13 +113,13 @@ def _rows(kind: str, places: Iterable[CompiledPlace]) -> list[dict[str, Any]]:
     return [
         _row(
             kind,
-            one.why,
-            file=one.file,
-            function=one.function,
-            line=one.line,
-            count=one.count,
+            place.why,
+            file=place.file,
+            function=place.function,
+            line=place.line,
+            count=place.count,
         )
-        for one in places
+        for place in places
     ]
 
 

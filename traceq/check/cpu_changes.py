@@ -136,7 +136,7 @@ def _has_more(expectation: CpuPart, now: CpuPart, kind: str) -> bool:
 
 def _limits(before: CpuPart) -> tuple[pl.Expr, pl.Expr]:
     """Return between which counts those of a new run lie, as of the numbers."""
-    least, most = (pl.col(one).fill_null(pl.col("count")) for one in ("min", "max"))
+    least, most = (pl.col(limit).fill_null(pl.col("count")) for limit in ("min", "max"))
     beyond = (most - least) / max(FEWEST, before.steps - 1)
     return (least - beyond).clip(lower_bound=0), most + beyond
 
@@ -207,7 +207,7 @@ def _changed_dtypes(
     both = after.join(before, on=("what", "dtypes"), how="full", coalesce=True)
     count = pl.col("count").fill_null(0)
     # Within what the known steps have, nothing has changed.
-    least, most = (pl.col(f"{one}_right").fill_null(0) for one in ("least", "most"))
+    least, most = (pl.col(f"{limit}_right").fill_null(0) for limit in ("least", "most"))
     change = count - count.clip(least, most)
     total = pl.col("count_right").fill_null(0).sum().over("what")
     lost = -change.clip(upper_bound=0).sum().over("what")

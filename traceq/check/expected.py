@@ -67,19 +67,19 @@ def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
     """Return findings as what to expect of the next run, in a lasting order."""
     entries = [
         Expected(
-            code=one.code,
-            name=one.name,
-            fingerprint=one.fingerprint,
-            place=one.place,
-            subject=one.subject,
-            count=one.count,
-            cost_bytes=one.cost_bytes,
-            evidence=tuple(map(unmeasured, one.evidence)),
-            message=one.message,
+            code=finding.code,
+            name=finding.name,
+            fingerprint=finding.fingerprint,
+            place=finding.place,
+            subject=finding.subject,
+            count=finding.count,
+            cost_bytes=finding.cost_bytes,
+            evidence=tuple(map(unmeasured, finding.evidence)),
+            message=finding.message,
         )
-        for one in findings
+        for finding in findings
     ]
-    return tuple(sorted(entries, key=lambda one: one.order))
+    return tuple(sorted(entries, key=lambda entry: entry.order))
 
 
 def unmeasured(entry: Evidence) -> Evidence:
@@ -96,8 +96,8 @@ def unmeasured(entry: Evidence) -> Evidence:
 def write_expected(findings: Iterable[Expected]) -> bytes:
     """Return the content of a findings.json."""
     entries = [
-        asdict(one) | {"evidence": [_written(entry) for entry in one.evidence]}
-        for one in findings
+        asdict(finding) | {"evidence": [_written(entry) for entry in finding.evidence]}
+        for finding in findings
     ]
     content = {"version": VERSION, "findings": entries}
     return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
@@ -129,7 +129,7 @@ def read_expected(file: Path) -> tuple[Expected, ...]:
             " traceq check --update, and read what changed"
         )
         raise InputError(msg)
-    return tuple(sorted(expectations, key=lambda one: one.order))
+    return tuple(sorted(expectations, key=lambda expectation: expectation.order))
 
 
 def _read(entry: Any) -> Expected:  # noqa: ANN401 - JSON

@@ -93,7 +93,7 @@ def find_fixtures(places: Iterable[Path]) -> list[Path]:
         if not place.is_dir():
             msg = f"{place} is not a folder of fixtures: check the name"
             raise UsageError(msg)
-        below = sorted(one for one in place.rglob("*") if one.is_dir())
+        below = sorted(file for file in place.rglob("*") if file.is_dir())
         visible = [one for one in below if not _is_hidden(one.relative_to(place))]
         mine = [folder for folder in (place, *visible) if is_fixture(folder)]
         if not mine:
@@ -111,7 +111,9 @@ def read_fixture(folder: Path) -> Fixture:
     """Return the fixture in a folder."""
 
     def first(names: Iterable[str]) -> Path | None:
-        return next((folder / one for one in names if (folder / one).is_file()), None)
+        return next(
+            (folder / name for name in names if (folder / name).is_file()), None
+        )
 
     parts = first(TRACES), first(SNAPSHOTS), first([LOG])
     return Fixture(folder, *parts, read_origin(folder))

@@ -177,7 +177,7 @@ def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:
         if timed is None or not timed.noise_ns:
             return None
         ends = max(0.0, step - timed.noise_ns), step + timed.noise_ns
-        return Spread(timed.steps, *(tidy(one / NS_PER_MS) for one in ends))
+        return Spread(timed.steps, *(tidy(end / NS_PER_MS) for end in ends))
     # The profiler slows all steps down: how they differ is known, not how long each is.
     mean = steps["time"].mean()
     if not isinstance(mean, float) or not mean:

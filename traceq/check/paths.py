@@ -29,10 +29,10 @@ def with_short_path(finding: Finding, paths: Paths) -> Finding:
 
 def with_short_paths(outcome: RecordingReport, recording: Recording) -> RecordingReport:
     """Return the findings of a recording with the paths that its fixture has."""
-    if not any(Paths.shortens(one.place.file) for one in outcome.findings):
+    if not any(Paths.shortens(finding.place.file) for finding in outcome.findings):
         return outcome
     paths = Paths(sorted(_source_files(recording)))
-    findings = tuple(with_short_path(one, paths) for one in outcome.findings)
+    findings = tuple(with_short_path(finding, paths) for finding in outcome.findings)
     return structs.replace(outcome, findings=findings)
 
 
@@ -44,6 +44,6 @@ def _source_files(recording: Recording) -> set[str]:
         columns.append(ops.select(text("file")).to_series())
     return {
         file
-        for one in columns
-        for file in one.cast(pl.String).unique().drop_nulls().to_list()
+        for column in columns
+        for file in column.cast(pl.String).unique().drop_nulls().to_list()
     }

@@ -114,7 +114,7 @@ def _checked_on_gpu(
     if (folder / CPU).is_file():
         text = f"{CPU} is not compared: the program used the GPU"
         differences += (Difference("skipped", text, fails=False),)
-    lacks = any(one.kind in ("missing", "error") for one in differences)
+    lacks = any(difference.kind in ("missing", "error") for difference in differences)
     return replace(
         result, differences=differences, ran_on="cuda", unable=lacks, linted=False
     )

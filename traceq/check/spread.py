@@ -52,7 +52,7 @@ def spread_of(values: pl.Series, scale: float = 1.0) -> Spread | None:
     """
     if len(values) < FEWEST or values.n_unique() == 1:
         return None
-    least, most = (float(one) / scale for one in (values.min(), values.max()))  # type: ignore[arg-type]  # numbers
+    least, most = (float(limit) / scale for limit in (values.min(), values.max()))  # type: ignore[arg-type]  # numbers
     return Spread(len(values), tidy(least), tidy(most))
 
 

@@ -50,13 +50,14 @@ def extents(groups: Iterable[Sequence[Expected]]) -> dict[str, Extent]:
     by_name: dict[str, list[Extent]] = {}
     for findings in groups:
         by_mark: dict[str, list[Expected]] = {}
-        for one in findings:
-            by_mark.setdefault(one.fingerprint, []).append(one)
+        for finding in findings:
+            by_mark.setdefault(finding.fingerprint, []).append(finding)
         for mark, same in by_mark.items():
             by_name.setdefault(mark, []).append(extent(same))
     return {
         mark: Extent(
-            _most([one.count for one in seen]), _most([one.cost_bytes for one in seen])
+            _most([finding.count for finding in seen]),
+            _most([finding.cost_bytes for finding in seen]),
         )
         for mark, seen in by_name.items()
     }
@@ -91,7 +92,11 @@ def beyond(run: Whole, numbers: Numbers, findings: Sequence[Expected]) -> Whole:
             },
             whole.spreads,
         ),
-        {mark: one for mark, one in run.findings.items() if here.get(mark) != one},
+        {
+            mark: extent
+            for mark, extent in run.findings.items()
+            if here.get(mark) != extent
+        },
         run.codes,
     )
 
@@ -113,8 +118,8 @@ def written_whole(run: Whole) -> list[str]:
             for name, layer in numbers.layers.items()
         },
         f"{RUN}.{_FINDINGS}": {
-            mark: {"code": run.codes.get(mark, ""), **_extent(one)}
-            for mark, one in run.findings.items()
+            mark: {"code": run.codes.get(mark, ""), **_extent(extent)}
+            for mark, extent in run.findings.items()
         },
     }
     entries = [
@@ -133,8 +138,8 @@ def _entry(key: str, value: float, spread: Spread | None) -> dict[str, Any]:
     return entry
 
 
-def _extent(one: Extent) -> dict[str, int]:
-    return {"count": one.count, "bytes": one.cost_bytes}
+def _extent(extent: Extent) -> dict[str, int]:
+    return {"count": extent.count, "bytes": extent.cost_bytes}
 
 
 def _libraries(used: Backends) -> dict[str, Any]:
@@ -169,8 +174,8 @@ def _read(table: Mapping[str, Any], where: str) -> Whole:
             {name: spread for name, (_, spread) in entries.items() if spread},
         ),
         {
-            mark: Extent(int(one["count"]), int(one["bytes"]))
-            for mark, one in findings.items()
+            mark: Extent(int(entry["count"]), int(entry["bytes"]))
+            for mark, entry in findings.items()
         },
     )
 

@@ -66,7 +66,9 @@ def compared(folders: list[Path], how: Checking) -> list[FixtureResult]:
     if how.running:
         with tempfile.TemporaryDirectory(prefix="traceq-check-") as temporary:
             to = how.running.runs or Path(temporary)
-            return [_linted_and_run(one, how, how.running, to) for one in fixtures]
+            return [
+                _linted_and_run(fixture, how, how.running, to) for fixture in fixtures
+            ]
     return [_checked(folder, how) for folder in fixtures]
 
 

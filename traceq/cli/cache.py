@@ -1,4 +1,4 @@
-"""`traceq cache`: what is kept of traces that were read before."""
+"""`traceq cache`: size, place and removal of cached tables and findings."""
 
 from __future__ import annotations
 

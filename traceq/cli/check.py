@@ -1,4 +1,4 @@
-"""`traceq check`: lint the fixtures and compare with what is expected."""
+"""`traceq check`: comparison of fixtures with their expected findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traceq diff`: what changed from one recording to another, and why."""
+"""`traceq diff`: changes from one recording to another, and their causes."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _steps(text: str | None) -> tuple[float, float] | None:
         first, second = (float(part) for part in text.split(","))
     except ValueError:
         first = second = 0.0
-    if not all(0 < one < inf for one in (first, second)):
+    if not all(0 < side < inf for side in (first, second)):
         msg = f"--step-ms {text}: give two times in milliseconds, as 12.3,9.1"
         raise UsageError(msg)
     return first, second

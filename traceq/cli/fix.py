@@ -59,7 +59,6 @@ def command(
     code is not what was recorded or the recording does not prove it. Exits 0 if no
     edit was refused, 1 if one was, 2 if traceq could not do its work.
     """
-    from traceq.api.edits import proposed
     from traceq.api.lint import lint
     from traceq.fix.diff import render
     from traceq.fix.propose import combine, require_libcst
@@ -80,15 +79,15 @@ def command(
     if result.repository is None:
         msg = "the source is not in a git repository: --root DIR says where it is"
         raise UsageError(msg)
-    wanted = _wanted(result, proposed(result), only)
+    wanted = _wanted(result, result.proposals(), only)
     proposals, files = combine(wanted, result.repository)
     if write:
         _write(result.repository, files, proposals)
     else:
         _print(render(files))
-    refused = [one for one in proposals if one.refusal]
-    for one in refused:
-        output.say(f"{one.code} not edited: {one.refusal}")
+    refused = [proposal for proposal in proposals if proposal.refusal]
+    for proposal in refused:
+        output.say(f"{proposal.code} not edited: {proposal.refusal}")
     if not proposals:
         output.say("no finding has an edit that needs no decision")
     if refused:
@@ -116,25 +115,29 @@ def _wanted(
         for finding, proposal in zip(outcome.findings, proposals, strict=True)
     ]
     if not only:
-        return [one for finding, one in pairs if one.edit and not finding.minor]
+        return [
+            proposal
+            for finding, proposal in pairs
+            if proposal.edit and not finding.minor
+        ]
     names = [name for text in only for name in text.split(",") if name]
     chosen: list[Proposal] = []
     for name in names:
-        mine = [
-            one
-            for finding, one in pairs
-            if name in {finding.name, one.edit} or finding.code.startswith(name)
+        matching = [
+            proposal
+            for finding, proposal in pairs
+            if name in {finding.name, proposal.edit} or finding.code.startswith(name)
         ]
-        if not mine:
+        if not matching:
             msg = f"--only {name}: no finding has this code, name or edit"
             raise UsageError(msg)
-        with_edit = [one for one in mine if one.edit]
+        with_edit = [proposal for proposal in matching if proposal.edit]
         if not with_edit:
             msg = (
                 f"--only {name}: its fix needs a decision; traceq lint shows the advice"
             )
             raise UsageError(msg)
-        chosen += [one for one in with_edit if one not in chosen]
+        chosen += [proposal for proposal in with_edit if proposal not in chosen]
     return chosen
 
 
@@ -150,19 +153,19 @@ def _write(root: Path, files: list[Changed], proposals: list[Proposal]) -> None:
     if changed:
         msg = f"--write needs a clean git tree: commit or stash {changed[0]} first"
         raise UsageError(msg)
-    for one in files:
-        if not is_tracked(root.resolve(), one.path):
-            msg = f"--write needs git to undo its edits, and {one.file} is not in it"
+    for edited in files:
+        if not is_tracked(root.resolve(), edited.path):
+            msg = f"--write needs git to undo its edits, and {edited.file} is not in it"
             raise UsageError(msg)
-    write_files({one.path: one.content for one in files})
-    for one in files:
+    write_files({file.path: file.content for file in files})
+    for edited in files:
         edits = [
             f"{made.code} {made.edit}"
             for made in proposals
-            if any(change.file == one.file for change in made.replacements)
+            if any(change.file == edited.file for change in made.replacements)
         ]
         count = counted(len(edits), "edit")
-        output.write(printable(f"{one.file}: {count}, {', '.join(edits)}") + "\n")
+        output.write(printable(f"{edited.file}: {count}, {', '.join(edits)}") + "\n")
 
 
 def _print(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`traceq history`: runs over time, and which one changed what."""
+"""`traceq history`: runs over time, their jumps and causes."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def load_command(name: str, markup: MarkupMode) -> Any:  # noqa: ANN401 - a priv
 def _unwrap(function: Callable[..., None]) -> str:
     """Return the docstring with one line per paragraph, as rich keeps line breaks."""
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
-    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def example(call: str) -> str:

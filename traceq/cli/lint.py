@@ -1,4 +1,4 @@
-"""`traceq lint`: what is wrong, where, what it costs and how to fix it."""
+"""`traceq lint`: problems with their place, cost and fix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from traceq.errors import UsageError
 
 if TYPE_CHECKING:
     from traceq.api.lint import LintResult
-    from traceq.linter.baseline import Known
+    from traceq.linter.baseline import BaselineEntry
     from traceq.model.lint_report import Report
 
 _FOUND = 1
@@ -151,20 +151,15 @@ def command(
     its work.
     """
     from traceq.api import settings
-    from traceq.api.lint import known_findings, lint_files
+    from traceq.api.lint import baseline_findings, lint_files
     from traceq.linter.baseline import refuse_other_files
 
-    if explain is not None and form not in _TEXTS:
-        msg = "--explain prints text: leave out --format"
-        raise UsageError(msg)
-    if top is not None and form is not Format.agent:
-        msg = "--top is of --format agent"
-        raise UsageError(msg)
+    _refuse_other_formats(form, explain, top)
     paths = paths or [_newest()]
     refuse_to_lose(file, [*paths, *([log] if log else [])], overwrite=overwrite)
-    listed: list[Known] = []
+    listed: list[BaselineEntry] = []
     if new_baseline:
-        listed = known_findings(baseline)
+        listed = baseline_findings(baseline)
         refuse_other_files(new_baseline)
         refuse_to_lose(new_baseline, paths, overwrite=overwrite)
     wanted = settings.overridden(
@@ -203,13 +198,23 @@ def command(
     to_file = file is not None
     if form is Format.agent:
         text = result.agent(top=top)
-    elif explain is None:
-        text = _rendered(result, form, to_file=to_file, verbose=in_full)
-    else:
+    elif explain is not None:
         width, color = output.screen(to_file=to_file)
         text = result.explain(explain, width=width, color=color)
+    else:
+        text = _rendered(result, form, to_file=to_file, verbose=in_full)
     deliver(text, file)
     _exit(result.report, unread=result.unread)
+
+
+def _refuse_other_formats(form: Format, explain: str | None, top: int | None) -> None:
+    """Raise if an option of one format is given with another."""
+    if explain is not None and form not in _TEXTS:
+        msg = "--explain prints text: leave out --format"
+        raise UsageError(msg)
+    if top is not None and form is not Format.agent:
+        msg = "--top is of --format agent"
+        raise UsageError(msg)
 
 
 def _newest() -> Path:
@@ -220,15 +225,17 @@ def _newest() -> Path:
     return run
 
 
-def _with_baseline(result: LintResult, file: Path, listed: list[Known]) -> LintResult:
+def _with_baseline(
+    result: LintResult, file: Path, listed: list[BaselineEntry]
+) -> LintResult:
     """Write the findings as the baseline and hide them; else those of the old one."""
-    from traceq.linter.baseline import baseline_of, without_known, write_baseline
+    from traceq.linter.baseline import baseline_of, without_listed, write_baseline
 
     if not result.report.crashed and not result.unread:
         listed = baseline_of(result.report)
         write_file(file, write_baseline(listed).decode())
         output.say(f"{counted(len(listed), 'finding')} written to {file}")
-    return replace(result, report=without_known(result.report, listed))
+    return replace(result, report=without_listed(result.report, listed))
 
 
 def _rendered(result: LintResult, form: Format, *, to_file: bool, verbose: bool) -> str:
@@ -265,7 +272,9 @@ def _exit(report: Report, unread: int) -> None:
         msg = f"{unread} of {unread + len(report.outcomes)} files could not be read"
         raise UsageError(msg)
     if report.crashed:
-        count = len({rule.code for one in report.outcomes for rule in one.crashed})
+        count = len(
+            {rule.code for outcome in report.outcomes for rule in outcome.crashed}
+        )
         msg = f"{counted(count, 'rule')} crashed; this run cannot be called clean"
         raise UsageError(msg)
     if report.failing:

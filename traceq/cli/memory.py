@@ -1,4 +1,4 @@
-"""`traceq memory`: what holds the GPU's memory, from the allocator's snapshot."""
+"""`traceq memory`: owners of the GPU's memory, from the allocator's snapshot."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def working(words: Sequence[str]) -> Iterator[None]:
 
     Nor if ``--quiet`` stands before the command.
     """
-    _Current.command = next((one for one in words if not one.startswith("-")), "")
+    _Current.command = next((word for word in words if not word.startswith("-")), "")
     before = words[: words.index(_Current.command)] if _Current.command else words
     _Current.quiet = "--quiet" in before
     try:

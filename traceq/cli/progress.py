@@ -1,4 +1,4 @@
-"""One line on a terminal that shows how far a command is, from its start to its end."""
+"""Progress of a command, as one line on a terminal."""
 
 from __future__ import annotations
 

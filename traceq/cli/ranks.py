@@ -128,7 +128,7 @@ def _report_dumps(
         msg = f"dumps are reported as text or json, not as {form.value}"
         raise UsageError(msg)
     job, problems = problems_of(read_job(dumps))
-    failing = sum(one.severity.rank >= fail_on.rank for one in problems)
+    failing = sum(problem.severity.rank >= fail_on.rank for problem in problems)
     if form is Format.json:
         text = hangs.render_json(job, problems, failing)
     else:

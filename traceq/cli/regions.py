@@ -1,4 +1,4 @@
-"""`traceq regions`: what the regions and modules of a program cost, and differ in."""
+"""`traceq regions`: cost of a program's regions and modules, and their differences."""
 
 from __future__ import annotations
 

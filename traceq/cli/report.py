@@ -140,8 +140,10 @@ def command(
     recordings = result.recordings
     _refuse_other_steps(step, recordings)
     labels_of_each = [
-        labels.of(Path(one.name), one.trace.run if one.trace else None)
-        for one in recordings
+        labels.of(
+            Path(recording.name), recording.trace.run if recording.trace else None
+        )
+        for recording in recordings
     ]
     page = report_page(recordings, result.report, step, labels_of_each)
     write_file(file, page)
@@ -198,7 +200,7 @@ def _write_ranks(
 
 def _refuse_other_steps(step: int | None, recordings: Sequence[Recording]) -> None:
     """Raise if a step is asked for that is in none of the recordings."""
-    traces = [one.trace for one in recordings if one.trace]
+    traces = [recording.trace for recording in recordings if recording.trace]
     steps = sorted({number for trace in traces for number in trace.steps["step"]})
     if step is not None and step not in steps:
         there = f"there are {listed([str(one) for one in steps], 8)}" if steps else ""

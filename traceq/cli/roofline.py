@@ -1,4 +1,4 @@
-"""`traceq roofline`: how far each op is from what the GPU can do."""
+"""`traceq roofline`: distance of each op from the GPU's peaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traceq rules` and `traceq rule`: what is looked for, and a page on each."""
+"""`traceq rules` and `traceq rule`: the list of rules, and a page on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`traceq schema`: what is in the tables."""
+"""`traceq schema`: the columns of the tables."""
 
 from __future__ import annotations
 

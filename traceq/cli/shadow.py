@@ -1,4 +1,4 @@
-"""The other package called traceq: in one environment, its files replace ours."""
+"""Detection of the other package called traceq, whose files replace ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def shadowed(folder: str | None = None) -> str:
         names = os.listdir(here)  # noqa: PTH208
     except OSError:
         return ""
-    others = [one for one in names if one.startswith(_OTHER) and one.endswith(_ENDS)]
+    others = [
+        name for name in names if name.startswith(_OTHER) and name.endswith(_ENDS)
+    ]
     if not others:
         return ""
     version = others[0][len(_OTHER) :].rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""`traceq summary`: where the time of a step goes, on one screen."""
+"""`traceq summary`: the time of a step by cause, on one screen."""
 
 from __future__ import annotations
 

@@ -49,10 +49,10 @@ class Repository:
         parts = path.parts
         for count in range(len(parts), 0, -1):
             tail = "/".join(parts[-count:])
-            files = [one for one in ends if one == tail or one.endswith(f"/{tail}")]
+            files = [end for end in ends if end == tail or end.endswith(f"/{tail}")]
             if len(files) > 1:
-                files = [one for one in files if self.begins(one, function, line)]
-            files = [one for one in files if self._may_have(one, function)]
+                files = [file for file in files if self.begins(file, function, line)]
+            files = [file for file in files if self._may_have(file, function)]
             if files:
                 return files[0] if len(files) == 1 else None
             if not path.is_absolute():
@@ -106,7 +106,10 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
     spans = {(_MODULE_LEVEL, 1, source.count("\n") + 1)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = [node.lineno, *(one.lineno for one in node.decorator_list)]
+            first = [
+                node.lineno,
+                *(decorator.lineno for decorator in node.decorator_list),
+            ]
             spans.add((node.name, min(first), node.end_lineno or node.lineno))
         elif isinstance(node, ast.Lambda):
             spans.add(("<lambda>", node.lineno, node.end_lineno or node.lineno))
@@ -116,7 +119,8 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
 def find_root(start: Path) -> Path | None:
     """Return the root of the git repository that a folder is in, if it is in one."""
     return next(
-        (one for one in (start, *start.parents) if (one / ".git").exists()), None
+        (folder for folder in (start, *start.parents) if (folder / ".git").exists()),
+        None,
     )
 
 
@@ -146,7 +150,7 @@ def changed_files(root: Path) -> list[str] | None:
     listed = _git(root, "status", "--porcelain=v1", "-z", "--untracked-files=no")
     if listed is None:
         return None
-    return [os.fsdecode(one[3:]) for one in listed.split(b"\0") if one]
+    return [os.fsdecode(line[3:]) for line in listed.split(b"\0") if line]
 
 
 def commit_of(root: Path, name: str = "HEAD") -> tuple[str, int] | None:
@@ -204,7 +208,9 @@ def _git(root: Path, *words: str) -> bytes | None:
 def _walked(root: Path) -> Iterator[str]:
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(
-            one for one in inner if not one.startswith(".") and one not in _NO_FOLDERS
+            name
+            for name in inner
+            if not name.startswith(".") and name not in _NO_FOLDERS
         )
         for name in sorted(names):
             yield (Path(folder) / name).relative_to(root).as_posix()

@@ -124,7 +124,7 @@ def causes_of(
     causes = [group.cause() for group in groups.values()]
     return tuple(
         sorted(
-            (one for one in causes if one.before.ns or one.after.ns),
+            (cause for cause in causes if cause.before.ns or cause.after.ns),
             key=lambda one: (-abs(one.sure_ns), -abs(one.ns), one.kind, repr(one)),
         )
     )

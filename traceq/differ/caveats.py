@@ -78,24 +78,24 @@ def _machines(traces: tuple[Trace, Trace]) -> Iterator[str]:
         yield f"only {side} has GPU work: ops are compared by the host's time"
     elif gpus[0] and gpus[1] and gpus[0] != gpus[1]:
         yield f"the GPUs differ, {gpus[0]} and {gpus[1]}, and so do kernel times"
-    if facts[0].torch != facts[1].torch and not _may_be_one(traces):
+    if facts[0].torch != facts[1].torch and not _same_torch_possible(traces):
         yield f"the torch versions differ, {facts[0].torch} and {facts[1].torch}"
     if facts[0].runtime_version != facts[1].runtime_version and all(
-        one.runtime_version for one in facts
+        fact.runtime_version for fact in facts
     ):
         yield f"{facts[0].runtime_version} before, {facts[1].runtime_version} after"
-    ranks = [one.world_size or 1 for one in facts]
+    ranks = [fact.world_size or 1 for fact in facts]
     if ranks[0] != ranks[1]:
         yield f"{counted(ranks[0], 'rank')} before, {ranks[1]} after"
     elif facts[0].rank != facts[1].rank and None not in (facts[0].rank, facts[1].rank):
         yield f"rank {facts[0].rank} is compared with rank {facts[1].rank}"
 
 
-def _may_be_one(traces: tuple[Trace, Trace]) -> bool:
+def _same_torch_possible(traces: tuple[Trace, Trace]) -> bool:
     """Return whether a torch there is may have written both."""
     first, second = (trace.facts for trace in traces)
-    lows = [_number(one.torch_from) for one in (first, second) if one.torch_from]
-    highs = [_number(one.torch_to) for one in (first, second) if one.torch_to]
+    lows = [_number(side.torch_from) for side in (first, second) if side.torch_from]
+    highs = [_number(side.torch_to) for side in (first, second) if side.torch_to]
     return not lows or not highs or max(lows) <= min(highs)
 
 
@@ -110,7 +110,7 @@ def _detail(traces: tuple[Trace, Trace]) -> Iterator[str]:
         ("stacks", "ops are matched without module and line"),
         ("memory", "memory cannot be compared"),
     ):
-        there = [bool(getattr(one, what)) for one in facts]
+        there = [bool(getattr(fact, what)) for fact in facts]
         if there[0] != there[1]:
             side = "before" if there[0] else "after"
             yield f"{what} were recorded {side} only: {loses}".replace(
@@ -119,7 +119,7 @@ def _detail(traces: tuple[Trace, Trace]) -> Iterator[str]:
 
 
 def _compiled(parts: tuple[Parts, Parts], *, by_module: bool) -> Iterator[str]:
-    compiled = [bool((one.rows["op"] == REGION).any()) for one in parts]
+    compiled = [bool((part.rows["op"] == REGION).any()) for part in parts]
     if compiled[0] == compiled[1] or by_module:
         return
     side = "before" if compiled[0] else "after"

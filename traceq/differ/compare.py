@@ -156,7 +156,7 @@ def _memory(before: Recording, after: Recording) -> MemoryDiff | None:
     if not ranks:
         return None
     change = memory_diff(
-        *(History(one.snapshots[ranks[0]], one.trace) for one in (before, after))
+        *(History(side.snapshots[ranks[0]], side.trace) for side in (before, after))
     )
     return change if change.peaks.height else None
 

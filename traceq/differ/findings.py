@@ -55,12 +55,12 @@ class FindingChanges:
 
 def compare_findings(before: RecordingReport, after: RecordingReport) -> FindingChanges:
     """Return the changes of findings, by rules that ran on both sides."""
-    crashed = {rule.code for one in (before, after) for rule in one.crashed}
-    skipped = {rule.code for one in (before, after) for rule in one.skipped}
+    crashed = {rule.code for side in (before, after) for rule in side.crashed}
+    skipped = {rule.code for side in (before, after) for rule in side.skipped}
     unseen = crashed | skipped
     groups = matched(
-        [one for one in before.findings if one.code not in unseen],
-        [one for one in after.findings if one.code not in unseen],
+        [finding for finding in before.findings if finding.code not in unseen],
+        [finding for finding in after.findings if finding.code not in unseen],
         by_place=_has_stacks(before) == _has_stacks(after),
     )
     changes = [
@@ -70,7 +70,7 @@ def compare_findings(before: RecordingReport, after: RecordingReport) -> Finding
         for old, new in groups
         for pair in _pairs(old, new)
     ]
-    changed = [one for one in changes if one.state != "same"]
+    changed = [change for change in changes if change.state != "same"]
     return FindingChanges(
         tuple(sorted(changed, key=_order)),
         len(changes) - len(changed),
@@ -111,7 +111,7 @@ def _state(
     old, new = pair
     if old is None or new is None:
         return "gone" if new is None else "new"
-    bounds = [one.bound for one in (before, after) if one.bound]
+    bounds = [side.bound for side in (before, after) if side.bound]
     unclear = not all(bound.sure for bound in bounds)
     step_ns = max((bound.step_ns for bound in bounds), default=0)
     change = growth(

@@ -54,10 +54,10 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     edges = pl.concat([spans["start"], spans["end"].tail(1)])
     spans = spans[Cover(gaps).between(edges)["part"]] if spans.height else spans
     spans = spans.filter(overlap(spans, gaps) > 0)
-    entries = account.described.things.select(_ENTRY)
+    entries = account.described.activities.select(_ENTRY)
     entry_of, entries = _numbered(entries)
-    segments = account.told(spans, "start", "end", "op").with_columns(
-        entry=entry_of[spans["thing"]]
+    segments = account.describe(spans, "start", "end", "op").with_columns(
+        entry=entry_of[spans["activity"]]
     )
     pieces = _pieces(gaps, segments, nothing=entries.height - 1)
     pieces = pieces.with_columns(told=entries["kind"].is_in(_TOLD)[pieces["entry"]])
@@ -75,12 +75,12 @@ def idle_entries(trace: Trace, step_ns: int | None, parts: Parts) -> pl.DataFram
     )
 
 
-def _numbered(things: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
-    """Return the number of the entry that each thing is, and the distinct entries.
+def _numbered(activities: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
+    """Return the number of the entry that each activity is, and the distinct entries.
 
     The last of them is that of what is not known.
     """
-    every = pl.concat([things, things.clear(1)]).with_columns(
+    every = pl.concat([activities, activities.clear(1)]).with_columns(
         pl.col("kind").fill_null(UNKNOWN)
     )
     distinct = every.reverse().unique(maintain_order=True).reverse()

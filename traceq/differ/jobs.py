@@ -205,8 +205,10 @@ def _by_numbers(analysis: Analysis) -> dict[tuple[int, ...], list[Straggler]]:
     """Return the stragglers by the numbers of their ranks, worst first."""
     numbers = analysis.job.ranks["number"].to_list()
     by: dict[tuple[int, ...], list[Straggler]] = {}
-    for one in analysis.stragglers:
-        by.setdefault(tuple(sorted(numbers[row] for row in one.ranks)), []).append(one)
+    for straggler in analysis.stragglers:
+        by.setdefault(
+            tuple(sorted(numbers[row] for row in straggler.ranks)), []
+        ).append(straggler)
     return by
 
 

@@ -72,7 +72,7 @@ class ModuleChanges:
     def sum_of(name: str, rows: Sequence[ModuleChange]) -> ModuleChange:
         """Return several as one."""
         before, after = (
-            Work(sum(one.ns for one in works), sum(one.kernels for one in works))
+            Work(sum(work.ns for work in works), sum(work.kernels for work in works))
             for works in ([row.before for row in rows], [row.after for row in rows])
         )
         return ModuleChange(name, before, after, "")

@@ -63,10 +63,10 @@ def recorded_step(trace: Trace) -> Step:
 
 def steps_of(before: Recording, after: Recording) -> tuple[Step, Step]:
     """Return both step times: as measured if both are, else as recorded."""
-    steps = [measured_step(one) for one in (before, after)]
+    steps = [measured_step(side) for side in (before, after)]
     if steps[0] is not None and steps[1] is not None:
         return steps[0], steps[1]
-    traces = [one.trace for one in (before, after) if one.trace is not None]
+    traces = [side.trace for side in (before, after) if side.trace is not None]
     first, second = map(recorded_step, traces)
     return first, second
 
@@ -99,5 +99,5 @@ def significant(before: Step, after: Step) -> bool:
         # Where many were timed, the fastest ones, which nothing delayed, agree.
         fastest = (after.low_ns - before.low_ns) / (after.ns - before.ns)
         return fastest * change > noise / 2 * max(before.ns, after.ns)
-    spread = max(one.high_ns - one.low_ns for one in (before, after))
+    spread = max(side.high_ns - side.low_ns for side in (before, after))
     return change > spread / 2

@@ -15,7 +15,7 @@ _NO_END = "\n\\ No newline at end of file\n"
 
 def render(files: Iterable[Changed]) -> str:
     """Return the diff of all files; line ends and encodings are those of the files."""
-    return "".join(_of_file(one) for one in files)
+    return "".join(_of_file(file) for file in files)
 
 
 def _of_file(one: Changed) -> str:

@@ -51,10 +51,14 @@ class Proposal(Struct, frozen=True):
 def apply(text: str, replacements: Iterable[Replacement]) -> str:
     """Return a text with its replacements, in order; no two of them may overlap."""
     parts, position = [], 0
-    for one in sorted(replacements, key=lambda one: (one.start, one.end)):
-        parts += [text[position : one.start], one.text]
-        position = one.end
+    for replacement in _in_order(replacements):
+        parts += [text[position : replacement.start], replacement.text]
+        position = replacement.end
     return "".join([*parts, text[position:]])
+
+
+def _in_order(replacements: Iterable[Replacement]) -> list[Replacement]:
+    return sorted(replacements, key=lambda one: (one.start, one.end))
 
 
 def overlapping(replacements: Sequence[Replacement]) -> bool:
@@ -62,8 +66,8 @@ def overlapping(replacements: Sequence[Replacement]) -> bool:
 
     Texts that are inserted at one place follow each other, and do not overlap.
     """
-    ordered = sorted(replacements, key=lambda one: (one.start, one.end))
-    return any(one.end > other.start for one, other in pairwise(ordered))
+    ordered = _in_order(replacements)
+    return any(first.end > other.start for first, other in pairwise(ordered))
 
 
 def hunks(file: str, text: str, replacements: Sequence[Replacement]) -> list[Hunk]:
@@ -71,23 +75,28 @@ def hunks(file: str, text: str, replacements: Sequence[Replacement]) -> list[Hun
     starts = line_starts(text)
     groups: list[list[Replacement]] = []
     last = -1
-    for one in sorted(replacements, key=lambda one: (one.start, one.end)):
-        first = _line(starts, one.start)
+    for replacement in _in_order(replacements):
+        first = _line(starts, replacement.start)
         if not groups or first > last:
             groups.append([])
-        groups[-1].append(one)
-        last = max(last, _line(starts, one.end))
+        groups[-1].append(replacement)
+        last = max(last, _line(starts, replacement.end))
     return [_hunk(file, text, starts, group) for group in groups]
 
 
 def _hunk(file: str, text: str, starts: list[int], group: list[Replacement]) -> Hunk:
     first = _line(starts, group[0].start)
-    last = _line(starts, max(one.end for one in group))
+    last = _line(starts, max(replacement.end for replacement in group))
     begin = starts[first]
     end = starts[last + 1] if last + 1 < len(starts) else len(text)
     moved = [
-        Replacement(one.file, one.start - begin, one.end - begin, one.text)
-        for one in group
+        Replacement(
+            replacement.file,
+            replacement.start - begin,
+            replacement.end - begin,
+            replacement.text,
+        )
+        for replacement in group
     ]
     before = text[begin:end]
     after = apply(before, moved)

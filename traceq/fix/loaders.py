@@ -48,7 +48,9 @@ def bound_names(target: cst.CSTNode) -> set[str]:
     if isinstance(target, cst.Name):
         return {target.value}
     if isinstance(target, cst.Tuple | cst.List):
-        return {name for one in target.elements for name in bound_names(one.value)}
+        return {
+            name for element in target.elements for name in bound_names(element.value)
+        }
     return set()
 
 
@@ -109,7 +111,7 @@ def _assignments(code: Code, written: str) -> int:
         part
         for target in assigned
         for part in (
-            [one.value for one in target.elements]
+            [element.value for element in target.elements]
             if isinstance(target, cst.Tuple | cst.List)
             else [target]
         )
@@ -123,7 +125,7 @@ def _is_parameter(code: Code, node: cst.CSTNode, name: str) -> bool:
         return False
     every = function.params
     params = (*every.params, *every.kwonly_params, *every.posonly_params)
-    return any(one.name.value == name for one in params)
+    return any(param.name.value == name for param in params)
 
 
 def workers(call: cst.Call) -> int | None:

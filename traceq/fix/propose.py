@@ -36,7 +36,7 @@ class Changed(Struct, frozen=True):
     """The same in the file's encoding."""
 
 
-class Known(Struct, frozen=True):
+class RecordedProgram(Struct, frozen=True):
     """The recording's own knowledge of its program."""
 
     copies: Mapping[str, str]
@@ -45,7 +45,7 @@ class Known(Struct, frozen=True):
     """The version of torch; empty if it is not known."""
 
 
-NOTHING_KNOWN = Known({})
+UNKNOWN_PROGRAM = RecordedProgram({})
 
 
 def has_libcst() -> bool:
@@ -63,7 +63,7 @@ def require_libcst() -> None:
 def propose(
     findings: Iterable[Finding],
     repository: Repository,
-    known: Known = NOTHING_KNOWN,
+    known: RecordedProgram = UNKNOWN_PROGRAM,
     entry: Place | None = None,
 ) -> list[Proposal]:
     """Return the edit of each finding, or why there is none.
@@ -73,7 +73,7 @@ def propose(
     from traceq.fix.program import Program  # noqa: PLC0415 - needs LibCST
 
     program = Program(repository, known.copies, known.torch, entry)
-    return [_proposal(one, program) for one in findings]
+    return [_proposal(finding, program) for finding in findings]
 
 
 def _proposal(finding: Finding, program: Program) -> Proposal:
@@ -83,10 +83,10 @@ def _proposal(finding: Finding, program: Program) -> Proposal:
         return nothing
     try:
         changes = tuple(dict.fromkeys(load_edit(name)(program, finding)))
-        files = {one.file for one in changes}
+        files = {change.file for change in changes}
         parts = []
         for file in sorted(files):
-            mine = [one for one in changes if one.file == file]
+            mine = [change for change in changes if change.file == file]
             _refuse_nonsense(file, apply(program.text(file), mine))
             parts += hunks(file, program.text(file), mine)
     except RefusedError as error:
@@ -115,22 +115,22 @@ def combine(
     """
     taken: dict[str, list[Replacement]] = {}
     done: list[Proposal] = []
-    for one in proposals:
+    for proposal in proposals:
         merged = {file: [*of] for file, of in taken.items()}
-        for change in one.replacements:
+        for change in proposal.replacements:
             of = merged.setdefault(change.file, [])
             if change not in of:
                 of.append(change)
         try:
-            for file in {change.file for change in one.replacements}:
+            for file in {change.file for change in proposal.replacements}:
                 _refuse_overlaps(root, file, merged[file])
         except RefusedError as error:
             done.append(
-                structs.replace(one, replacements=(), hunks=(), refusal=str(error))
+                structs.replace(proposal, replacements=(), hunks=(), refusal=str(error))
             )
             continue
         taken = merged
-        done.append(one)
+        done.append(proposal)
     return done, [_changed(root, file, of) for file, of in sorted(taken.items()) if of]
 
 

@@ -42,7 +42,7 @@ def chain_of(function: cst.FunctionDef) -> Chain | None:
         return None
     if isinstance(params.star_arg, cst.Param):
         return None
-    me, x = (one.name.value for one in params.params)
+    me, x = (param.name.value for param in params.params)
     try:
         return _matched(_returned(function, me, x), x)
     except _UnknownError:
@@ -58,24 +58,24 @@ def _returned(function: cst.FunctionDef, me: str, x: str) -> Value:
     for line in lines:
         if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
             raise _UnknownError
-        (one,) = line.body
-        if isinstance(one, cst.Return) and one.value and line is lines[-1]:
-            return reader.value(one.value)
-        if not isinstance(one, cst.Assign) or len(one.targets) != 1:
+        (statement,) = line.body
+        if isinstance(statement, cst.Return) and statement.value and line is lines[-1]:
+            return reader.value(statement.value)
+        if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
             raise _UnknownError
-        target = one.targets[0].target
+        target = statement.targets[0].target
         if not isinstance(target, cst.Name):
             raise _UnknownError
-        reader.known[target.value] = reader.value(one.value)
+        reader.known[target.value] = reader.value(statement.value)
     raise _UnknownError
 
 
 def _is_docstring(line: cst.CSTNode) -> bool:
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return False
-    one = line.body[0]
+    statement = line.body[0]
     texts = cst.SimpleString | cst.ConcatenatedString
-    return isinstance(one, cst.Expr) and isinstance(one.value, texts)
+    return isinstance(statement, cst.Expr) and isinstance(statement.value, texts)
 
 
 class _Reader:
@@ -188,9 +188,9 @@ def _matched(value: Value, x: str) -> Chain | None:
 def _without_weight(value: Value) -> tuple[Value, str]:
     """Return a product without its factor of the module's own, and that factor."""
     if value[0] == "mul":
-        for one, other in ((value[1], value[2]), (value[2], value[1])):
-            if one[0] == "own" and isinstance(one[1], str):
-                return other, one[1]
+        for first, other in ((value[1], value[2]), (value[2], value[1])):
+            if first[0] == "own" and isinstance(first[1], str):
+                return other, first[1]
     return value, ""
 
 

@@ -88,7 +88,11 @@ class Code:
     def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """Return the innermost function around a node."""
         return next(
-            (one for one in self.parents(node) if isinstance(one, cst.FunctionDef)),
+            (
+                parent
+                for parent in self.parents(node)
+                if isinstance(parent, cst.FunctionDef)
+            ),
             None,
         )
 

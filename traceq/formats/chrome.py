@@ -230,7 +230,11 @@ def _finish(raw: Frames) -> tuple[Frames, int]:
     finished = {
         name: pl.DataFrame(
             [
-                *(one for one in rows.iter_columns() if one.name not in _CHANGED),
+                *(
+                    column
+                    for column in rows.iter_columns()
+                    if column.name not in _CHANGED
+                ),
                 rows["ts"] - start,
                 place_among(rows["lane"], threads["lane"]).alias("thread"),
             ]

@@ -69,7 +69,7 @@ def read_logged(file: Path, names: Collection[str] = ()) -> CompiledCode:
     programs: dict[str, tuple[Node, ...]] = {}
     for name, record, payload in _records(file):
         graph = f"{record.get('frame_id')}/{record.get('frame_compile_id')}"
-        mine = [one for one in pieces[-_MOST_CODE:] if one.graph == graph]
+        mine = [piece for piece in pieces[-_MOST_CODE:] if piece.graph == graph]
         if name == _PROGRAM and len(programs) < _MOST_CODE:
             programs[graph] = read_program(payload)
         elif name in _GRAPHS:
@@ -88,7 +88,7 @@ def read_logged(file: Path, names: Collection[str] = ()) -> CompiledCode:
         )
         for graph, nodes in programs.items()
     }
-    code = (with_names(_code(one, programs), names) for one in pieces)
+    code = (with_names(_code(piece, programs), names) for piece in pieces)
     return CompiledCode(graphs, tuple(code))
 
 
@@ -185,7 +185,9 @@ def _with_frame(
     node: LoweredNode, source: Collection[str], program: Mapping[str, Node]
 ) -> LoweredNode:
     """Give a node that inductor made the line of the op that it replaces."""
-    frames = [one for name in source if name in program for one in program[name].frames]
+    frames = [
+        frame for name in source if name in program for frame in program[name].frames
+    ]
     return replace(node, frame=frames[-1]) if frames and not node.frame else node
 
 

@@ -102,7 +102,9 @@ class Piece(NamedTuple):
 
 def joined(pieces: Iterable[Piece], separator: bytes) -> bytes:
     """Return the text of pieces, with what stands between their events."""
-    return separator.join(memoryview(one.block)[one.start : one.end] for one in pieces)
+    return separator.join(
+        memoryview(piece.block)[piece.start : piece.end] for piece in pieces
+    )
 
 
 def _between(start: pl.Expr, end: pl.Expr) -> pl.Expr:

@@ -251,8 +251,8 @@ class _Shapes:
         if not isinstance(sizes, list):
             return None, None
         if id(sizes) not in self._written:
-            shapes = [_listed(one) for one in sizes if isinstance(one, list)]
-            text = " ".join("[" + ",".join(map(str, one)) + "]" for one in shapes)
+            shapes = [_listed(size) for size in sizes if isinstance(size, list)]
+            text = " ".join("[" + ",".join(map(str, shape)) + "]" for shape in shapes)
             count = sum(map(prod, shapes))
             known = shapes and count < _LARGE
             self._written[id(sizes)] = (

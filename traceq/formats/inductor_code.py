@@ -86,7 +86,7 @@ def read_compiled(file: Path) -> CompiledCode:
         inner = _entries(one.get("inner"))[:left]
         left -= len(inner)
         graphs[str(one.get("id"))] = tuple(_with_inner(nodes, inner))
-    code = [_code(one) for one in _entries(content.get("code"))[:_MOST_CODE]]
+    code = [_code(entry) for entry in _entries(content.get("code"))[:_MOST_CODE]]
     return CompiledCode(graphs, tuple(code))
 
 
@@ -184,7 +184,7 @@ def _entries(value: object) -> list[dict[str, Any]]:
 
 def _texts(value: object) -> tuple[str, ...]:
     entries = value if isinstance(value, list) else []
-    return tuple(one for one in entries if isinstance(one, str))
+    return tuple(entry for entry in entries if isinstance(entry, str))
 
 
 def _text(value: object) -> str:
@@ -225,10 +225,10 @@ def _nodes(entries: list[dict[str, Any]]) -> Iterator[Node]:
 
 
 def _frames(entries: list[Any]) -> Iterator[Frame]:
-    for one in entries:
-        if not isinstance(one, list) or len(one) != len(Frame._fields):
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != len(Frame._fields):
             continue
-        file, first, function, line = one
+        file, first, function, line = entry
         if isinstance(file, str) and isinstance(function, str) and is_line(line):
             yield Frame(file, first if is_line(first) else None, function, line)
 

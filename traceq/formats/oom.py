@@ -1,4 +1,4 @@
-"""Read what ``traceq collect`` wrote beside the snapshot when memory ran out."""
+"""Reader of the files that ``traceq collect`` writes when memory runs out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _failure(entry: dict[str, Any], count: int, steps_after: int) -> OutOfMemory
             for one in _list(entry.get("inputs"))
             if isinstance(one, list)
         ),
-        trainable_bytes=sum(_count(one.get("trainable_bytes")) for one in models),
+        trainable_bytes=sum(_count(model.get("trainable_bytes")) for model in models),
         layers=next(filter(None, map(_layers, models)), None),
         optimizers=tuple(map(_optimizer, _dicts(entry.get("optimizers")))),
         count=max(1, count),

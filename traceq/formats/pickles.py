@@ -263,7 +263,7 @@ class _Checked:
             if match:
                 at = match.end()
                 continue
-            after = self._check_one(data, at)
+            after = self._check_command(data, at)
             if after > len(data):
                 break
             at = after
@@ -299,7 +299,7 @@ class _Checked:
         self._events = Events(data[1], self._match_until)
         return 2
 
-    def _check_one(self, data: bytes, at: int) -> int:
+    def _check_command(self, data: bytes, at: int) -> int:
         """Return the end of the command at a place, which may be past the data."""
         command = data[at]
         left = len(data) - at

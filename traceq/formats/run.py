@@ -1,4 +1,4 @@
-"""Read a run folder of ``traceq collect``; its README says what is in one."""
+"""Reader of run folders, whose format the README of ``collect`` describes."""
 
 from __future__ import annotations
 
@@ -192,8 +192,8 @@ def _first_lines(functions: list[Any]) -> dict[tuple[str, str], int]:
     Of a file's own statements it is the one that ran when the recording started.
     """
     lines: dict[tuple[str, str], set[int]] = {}
-    for one in functions:
-        by_function = one if isinstance(one, dict) else {}
+    for function in functions:
+        by_function = function if isinstance(function, dict) else {}
         file, name, line = (
             by_function.get(key) for key in ("file", "function", "line")
         )

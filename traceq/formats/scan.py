@@ -81,7 +81,9 @@ class _Columns(Struct, frozen=True, dict=True):
         return column is not None and column.dtype == pl.Int64
 
     @property
-    def asked(self) -> tuple[int, int, list[tuple[bytes, int, int, bool, bool]]]:
+    def scanner_table(
+        self,
+    ) -> tuple[int, int, list[tuple[bytes, int, int, bool, bool]]]:
         """The table for the scanner: its numbers of columns, and the keys of events."""
         places: dict[str, tuple[int, int]] = {}
         for name, key in self._args.items():
@@ -127,7 +129,7 @@ class Scan:
         self._scanner = _native.Scanner(
             layout.separator,
             classify,
-            [table.asked for table in columns()],
+            [table.scanner_table for table in columns()],
             # Nobody can know which texts would collide.
             secrets.randbits(64),
         )

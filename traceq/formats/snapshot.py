@@ -130,7 +130,7 @@ def _snapshot(content: Any, path: Path, size: int, taken: EventReader) -> Snapsh
 def _host_traces(top: dict[str, Any]) -> list[list[Any]]:
     """Return the lists of events on pinned host memory, of one allocator or several."""
     traces = top.get("host_traces") or []
-    return traces if all(isinstance(one, list) for one in traces) else [traces]
+    return traces if all(isinstance(trace, list) for trace in traces) else [traces]
 
 
 def _device_events(

@@ -1,4 +1,4 @@
-"""Recordings of other profilers: what each file is, and what to record instead."""
+"""Recordings of other profilers: recognition, and the recording to make instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the folder of ``traceq sweep``: one file for the sweep, one for each run."""
+"""Reader of ``traceq sweep`` folders: one file for the sweep, one for each run."""
 
 from __future__ import annotations
 

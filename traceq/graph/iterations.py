@@ -74,16 +74,24 @@ def find(raw: Frames, *, insist: bool = False) -> Iterations | None:
     sequence = event_sequence(raw)
     grams = ngrams(sequence)
     counts = _hypotheses(grams, sequence)
-    held = _held([_try_count(sequence, grams, one) for one in counts], sequence, insist)
-    if all(one.doubt for one in held):
-        cut = [_tried_as_cut(sequence, grams, one) for one in counts]
-        held += _held([one for one in cut if one], sequence, insist)
+    held = _held(
+        [_try_count(sequence, grams, count) for count in counts], sequence, insist
+    )
+    if all(hypothesis.doubt for hypothesis in held):
+        cut = [_tried_as_cut(sequence, grams, count) for count in counts]
+        held += _held(
+            [hypothesis for hypothesis in cut if hypothesis], sequence, insist
+        )
     if not held:
         return None
     # Of those that are as sure, what the most names say comes first.
-    best = min(held, key=lambda one: one.doubt)
+    best = min(held, key=lambda hypothesis: hypothesis.doubt)
     # Its iterations may be loops in turn, as where several texts are generated.
-    inner = [one for one in held if len(one.anchor) >= 2 * len(best.anchor)]
+    inner = [
+        hypothesis
+        for hypothesis in held
+        if len(hypothesis.anchor) >= 2 * len(best.anchor)
+    ]
     best = inner[0] if inner else best
     windows = windows_of(sequence, grams, best.anchor)
     firm = len(best.shared) >= _FEWEST_FIRM and best.landmark not in {"", _WAIT}
@@ -96,10 +104,10 @@ def _held(
     insist: bool,  # noqa: FBT001 - find's
 ) -> list[_Tried]:
     """Return the hypotheses that hold."""
-    alike = [one for one in tried if one.few_outliers]
-    return [one for one in alike if _has_landmark(one, sequence)] or (
-        alike if insist else []
-    )
+    alike = [hypothesis for hypothesis in tried if hypothesis.few_outliers]
+    return [
+        hypothesis for hypothesis in alike if _has_landmark(hypothesis, sequence)
+    ] or (alike if insist else [])
 
 
 def _has_landmark(one: _Tried, sequence: pl.DataFrame) -> bool:

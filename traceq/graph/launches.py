@@ -37,7 +37,7 @@ def link(
         pl.coalesce(runtime[column][launch], ops[column][op])
         for column in ("step", "phase")
     )
-    place = places.first_known(
+    place = places.first_with_place(
         places.gathered(runtime, launch), places.gathered(ops, op)
     )
     linked = kernels.with_columns(

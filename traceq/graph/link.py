@@ -117,7 +117,7 @@ def _on_host(
     report_progress("graph", 5, _STAGES)
     runtime = _runtime(raw.pop("runtime"), tree, context, ops)
     if _has_callers(ops):
-        callers = source_places.told(ops["caller"])
+        callers = source_places.written_in_full(ops["caller"])
         runtime = source_places.like_op(runtime, ops, callers["file"].is_not_null())
     return ops, memory, runtime
 
@@ -194,9 +194,9 @@ def _ops(
         lambda: _nested(ops), lambda: autograd.forward_twins(ops)
     )
     stacks = source_places.of_call_stacks(ops["call_stack"], owners)
-    own = source_places.first_known(source_places.own(ops), stacks)
-    callers = source_places.told(ops["caller"])
-    place = source_places.first_known(
+    own = source_places.first_with_place(source_places.own(ops), stacks)
+    callers = source_places.written_in_full(ops["caller"])
+    place = source_places.first_with_place(
         callers, own, source_places.gathered(own, forward), ops
     )
     return ops.with_columns(
@@ -224,7 +224,7 @@ def _runtime(
 ) -> pl.DataFrame:
     runtime = _in_preorder(raw, tree, "runtime", context)
     of_op = source_places.gathered(ops, runtime["op"])
-    place = source_places.first_known(source_places.own(runtime), of_op, runtime)
+    place = source_places.first_with_place(source_places.own(runtime), of_op, runtime)
     runtime = runtime.with_columns(
         host.describe(runtime, names.describe_calls).to_series(),
         **source_places.columns(place),

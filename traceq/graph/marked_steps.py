@@ -34,7 +34,7 @@ def of_profiler(host: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.col("ts").min(), END.max().alias("end"))
         .sort("ts")
     )
-    return _one_series(steps) if steps.height else steps
+    return _longest_series(steps) if steps.height else steps
 
 
 def _marks(host: pl.DataFrame) -> pl.DataFrame:
@@ -47,7 +47,7 @@ def _marks(host: pl.DataFrame) -> pl.DataFrame:
     return collected if collected.height else marks
 
 
-def _one_series(steps: pl.DataFrame) -> pl.DataFrame:
+def _longest_series(steps: pl.DataFrame) -> pl.DataFrame:
     """Return the longest series of steps where two profilers marked theirs.
 
     Steps of one series follow each other; those of two overlap.

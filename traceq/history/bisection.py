@@ -94,19 +94,21 @@ def bisect(
 def _narrowed(
     name: Name, commits: Sequence[str], measured: Sequence[Measured]
 ) -> Bisection:
-    bad = next(one for one in measured[1:] if one.state == "bad")
+    bad = next(point for point in measured[1:] if point.state == "bad")
     before = measured[: measured.index(bad)]
-    good = next(one for one in reversed(before) if one.state == "good")
-    low, high = (commits.index(one.commit) for one in (good, bad))
+    good = next(point for point in reversed(before) if point.state == "good")
+    low, high = (commits.index(point.commit) for point in (good, bad))
     between = commits[low + 1 : high]
     following = between[(len(between) - 1) // 2] if between else ""
-    known = {one.commit for one in measured}
+    known = {point.commit for point in measured}
     if following in known:
         # One that was not measured tells more than one that tells nothing.
         middle = commits.index(following)
-        fresh = [one for one in between if one not in known]
+        fresh = [commit for commit in between if commit not in known]
         following = min(
-            fresh, key=lambda one: abs(commits.index(one) - middle), default=following
+            fresh,
+            key=lambda commit: abs(commits.index(commit) - middle),
+            default=following,
         )
     return Bisection(
         name,

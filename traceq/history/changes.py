@@ -119,17 +119,17 @@ def _step(digest: Digest) -> float | None:
 
 _OF_DIGEST: Mapping[Name, Callable[[Digest], float | None]] = {
     "step": _step,
-    "memory": lambda one: one.memory.allocated if one.memory else None,
-    "gpu busy": lambda one: one.busy_ns,
-    "idle": lambda one: one.idle_ns,
-    "reserved": lambda one: one.memory.reserved if one.memory else None,
-    "syncs": lambda one: one.syncs,
-    "kernels": lambda one: one.kernels,
+    "memory": lambda digest: digest.memory.allocated if digest.memory else None,
+    "gpu busy": lambda digest: digest.busy_ns,
+    "idle": lambda digest: digest.idle_ns,
+    "reserved": lambda digest: digest.memory.reserved if digest.memory else None,
+    "syncs": lambda digest: digest.syncs,
+    "kernels": lambda digest: digest.kernels,
 }
 
 
 def _level(side: Sequence[Digest], number: Callable[[Digest], float | None]) -> float:
-    values = [value for one in side if (value := number(one)) is not None]
+    values = [value for digest in side if (value := number(digest)) is not None]
     return median(values) if values else 0.0
 
 
@@ -138,7 +138,9 @@ def _numbers(
 ) -> Iterator[tuple[Name, Amount]]:
     for number in NUMBERS:
         of = _OF_DIGEST[number.name]
-        if all(any(of(one) is not None for one in side) for side in (before, after)):
+        if all(
+            any(of(digest) is not None for digest in side) for side in (before, after)
+        ):
             yield number.name, Amount(_level(before, of), _level(after, of))
 
 
@@ -156,16 +158,16 @@ def _versions(before: Digest, after: Digest) -> Iterator[tuple[str, str, str]]:
 def _causes_of_time(
     before: Sequence[Digest], after: Sequence[Digest], step_ns: float
 ) -> list[Cause]:
-    if all(one.work for one in (*before, *after)):
+    if all(digest.work for digest in (*before, *after)):
         causes = list(_causes_of_work(before, after, step_ns))
     else:
         causes = list(_causes_of_account(before, after, step_ns))
-    causes.sort(key=lambda one: (-abs(one.amount.change), one.op, one.where))
+    causes.sort(key=lambda cause: (-abs(cause.amount.change), cause.op, cause.where))
     largest = abs(causes[0].amount.change) if causes else 0.0
     return [
-        one
-        for one in causes
-        if abs(one.amount.change) >= _WORTH_NAMING * largest or one.kind == "syncs"
+        cause
+        for cause in causes
+        if abs(cause.amount.change) >= _WORTH_NAMING * largest or cause.kind == "syncs"
     ]
 
 
@@ -173,7 +175,7 @@ def _causes_of_account(
     before: Sequence[Digest], after: Sequence[Digest], step_ns: float
 ) -> Iterator[Cause]:
     sides = [
-        _medians([{one.name: one.ns for one in run.causes} for run in side])
+        _medians([{cause.name: cause.ns for cause in run.causes} for run in side])
         for side in (before, after)
     ]
     for name in dict.fromkeys((*sides[0], *sides[1])):
@@ -196,13 +198,13 @@ def _causes_of_work(
     idle = [0.0, 0.0]
     for key in keys:
         sides = [[run.get(key, _nothing(key)) for run in side] for side in rows]
-        cause = _cause_of(sides[0], sides[1], step_ns)
-        yield from cause
+        causes = _cause_of(sides[0], sides[1], step_ns)
+        yield from causes
         if not any(
-            one.kind in ("syncs", "kernels", "casts", "copies") for one in cause
+            cause.kind in ("syncs", "kernels", "casts", "copies") for cause in causes
         ):
             for at, side in enumerate(sides):
-                idle[at] += median(one.idle_ns for one in side)
+                idle[at] += median(work.idle_ns for work in side)
     if abs(idle[1] - idle[0]) >= _HOST_OF_STEP * step_ns:
         yield Cause("host", Amount(*idle))
 
@@ -227,23 +229,23 @@ def _cause_of(
         return Amount(*(median(map(of, side)) for side in (before, after)))
 
     def cause(kind: Kind, time: Amount, count: Amount | None = None) -> Cause:
-        one = after[-1]
+        latest = after[-1]
         return Cause(
             kind,
             time,
             count,
-            one.op,
-            one.phase,
-            one.module,
-            one.where,
+            latest.op,
+            latest.phase,
+            latest.module,
+            latest.where,
             (before[-1].kernel, after[-1].kernel),
         )
 
-    gpu, idle = amount(lambda one: one.gpu_ns), amount(lambda one: one.idle_ns)
-    syncs, kernels = amount(lambda one: one.syncs), amount(lambda one: one.kernels)
+    gpu, idle = amount(lambda work: work.gpu_ns), amount(lambda work: work.idle_ns)
+    syncs, kernels = amount(lambda work: work.syncs), amount(lambda work: work.kernels)
     causes = []
     if abs(syncs.change) >= _LEAST_COUNT:
-        causes.append(cause("syncs", amount(lambda one: one.sync_ns), syncs))
+        causes.append(cause("syncs", amount(lambda work: work.sync_ns), syncs))
     if abs(kernels.change) >= _LEAST_COUNT:
         kind = _KINDS.get(after[-1].role, "kernels")
         # Launches of other kernels take the host's time, too.
@@ -276,18 +278,20 @@ def _causes_of_memory(
         if abs(amount.change) >= _MEMORY * peak:
             category, _, where = key.partition("\n")
             changes.append(Cause("memory", amount, op=category, where=where))
-    changes.sort(key=lambda one: -abs(one.amount.change))
+    changes.sort(key=lambda change: -abs(change.amount.change))
     largest = abs(changes[0].amount.change) if changes else 0.0
-    for one in changes:
-        if abs(one.amount.change) >= _WORTH_NAMING * largest:
-            yield one
+    for change in changes:
+        if abs(change.amount.change) >= _WORTH_NAMING * largest:
+            yield change
 
 
 def _held(side: Sequence[Digest]) -> dict[str, float]:
-    known = [one.memory.held for one in side if one.memory and one.memory.held]
+    known = [
+        digest.memory.held for digest in side if digest.memory and digest.memory.held
+    ]
     return _medians(
         [
-            {f"{one.category}\n{one.where}": float(one.size) for one in run}
+            {f"{holder.category}\n{holder.where}": float(holder.size) for holder in run}
             for run in known
         ]
     )
@@ -318,11 +322,11 @@ def _findings(
         )
     order: list[State] = ["new", "worse", "better", "gone"]
     changes.sort(
-        key=lambda one: (
-            order.index(one.state),
-            -abs(one.saves_ns.change),
-            -abs(one.cost_bytes.change),
-            one.finding.fingerprint,
+        key=lambda change: (
+            order.index(change.state),
+            -abs(change.saves_ns.change),
+            -abs(change.cost_bytes.change),
+            change.finding.fingerprint,
         )
     )
     return changes
@@ -344,6 +348,9 @@ def _state(
 ) -> State | None:
     if was is None or now is None:
         return "new" if was is None else "gone"
-    extents = [Extent(one.count, one.cost_bytes, one.saves_ns) for one in (was, now)]
+    extents = [
+        Extent(finding.count, finding.cost_bytes, finding.saves_ns)
+        for finding in (was, now)
+    ]
     became: dict[str, State] = {"grown": "worse", "shrunk": "better"}
     return became.get(growth(extents[0], extents[1], step_ns))

@@ -1,4 +1,4 @@
-"""Digest of a run: what is kept of it when its files are gone.
+"""Digest of a run: the data that outlives its files.
 
 Numbers are per step; times are nanoseconds and sizes bytes. Stored as JSON: a field may
 be added at any time, ``VERSION`` is raised when one is renamed or removed.

@@ -125,19 +125,19 @@ def _at_once(places: Sequence[tuple[int, Shift]], count: int) -> Iterator[Jump]:
     # The number with the least noise shows best where it is.
     for place, shift in sorted(places, key=_clearness, reverse=True):
         known = [at for at in groups if _belongs(place, shift, at, groups[at])]
-        at = min(known, key=lambda one: abs(one - place), default=place)
+        at = min(known, key=lambda start: abs(start - place), default=place)
         groups.setdefault(at, []).append(shift)
     order = [number.name for number in NUMBERS]
     ats = sorted(groups)
     ends = [0, *ats, count]
     for at, first, end in zip(ats, ends, ends[2:], strict=False):
-        shifts = sorted(groups[at], key=lambda one: order.index(one.number))
+        shifts = sorted(groups[at], key=lambda shift: order.index(shift.number))
         yield Jump(at, first, end - 1, tuple(shifts), confirmed=count - at >= _FEWEST)
 
 
 def _belongs(place: int, shift: Shift, at: int, others: Sequence[Shift]) -> bool:
     """Return whether a shift is of the jump at another place."""
-    if any(one.number == shift.number for one in others):
+    if any(other.number == shift.number for other in others):
         return False
     rough = shift.number in _ROUGH and others[0].change * shift.change > 0
     return abs(place - at) <= (_NEAR if rough else _AT_ONCE)
@@ -171,7 +171,7 @@ class _Watched:
             short = any(after - before < _FEW for before, after in pairwise(more))
             # A jump takes runs from those that were accepted before: all must hold.
             new = place not in places and not short
-            if new and all(self._at(one, more) for one in more):
+            if new and all(self._at(start, more) for start in more):
                 places = more
         shifts = [(place, self._at(place, places)) for place in places]
         return [(place, shift) for place, shift in shifts if shift]
@@ -203,7 +203,7 @@ class _Watched:
     def _seen_before(self, place: int, others: Sequence[int]) -> float:
         """Return the change that a few runs showed before, and that did not last."""
         first = max(0, place - _REMEMBERED)
-        starts = [first, *(one for one in others if first < one < place), place]
+        starts = [first, *(other for other in others if first < other < place), place]
         rests = [
             (values - level).abs()
             for start, end in pairwise(starts)
@@ -218,8 +218,10 @@ class _Watched:
         self, place: int, others: Sequence[int], most: int = NEIGHBOURS
     ) -> tuple[int, int]:
         """Return the first and the end of the runs that a place is judged by."""
-        low = max((one for one in others if one < place), default=0)
-        high = min((one for one in others if one > place), default=len(self._values))
+        low = max((other for other in others if other < place), default=0)
+        high = min(
+            (other for other in others if other > place), default=len(self._values)
+        )
         return max(low, place - most), min(high, place + most)
 
     def _place(self, near: int, others: Sequence[int]) -> int:

@@ -181,7 +181,7 @@ def _of_outcome(outcome: Mapping[str, Any], origin: Origin) -> Digest:
         by=str(bound["by"]) if bound else "",
         busy_ns=float(bound["gpu_busy"]) * step if bound else None,
         idle_ns=float(bound["gpu_idle"]) * step if bound else None,
-        causes=_causes((str(one["cause"]), float(one["ns"])) for one in causes),
+        causes=_causes((str(cause["cause"]), float(cause["ns"])) for cause in causes),
         findings=_findings_of_json(outcome["findings"]),
         memory=Memory(int(memory["allocated"]), int(memory["reserved"]))
         if memory
@@ -241,18 +241,18 @@ def _findings_of_json(
     findings: Iterable[Mapping[str, Any]],
 ) -> tuple[DigestFinding, ...]:
     rows: dict[str, DigestFinding] = {}
-    for one in findings:
-        place = one["place"]
+    for finding in findings:
+        place = finding["place"]
         where = f"{place.get('file', '')}:{place.get('function', '')}".strip(":")
         row = DigestFinding(
-            str(one["fingerprint"]),
-            str(one["code"]),
-            str(one["name"]),
-            (where or str(place.get("module") or one["subject"]))[:_LONGEST],
-            str(one["subject"])[:_LONGEST],
-            int(one["count"]),
-            int(one["saves_ns"]),
-            int(one["cost_bytes"]),
+            str(finding["fingerprint"]),
+            str(finding["code"]),
+            str(finding["name"]),
+            (where or str(place.get("module") or finding["subject"]))[:_LONGEST],
+            str(finding["subject"])[:_LONGEST],
+            int(finding["count"]),
+            int(finding["saves_ns"]),
+            int(finding["cost_bytes"]),
         )
         # Times of two findings of one fingerprint add up, as those of a recording do.
         if same := rows.get(row.fingerprint):

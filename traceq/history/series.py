@@ -41,9 +41,9 @@ class Series(Struct, frozen=True):
     def cut(self, first: int) -> Series:
         """Return the runs from an index on, with the jumps among them."""
         jumps = [
-            ExplainedJump(one.jump.moved(-first), one.difference)
-            for one in self.jumps
-            if one.jump.at >= first
+            ExplainedJump(jump.jump.moved(-first), jump.difference)
+            for jump in self.jumps
+            if jump.jump.at >= first
         ]
         return Series(self.runs[first:], tuple(jumps))
 

@@ -84,7 +84,7 @@ class _Files(Struct, frozen=True):
         return cls(are("trace"), are("snapshot"), are("log"))
 
     @property
-    def one_program(self) -> bool:
+    def is_single_program(self) -> bool:
         """True if all of them belong to one program."""
         return len(self.traces) <= 1 and len(self.snapshots) <= 1
 
@@ -134,7 +134,9 @@ def several_runs(path: Path) -> list[Path]:
     """Return the runs in a folder that is none itself, if it has more than one."""
     if not _is_plain_folder(path) or _plain_of_trial(path):
         return []
-    runs = sorted((one for one in path.glob("*") if is_run(one)), key=_by_numbers)
+    runs = sorted(
+        (folder for folder in path.glob("*") if is_run(folder)), key=_by_numbers
+    )
     return runs if len(runs) > 1 else []
 
 
@@ -152,7 +154,9 @@ def single_program(
     notes: list[str] = []
     candidates = discover(path, say=notes.append, cache=cache, progress=progress)
     if len(candidates) > 1:
-        names = _listed(str(one.trace or one.snapshot) for one in candidates)
+        names = _listed(
+            str(candidate.trace or candidate.snapshot) for candidate in candidates
+        )
         msg = f"{path} has {len(candidates)} recordings in it: give one of {names}"
         raise InputError(msg)
     return candidates[0]
@@ -272,7 +276,7 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
         if runs := [path for path in inside if is_run(path)]:
             return [_program(path) for path in runs]
         raise InputError(_nothing_in(folder, inside))
-    if files.one_program:
+    if files.is_single_program:
         return [structs.replace(_together(str(folder), files), folder=folder)]
     if files.traces and files.snapshots:
         say(
@@ -340,15 +344,19 @@ def _by_numbers(path: Path) -> list[tuple[int, str]]:
 def _in_archive(path: Path, progress: Progress = None) -> Program:
     """Return the program whose files are in an archive, unpacked under other names."""
     inside = [
-        one for one in members(path) if not (one.kind == "log" and is_note(one.name))
+        member
+        for member in members(path)
+        if not (member.kind == "log" and is_note(member.name))
     ]
     named = {
-        kind: [one.name for one in inside if one.kind == kind]
+        kind: [member.name for member in inside if member.kind == kind]
         for kind in ("trace", "snapshot", "log")
     }
     most_of_each = max(map(len, named.values()))
     if most_of_each > 1 or not (named["trace"] or named["snapshot"]):
-        raise InputError(_not_one(path, named, [one.name for one in inside]))
+        raise InputError(
+            _why_not_single(path, named, [member.name for member in inside])
+        )
     folder = stash()
     places = {
         names[0]: folder / _FILES_OF[kind] for kind, names in named.items() if names
@@ -364,7 +372,9 @@ def _in_archive(path: Path, progress: Progress = None) -> Program:
     return Program(str(path), renamed.get("trace"), renamed.get("snapshot"), logs)
 
 
-def _not_one(path: Path, named: Mapping[str, list[str]], names: list[str]) -> str:
+def _why_not_single(
+    path: Path, named: Mapping[str, list[str]], names: list[str]
+) -> str:
     if any(Path(name).name == "run.json" for name in names):
         return f"{path} has a run folder in it: unpack it and give the folder"
     every = [name for of_kind in named.values() for name in of_kind]
@@ -397,16 +407,16 @@ def group_by_program(
     A trace, a memory snapshot and logs are of one program if no other trace and no
     other snapshot is among them; ``say`` receives a notice if that is ambiguous.
     """
-    alone = [one for one in programs if _is_single(one)]
+    alone = [program for program in programs if _is_single(program)]
     files = _Files(
-        tuple(one.trace for one in alone if one.trace),
-        tuple(one.snapshot for one in alone if one.snapshot),
-        tuple(log for one in alone for log in one.logs),
+        tuple(program.trace for program in alone if program.trace),
+        tuple(program.snapshot for program in alone if program.snapshot),
+        tuple(log for program in alone for log in program.logs),
     )
     kinds = sum(map(bool, (files.traces, files.snapshots, files.logs)))
     if len(programs) == 1 or kinds <= 1:
         return programs
-    if len(alone) == len(programs) and files.one_program:
+    if len(alone) == len(programs) and files.is_single_program:
         program = _together("", files)
         return [structs.replace(program, name=str(program.trace or program.snapshot))]
     say(
@@ -418,7 +428,7 @@ def group_by_program(
 
 def _is_single(program: Program) -> bool:
     """Return whether it is a single file, which may belong to another one."""
-    parts = [one for one in (program.trace, program.snapshot, *program.logs) if one]
+    parts = [part for part in (program.trace, program.snapshot, *program.logs) if part]
     return len(parts) == 1 and not parts[0].is_dir()
 
 
@@ -431,7 +441,7 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
     read: list[Program] = []
     unread = 0
     for path in paths:
-        here = _found_in(path, cache=cache, alone=len(paths) == 1)
+        here = _programs_in(path, cache=cache, alone=len(paths) == 1)
         read += here
         unread += not here
     together = group_by_program(read, notify)
@@ -439,7 +449,7 @@ def programs(paths: Sequence[Path], *, cache: bool) -> tuple[list[Program], int]
     return together, unread
 
 
-def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
+def _programs_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
     """Return the programs of a path; none if it is unreadable and one of several."""
     try:
         with reading(path.name) as progress:
@@ -454,7 +464,11 @@ def _found_in(path: Path, *, cache: bool, alone: bool) -> list[Program]:
 def traces(paths: Sequence[Path], *, cache: bool) -> tuple[list[Path], int]:
     """Return the traces and run folders, and the number of unreadable paths."""
     recordings, unread = programs(paths, cache=cache)
-    traced = [one.trace for one in recordings if one.trace]
+    traced = [recording.trace for recording in recordings if recording.trace]
     # Without any trace, the trace reader refuses the others and reports their kind.
-    others = [one.snapshot or one.logs[0] for one in recordings if not one.trace]
+    others = [
+        recording.snapshot or recording.logs[0]
+        for recording in recordings
+        if not recording.trace
+    ]
     return (traced, unread) if traced else (others, unread)

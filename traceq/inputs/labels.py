@@ -64,23 +64,29 @@ class Labels:
     def of(self, path: Path, run: Run | None = None) -> dict[str, str]:
         """Return the labels of a recording; they override those of the run folder."""
         labels = dict(run.labels) if run else {}
-        for one in self.entries:
-            if one.fits(path):
-                labels |= one.labels
+        for entry in self.entries:
+            if entry.fits(path):
+                labels |= entry.labels
         return labels
 
     def step_ns(self, path: Path) -> int | None:
         """Return the measured step time that the user gives for a recording."""
-        times = [one.step_ns for one in self.entries if one.step_ns and one.fits(path)]
+        times = [
+            entry.step_ns
+            for entry in self.entries
+            if entry.step_ns and entry.fits(path)
+        ]
         return times[-1] if times else None
 
     def refuse_unused(self, paths: Iterable[Path]) -> None:
         """Raise ``UsageError`` for labels that apply to none of these recordings."""
         read = list(paths)
-        for one in self.entries:
-            if one.path not in self.runs and not any(map(one.fits, read)):
+        for entry in self.entries:
+            if entry.path not in self.runs and not any(map(entry.fits, read)):
                 names = ", ".join(sorted({path.name for path in read})) or "none"
-                msg = f"{one.source}: {one.path} is not among the recordings: {names}"
+                msg = (
+                    f"{entry.source}: {entry.path} is not among the recordings: {names}"
+                )
                 raise UsageError(msg)
 
 

@@ -78,15 +78,14 @@ def load(  # noqa: PLR0913 - what is known beside the file
         msg = f"steps cannot be taken from {steps_by!r}: give " + ", ".join(SOURCES)
         raise UsageError(msg)
     file = resolve_trace(parse_path(path), cache=cache, progress=progress)
-    captured = [load(one, own=own, cache=cache) for one in captures]
+    captured = [load(capture, own=own, cache=cache) for capture in captures]
+    options = LoadOptions(
+        own_code=frozenset(own), steps_by=steps_by, rank=rank, use_cache=cache
+    )
     if is_run(file):
-        options = LoadOptions(
-            own_code=frozenset(own), steps_by=steps_by, use_cache=cache
-        )
-        trace = _load_rank(read_run(file), rank, options, progress)
+        trace = _load_rank(read_run(file), options, progress)
     elif rank is None or is_export(file):
-        owners = Owners(frozenset(own))
-        trace = _load(file, owners, steps_by, rank, cache=cache, progress=progress)
+        trace = _load(file, Owners(options.own_code), options, progress)
     else:
         msg = f"{file} is no run folder, so it has no rank {rank}: leave the rank out"
         raise UsageError(msg)
@@ -94,12 +93,10 @@ def load(  # noqa: PLR0913 - what is known beside the file
 
 
 def _load_rank(
-    run: Run,
-    number: int | None,
-    options: LoadOptions,
-    progress: Callable[[int, int], None] | None,
+    run: Run, options: LoadOptions, progress: Callable[[int, int], None] | None
 ) -> Trace:
     """Load the trace of one rank, and say why if there is none."""
+    number = options.rank
     wanted = [rank for rank in run.ranks if number is None or rank.rank == number]
     recorded = [rank for rank in wanted if rank.trace]
     if not recorded or recorded[0].trace is None:
@@ -110,13 +107,9 @@ def _load_rank(
         msg = f"{run.folder} has no trace: {why or 'nothing was recorded in it'}"
         raise InputError(msg)
     owners = structs.replace(recorded[0].owners, said=options.own_code)
-    trace = _load(
-        recorded[0].trace,
-        owners,
-        options.steps_by,
-        cache=options.use_cache,
-        progress=progress,
-    )
+    # Its file has no other ranks.
+    options = structs.replace(options, rank=None)
+    trace = _load(recorded[0].trace, owners, options, progress)
     return _of_rank(replace(trace, run=run, rank=recorded[0]), recorded[0], owners)
 
 
@@ -132,10 +125,11 @@ def _with_captured_ops(
     rank, recorded = trace.rank, []
     if rank and replays:
         owners = structs.replace(rank.owners, said=frozenset(own))
+        options = LoadOptions(use_cache=cache)
         for file in rank.captures:
             # What is wrong with one does not keep the trace from being read.
             with suppress(InputError):
-                capture = _load(file, owners, "", cache=cache, progress=None)
+                capture = _load(file, owners, options, None)
                 # Without regions nothing tells which compiled code was captured.
                 bare = capture.annotations.is_empty()
                 here = replace(rank, compiled_code=None) if bare else rank
@@ -291,15 +285,14 @@ def with_sources(trace: Trace, sources: Mapping[str, str]) -> Trace:
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
-def _load(  # noqa: PLR0913 - what the tables depend on
+def _load(
     file: Path,
     owners: Owners,
-    steps_by: str,
-    rank: int | None = None,
-    *,
-    cache: bool,
+    options: LoadOptions,
     progress: Callable[[int, int], None] | None,
 ) -> Trace:
+    """Load the tables of a file: from the cache, if it has them."""
+    steps_by, rank = options.steps_by, options.rank
     if is_export(file):
         from traceq.inputs.load_export import read_export  # noqa: PLC0415 - few are one
 
@@ -312,7 +305,7 @@ def _load(  # noqa: PLR0913 - what the tables depend on
             return _read(file, owners, steps_by, progress, heard.hear)
 
     heard = StreamingDigest()
-    if not cache or not file.is_file():
+    if not options.use_cache or not file.is_file():
         return read_file()
     key = owners.key + steps_by + ("" if rank is None else f" rank {rank}")
     if (cached := find(file, key)) is not None:

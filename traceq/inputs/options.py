@@ -1,4 +1,4 @@
-"""Options for loading a recording, as one value."""
+"""Load options of a recording, as one value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules, and what runs them. This is what a rule imports."""
+"""Rule API: the names that a rule imports."""
 
 from __future__ import annotations
 

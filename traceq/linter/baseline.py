@@ -24,7 +24,7 @@ _NO_BASELINE = "{file} is not a baseline: write one with --write-baseline"
 _LARGEST = 64 << 20
 
 
-class Known(Struct, frozen=True):
+class BaselineEntry(Struct, frozen=True):
     """All findings of one fingerprint in one recording, as a baseline lists them."""
 
     code: str
@@ -40,7 +40,7 @@ class Known(Struct, frozen=True):
     """For people too: it is not compared."""
 
 
-def read_baseline(file: Path) -> list[Known]:
+def read_baseline(file: Path) -> list[BaselineEntry]:
     """Return the entries of a baseline: none if the file does not exist yet."""
     if not file.exists():
         return []
@@ -52,7 +52,7 @@ def read_baseline(file: Path) -> list[Known]:
         )
         raise InputError(msg)
     try:
-        return [Known(**entry) for entry in entries]
+        return [BaselineEntry(**entry) for entry in entries]
     except TypeError:
         raise InputError(_NO_BASELINE.format(file=file)) from None
 
@@ -77,12 +77,12 @@ def _content(file: Path) -> tuple[int, list[Any]]:
     raise InputError(msg) from None
 
 
-def baseline_of(report: Report) -> list[Known]:
+def baseline_of(report: Report) -> list[BaselineEntry]:
     """Return all that is found; of several recordings, the highest figures."""
-    entries: dict[str, Known] = {}
+    entries: dict[str, BaselineEntry] = {}
     for outcome in report.outcomes:
         for _, group in matched((), outcome.findings):
-            now = _known(group)
+            now = _entry(group)
             before = entries.get(now.fingerprint, now)
             entries[now.fingerprint] = structs.replace(
                 now,
@@ -93,7 +93,7 @@ def baseline_of(report: Report) -> list[Known]:
     return sorted(entries.values(), key=lambda one: (one.code, one.fingerprint))
 
 
-def write_baseline(entries: Iterable[Known]) -> bytes:
+def write_baseline(entries: Iterable[BaselineEntry]) -> bytes:
     """Return a baseline's content."""
     content = {
         "version": VERSION,
@@ -102,43 +102,43 @@ def write_baseline(entries: Iterable[Known]) -> bytes:
     return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def without_known(report: Report, baseline: Sequence[Known]) -> Report:
+def without_listed(report: Report, baseline: Sequence[BaselineEntry]) -> Report:
     """Return a report of what is new or has grown."""
-    outcomes = tuple(_without_known(outcome, baseline) for outcome in report.outcomes)
+    outcomes = tuple(_without_listed(outcome, baseline) for outcome in report.outcomes)
     return structs.replace(report, outcomes=outcomes)
 
 
-def _without_known(
-    outcome: RecordingReport, baseline: Sequence[Known]
+def _without_listed(
+    outcome: RecordingReport, baseline: Sequence[BaselineEntry]
 ) -> RecordingReport:
-    before: dict[str, Known | None] = {}
+    before: dict[str, BaselineEntry | None] = {}
     for old, new in matched(baseline, outcome.findings):
         if new and not old:
             before[new[0].fingerprint] = None
         elif new and growth(extent(old), extent(new), outcome.step_ns) == "grown":
             before[new[0].fingerprint] = old[0]
     shown = tuple(
-        _with_past(one, before[one.fingerprint])
-        for one in outcome.findings
-        if one.fingerprint in before
+        _with_past(finding, before[finding.fingerprint])
+        for finding in outcome.findings
+        if finding.fingerprint in before
     )
     hidden = len(outcome.findings) - len(shown)
     # The combined savings of all findings do not apply to the few that are shown.
     together = () if hidden else outcome.together
     if hidden:
-        shown = tuple(replace(one, saves_after_ns=None) for one in shown)
+        shown = tuple(replace(finding, saves_after_ns=None) for finding in shown)
     return structs.replace(
         outcome, findings=shown, in_baseline=hidden, together=together
     )
 
 
-def _with_past(finding: Finding, before: Known | None) -> Finding:
+def _with_past(finding: Finding, before: BaselineEntry | None) -> Finding:
     if before is None:
         return finding
     return replace(finding, evidence=(*finding.evidence, _past(before)))
 
 
-def _past(before: Known) -> Evidence:
+def _past(before: BaselineEntry) -> Evidence:
     """Return the earlier extent of a finding, as evidence."""
     count = before.count if before.count > 1 else None
     if before.cost_bytes:
@@ -149,9 +149,9 @@ def _past(before: Known) -> Evidence:
     return Evidence("before", "in the baseline", count=count)
 
 
-def _known(group: Sequence[Finding]) -> Known:
+def _entry(group: Sequence[Finding]) -> BaselineEntry:
     first, size = group[0], extent(group)
-    return Known(
+    return BaselineEntry(
         code=first.code,
         name=first.name,
         fingerprint=first.fingerprint,

@@ -37,7 +37,7 @@ def by_recorder(
     """Return the findings; in an export, with the flags of nsys and inferred dtypes."""
     if facts is None or not facts.recorder:
         return list(findings)
-    marked = [_with_flags(one) for one in findings]
+    marked = [_with_flags(finding) for finding in findings]
     if not facts.dtypes_inferred:
         return marked
     return [

@@ -66,7 +66,7 @@ def question(
             sorted(options.own_code),
             options.steps_by,
             options.rank,
-            [str(one) for one in options.captures],
+            [str(capture) for capture in options.captures],
             (config.select, config.ignore, config.min_cost_us, config.rules),
             config.allow,
         )
@@ -84,13 +84,13 @@ def code_of(packs: Iterable[Path]) -> str:
     left = _LARGEST_CODE
     with suppress(OSError):
         for folder in (Path(store.__file__).parents[1], bundled("rules")):
-            own = [(one.path, one.stat()) for one in _below(folder)]
+            own = [(entry.path, entry.stat()) for entry in _below(folder)]
             if not all(store.settled(status) for _, status in own):
                 return ""
             identities = sorted((name, *store.identity(status)) for name, status in own)
             digest.update(repr(identities).encode(errors="replace"))
         for folder in packs:
-            for name in sorted(one.path for one in _below(folder)):
+            for name in sorted(entry.path for entry in _below(folder)):
                 content = Path(name).read_bytes()
                 digest.update(repr((name, len(content))).encode(errors="replace"))
                 digest.update(content)
@@ -106,34 +106,34 @@ def _polars() -> list[str]:
     spec = find_spec("polars")
     if spec is None or spec.origin is None:
         return []
-    return sorted(one.name for one in Path(spec.origin).parents[1].glob("polars*"))
+    return sorted(entry.name for entry in Path(spec.origin).parents[1].glob("polars*"))
 
 
 def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
     """Yield the files of a folder of code, without those that Python makes of them."""
     with os.scandir(folder) as inside:
-        for one in inside:
-            if one.name.startswith((".", "__pycache__")):
+        for entry in inside:
+            if entry.name.startswith((".", "__pycache__")):
                 continue
-            if one.is_dir():
-                yield from _below(one.path)
-            elif one.is_file():
-                yield one
+            if entry.is_dir():
+                yield from _below(entry.path)
+            elif entry.is_file():
+                yield entry
 
 
 def _files(program: Program, log: Path | None) -> tuple[list[Path], list[str]]:
     """Return the files that are read, and the names of others that must be there."""
     files = [*program.logs]
     others: list[str] = []
-    files += [one for one in (program.snapshot, log) if one]
+    files += [file for file in (program.snapshot, log) if file]
     if program.folder:
         # A fixture says in one of them what a step takes.
         files += sorted(program.folder.glob("*.toml"))
     if program.trace and is_run(program.trace):
         unread = _other_ranks(program.trace)
-        inside = sorted(one for one in program.trace.rglob("*") if one.is_file())
-        files += [one for one in inside if one not in unread]
-        others = [str(one) for one in inside if one in unread]
+        inside = sorted(file for file in program.trace.rglob("*") if file.is_file())
+        files += [file for file in inside if file not in unread]
+        others = [str(file) for file in inside if file in unread]
     elif program.trace:
         files.append(program.trace)
     if len(files) > _MOST_FILES:

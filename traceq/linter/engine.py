@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from traceq.analysis.base.graph_replays import replayed
 from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.analysis.time.cpu_time import cpu_time
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from traceq.linter.run import Ran
     from traceq.linter.view import View
     from traceq.model.finding import Finding
-    from traceq.model.lint_report import Allow
+    from traceq.model.lint_report import Allow, CpuTime, ExplainedGpu, ExplainedIdle
     from traceq.model.recording import Recording
 
 # Ranks of a job: fewer are a program of its own.
@@ -104,11 +106,13 @@ def _lint(
     priced = sorted(priced, key=worst_first)
     if savings and not brief:
         priced = with_later(priced, by_code, savings)
+    accounts = _Accounts()
+    if view and savings and not brief:
+        accounts = _accounts(view, savings, ran.findings)
     shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]
     crashed = (*ran.crashed, *unpriced)
-    full = not brief
     step_ns = round(savings.step_ns) if savings else 0
-    together = tuple(savings.together(to_fix(shown))) if savings and full else ()
+    together = tuple(savings.together(to_fix(shown))) if savings and not brief else ()
     return RecordingReport(
         name=recording.name,
         facts=with_counts(facts, ran.skipped) if facts else None,
@@ -127,21 +131,31 @@ def _lint(
         replayed=replayed(recording.trace) if recording.trace else None,
         not_applicable=not_applicable,
         step_kinds=step_kinds(recording.trace) if recording.trace else None,
-        cpu=cpu_time(view.trace) if view and full and _on_cpu(view) else None,
+        cpu=accounts.cpu,
         doubtful_step_ns=_doubtful_step(recording),
         slow_steps=slow_steps(recording.slow),
-        gpu=explained_gpu(view, ran.findings)
-        if view and full and view.meets(Need.WARM) and view.meets(Need.GPU)
-        else None,
-        idle=explained_idle(view, savings, ran.findings)
-        if view and savings and full and view.meets(Need.WARM)
-        else None,
+        gpu=accounts.gpu,
+        idle=accounts.idle,
     )
 
 
-def _on_cpu(view: View) -> bool:
-    """Return whether a trace shows a program without GPU work."""
-    return view.meets(Need.NO_GPU) and view.meets(Need.OPS)
+class _Accounts(Struct, frozen=True):
+    """Accounts of where a step's time goes, as far as the recording allows."""
+
+    cpu: CpuTime | None = None
+    gpu: ExplainedGpu | None = None
+    idle: ExplainedIdle | None = None
+
+
+def _accounts(view: View, savings: Savings, findings: Sequence[Finding]) -> _Accounts:
+    """Return how much of the step's time the findings explain."""
+    warm = view.meets(Need.WARM)
+    without_gpu = view.meets(Need.NO_GPU) and view.meets(Need.OPS)
+    return _Accounts(
+        cpu=cpu_time(view.trace) if without_gpu else None,
+        gpu=explained_gpu(view, findings) if warm and view.meets(Need.GPU) else None,
+        idle=explained_idle(view, savings, findings) if warm else None,
+    )
 
 
 def _doubtful_step(recording: Recording) -> int | None:
@@ -159,7 +173,7 @@ def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
         fixed: tuple[Change, ...] = ()
         if savings and views.trace and views.trace.bound.by == "host":
             fixed = savings.host_changes(ran.findings)
-        named = frozenset[int]().union(*(one.kernels for one in ran.findings))
+        named = frozenset[int]().union(*(finding.kernels for finding in ran.findings))
         ran += run([rule], views.after(fixed, named))
     return ran
 

@@ -28,8 +28,8 @@ def explained_gpu(view: View, findings: Iterable[Finding]) -> ExplainedGpu | Non
         return None
     named = {
         kernel
-        for one in findings
-        for fix in one.fixes
+        for finding in findings
+        for fix in finding.fixes
         if fix.kernel_share > 0
         for kernel in fix.kernels
     }

@@ -30,8 +30,10 @@ def explained_idle(
     if before is None:
         return None
     report_progress("idle time", 0, 1)
-    named = [one for one in findings if not one.residual]
-    residual = [one for one in findings if one.residual and one.gpu_idle_ns]
+    named = [finding for finding in findings if not finding.residual]
+    residual = [
+        finding for finding in findings if finding.residual and finding.gpu_idle_ns
+    ]
     left = view.after(savings.host_changes(named)).waits
     all_left = left
     if residual:

@@ -141,6 +141,6 @@ class _Gaps:
 
     def _after_syncs(self, finding: Finding) -> set[int]:
         """Return the gaps that the ends of syncs fall into."""
-        syncs = {one for fix in finding.fixes for one in fix.syncs}
+        syncs = {sync for fix in finding.fixes for sync in fix.syncs}
         ends = _chosen(self._view.trace.runtime, syncs)["end"]
         return set(gap_at(self._gaps, ends).drop_nulls().to_list())

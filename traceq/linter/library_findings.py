@@ -29,7 +29,7 @@ def with_libraries(ran: Ran, trace: Trace | None) -> Ran:
     ):
         return ran
     return structs.replace(
-        ran, findings=tuple(_placed(one, trace) for one in ran.findings)
+        ran, findings=tuple(_placed(finding, trace) for finding in ran.findings)
     )
 
 

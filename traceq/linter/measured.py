@@ -1,4 +1,4 @@
-"""Measurements of rules' advice: what following it gave on a GPU.
+"""Measurements of rules' advice on a GPU.
 
 They are rows of ``measured.toml`` in the folder of a pack, or in one of the folders
 between it and the rule. Rules' pages show them; lint does not read them.
@@ -148,7 +148,9 @@ def _fault(row: dict[str, Any]) -> str:
 def _fits(name: str, value: object) -> bool:
     if name in _QUANTITIES:
         figures = value if isinstance(value, list) and len(value) == 2 else [value]  # noqa: PLR2004 - from, to
-        return all(_is_figure(one) for one in figures) and figures == sorted(figures)
+        return all(_is_figure(figure) for figure in figures) and figures == sorted(
+            figures
+        )
     if name == "date":
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     if not isinstance(value, str) or not value:

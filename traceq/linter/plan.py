@@ -1,4 +1,4 @@
-"""The plan goes on: findings that save time only once others are fixed.
+"""Continued plan: findings that save time only once others are fixed.
 
 A fix of the GPU's work saves nothing while the host bounds the step, and much once the
 host's fixes are made. After those that matter now, everything that is left is priced
@@ -39,24 +39,24 @@ def with_later(
     plan = to_fix(findings)
     if not plan:
         return list(findings)
-    others = [one for one in findings if one.minor and _may(one, rules)]
+    others = [finding for finding in findings if finding.minor and _may(finding, rules)]
     made, later = [*plan], list[tuple["Finding", "Finding"]]()
     while others and len(later) < _MOST_LATER:
         report_progress("plan", len(later), _MOST_LATER)
         worth = WORTH_GOING_ON * savings.step_after(made)
-        others = [one for one in others if _removes(one, worth)]
-        priced = [(savings.saved_after(one, made), one) for one in others]
-        saved, best = max(priced, key=lambda one: one[0], default=(0, None))
+        others = [other for other in others if _removes(other, worth)]
+        priced = [(savings.saved_after(other, made), other) for other in others]
+        saved, best = max(priced, key=lambda pair: pair[0], default=(0, None))
         if best is None or saved < worth:
             break
         later.append((best, _later(best, plan, made, savings)))
         made.append(best)
-        others = [one for one in others if one is not best]
-    before = {id(one) for one, _ in later}
-    left = [one for one in findings if id(one) not in before]
-    regular = [one for one in left if not one.minor]
-    minor = [one for one in left if one.minor]
-    return [*regular, *(one for _, one in later), *minor]
+        others = [other for other in others if other is not best]
+    before = {id(finding) for finding, _ in later}
+    left = [finding for finding in findings if id(finding) not in before]
+    regular = [finding for finding in left if not finding.minor]
+    minor = [finding for finding in left if finding.minor]
+    return [*regular, *(finding for _, finding in later), *minor]
 
 
 def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:
@@ -81,10 +81,16 @@ def _later(
     priced = savings.of(finding, made)
     enough = _MOST_OF_IT * priced.saves_ns
     first = next(
-        (one.code for one in plan if savings.saved_after(finding, [one]) >= enough),
+        (
+            earlier.code
+            for earlier in plan
+            if savings.saved_after(finding, [earlier]) >= enough
+        ),
         None,
     )
-    codes = (first,) if first else tuple(dict.fromkeys(one.code for one in made))
+    codes = (
+        (first,) if first else tuple(dict.fromkeys(earlier.code for earlier in made))
+    )
     return replace(
         priced,
         saves_alone_ns=finding.saves_ns,

@@ -177,7 +177,7 @@ def run_rule(rule: Rule, views: Views) -> list[Finding]:
     if views.trace is not None:
         trace = views.trace.trace
         placed = with_function if rule.of_function else with_line
-        merged = (placed(one, trace) for one in merged)
+        merged = (placed(finding, trace) for finding in merged)
     return sorted(merged, key=worst_first)
 
 
@@ -190,7 +190,9 @@ def _would_matter(finding: Finding) -> Finding:
         fixes=(),
         gpu_idle_ns=0,
         kernels=frozenset(),
-        evidence=tuple(one for one in finding.evidence if one.label not in _OF_GPU),
+        evidence=tuple(
+            entry for entry in finding.evidence if entry.label not in _OF_GPU
+        ),
     )
 
 
@@ -252,7 +254,9 @@ def _why_skipped(rule: Rule, views: Views) -> str:
         if not views.memory:
             return Need.SNAPSHOT.value
         # One rank that has all is enough.
-        return min(("; ".join(one.lacks(rule.needs)) for one in views.memory), key=len)
+        return min(
+            ("; ".join(view.lacks(rule.needs)) for view in views.memory), key=len
+        )
     trace = views.trace
     if trace is None:
         return _NO_TRACE
@@ -291,13 +295,13 @@ def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
         everything = [first, *others]
         yield replace(
             first,
-            count=sum(one.count for one in everything),
-            gpu_idle_ns=sum(one.gpu_idle_ns for one in everything),
-            cost_bytes=sum(one.cost_bytes for one in everything),
-            ops=first.ops.union(*(one.ops for one in others)),
-            kernels=first.kernels.union(*(one.kernels for one in others)),
-            calls=first.calls.union(*(one.calls for one in others)),
-            fixes=tuple(fix for one in everything for fix in one.fixes),
+            count=sum(each.count for each in everything),
+            gpu_idle_ns=sum(each.gpu_idle_ns for each in everything),
+            cost_bytes=sum(each.cost_bytes for each in everything),
+            ops=first.ops.union(*(each.ops for each in others)),
+            kernels=first.kernels.union(*(each.kernels for each in others)),
+            calls=first.calls.union(*(each.calls for each in others)),
+            fixes=tuple(fix for each in everything for fix in each.fixes),
         )
 
 
@@ -310,14 +314,16 @@ def unconfirmed(
     """
     if views.trace is None:
         return list(findings)
-    not_run = {one.code for one in ran.skipped} | {one.code for one in ran.crashed}
+    not_run = {rule.code for rule in ran.skipped} | {rule.code for rule in ran.crashed}
     silent = {rule.code for rule in rules} - not_run
     silent -= {finding.code for finding in ran.findings}
     if not views.trace.trace.facts.gpu:
         silent -= {rule.code for rule in rules if rule.without_gpu}
     return [
-        _contradicted(one) if one.confirmed_by and one.confirmed_by <= silent else one
-        for one in findings
+        _contradicted(finding)
+        if finding.confirmed_by and finding.confirmed_by <= silent
+        else finding
+        for finding in findings
     ]
 
 
@@ -333,7 +339,9 @@ def _contradicted(finding: Finding) -> Finding:
 def explained(findings: Sequence[Finding]) -> list[Finding]:
     """Give findings the log lines that explain them; these are not findings then."""
     reasons = [
-        reason for reason in findings if any(_explains(reason, one) for one in findings)
+        reason
+        for reason in findings
+        if any(_explains(reason, finding) for finding in findings)
     ]
     remaining = []
     for finding in findings:
@@ -357,7 +365,7 @@ def _explains(reason: Finding, finding: Finding) -> bool:
     places = reason.place, finding.place
     if not any(numbers) or not all(place.file for place in places):
         return True
-    ours, theirs = ((PurePath(one.file or "").name, one.line) for one in places)
+    ours, theirs = ((PurePath(place.file or "").name, place.line) for place in places)
     return ours == theirs
 
 
@@ -372,7 +380,10 @@ def _with_reasons(finding: Finding, reasons: Sequence[Finding]) -> Finding:
     for reason in reasons:
         if "why" in reason.data:
             why = Evidence("reason", str(reason.data["why"]))
-            lines = [why, *(one for one in reason.evidence if one.label != "line")]
+            lines = [
+                why,
+                *(entry for entry in reason.evidence if entry.label != "line"),
+            ]
             finding = replace(
                 finding,
                 advice=reason.advice,

@@ -61,10 +61,12 @@ class Extent(Struct, frozen=True):
 def extent(findings: Iterable[Comparable]) -> Extent:
     """Return the total extent of the findings of one fingerprint."""
     all_findings = list(findings)
-    times = [one.saves_ns for one in all_findings if one.saves_ns is not None]
+    times = [
+        finding.saves_ns for finding in all_findings if finding.saves_ns is not None
+    ]
     return Extent(
-        sum(one.count for one in all_findings),
-        sum(one.cost_bytes for one in all_findings),
+        sum(finding.count for finding in all_findings),
+        sum(finding.cost_bytes for finding in all_findings),
         sum(times) if times else None,
     )
 

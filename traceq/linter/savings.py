@@ -65,23 +65,23 @@ def price(
     crashes: dict[str, Crashed] = {}
     every = list(findings)
 
-    def once(one: Finding, others: Sequence[Finding]) -> Finding:
-        rule = rules[one.code]
-        report_progress("savings", len(priced), len(every), one.code)
+    def once(finding: Finding, others: Sequence[Finding]) -> Finding:
+        rule = rules[finding.code]
+        report_progress("savings", len(priced), len(every), finding.code)
         try:
-            return _priced(one, rule, savings, peak, others)
+            return _priced(finding, rule, savings, peak, others)
         except Exception as error:  # noqa: BLE001 - the finding is there nevertheless
             crashes[rule.code] = crashed(rule, error)
-            return replace(one, severity=Severity.info, doubt="uncertain")
+            return replace(finding, severity=Severity.info, doubt="uncertain")
 
-    priced += [once(one, ()) for one in every if not one.residual]
-    left = [one for one in every if one.residual]
+    priced += [once(finding, ()) for finding in every if not finding.residual]
+    left = [finding for finding in every if finding.residual]
     while left:
         # Of several, the one that saves most comes first, as in reports.
         others = to_fix(priced)
-        tried = [once(one, others) for one in left]
+        tried = [once(finding, others) for finding in left]
         first = max(range(len(left)), key=lambda at: tried[at].saves_ns)
-        before = tuple(one.code for one in others if one.residual)
+        before = tuple(finding.code for finding in others if finding.residual)
         most = tried[first]
         priced.append(replace(most, after=before) if most.saves_ns else most)
         del left[first]
@@ -90,23 +90,25 @@ def price(
 
 def to_fix(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that save time, without those that are minor."""
-    return [one for one in findings if not one.minor and one.saves_ns > 0]
+    return [
+        finding for finding in findings if not finding.minor and finding.saves_ns > 0
+    ]
 
 
 def in_turn(
     findings: Iterable[Finding], together: Sequence[CombinedFix], step_ns: int
 ) -> Iterator[Finding]:
     """Yield the findings with what each saves after those before it in the list."""
-    left = {one.findings: one.step_ns for one in together} | {0: step_ns}
+    left = {fix.findings: fix.step_ns for fix in together} | {0: step_ns}
     fixed = 0
-    for one in findings:
-        if not to_fix([one]):
-            yield one
+    for finding in findings:
+        if not to_fix([finding]):
+            yield finding
             continue
         fixed += 1
         known = fixed in left and fixed - 1 in left
         after = left[fixed - 1] - left[fixed] if known else None
-        yield replace(one, saves_after_ns=after)
+        yield replace(finding, saves_after_ns=after)
 
 
 def _priced(
@@ -186,27 +188,27 @@ class Savings:
         """
         run = self._view.replay.run
         step = run(changes, scale).step_ns
-        faster = any(one.kernels and one.kernel_share for one in changes)
+        faster = any(change.kernels and change.kernel_share for change in changes)
         # Where the GPU takes the rest of the step, the host's speed is not fitted.
         fitted = self._view.calibration.measured and scale.gpu == 1
         if not (faster and fitted) or scale.host == 1:
             return step
         on_host = self._host_parts(changes)
         saved, expected = (
-            run(on_host, one).step_ns - run(changes, one).step_ns
-            for one in (scale, structs.replace(scale, host=1.0))
+            run(on_host, speed).step_ns - run(changes, speed).step_ns
+            for speed in (scale, structs.replace(scale, host=1.0))
         )
         return step - HIDDEN_AS_EXPECTED * (expected - saved)
 
     def _host_parts(self, changes: Sequence[Change]) -> list[Change]:
         """Return what changes do on the host, less those that do nothing there."""
-        for one in changes:
-            if one not in self._host_part:
-                self._host_part[one] = Change(
-                    spans=one.spans, host_share=one.host_share, syncs=one.syncs
+        for change in changes:
+            if change not in self._host_part:
+                self._host_part[change] = Change(
+                    spans=change.spans, host_share=change.host_share, syncs=change.syncs
                 )
-        parts = (self._host_part[one] for one in changes)
-        return [one for one in parts if one.syncs or one.spans.height]
+        parts = (self._host_part[change] for change in changes)
+        return [part for part in parts if part.syncs or part.spans.height]
 
     @property
     def step_ns(self) -> float:
@@ -229,7 +231,7 @@ class Savings:
         if not finding.fixes:
             return finding
         changes = self._changes(finding)
-        made = [change for one in others for change in self._changes(one)]
+        made = [change for other in others for change in self._changes(other)]
         saved = self._saved(changes, 1, made)
         worth = WORTH_FIXING * self.step_ns
         # Where it is not sure what bounds the step, a fix of the GPU's part may help.
@@ -243,12 +245,12 @@ class Savings:
 
     def saved_after(self, finding: Finding, others: Sequence[Finding]) -> int:
         """Return what a finding's fix likely saves per step, after others'."""
-        made = [change for one in others for change in self._changes(one)]
+        made = [change for other in others for change in self._changes(other)]
         return self._saved(self._changes(finding), 1, made)[0]
 
     def step_after(self, findings: Sequence[Finding]) -> float:
         """Return how long a step likely is with these findings fixed."""
-        changes = [change for one in findings for change in self._changes(one)]
+        changes = [change for finding in findings for change in self._changes(finding)]
         return self.step_ns - max(0.0, self._saved(changes, 1)[0])
 
     def idles(self, finding: Finding) -> bool:
@@ -269,9 +271,9 @@ class Savings:
         same fixes are the same changes, so that what was asked of them is known.
         """
         readable: dict[Fix, Change] = {}
-        for one in findings:
+        for finding in findings:
             with suppress(Exception):
-                readable |= zip(one.fixes, self._changes(one), strict=True)
+                readable |= zip(finding.fixes, self._changes(finding), strict=True)
         key = tuple(readable)
         if key not in self._host_changes:
             self._host_changes[key] = tuple(_on_host(readable.values()))
@@ -302,7 +304,7 @@ class Savings:
 
     def _left(self, findings: Sequence[Finding], *, last: bool) -> CombinedFix:
         """Return the step with these findings fixed; the range only for all of them."""
-        changes = [change for one in findings for change in self._changes(one)]
+        changes = [change for finding in findings for change in self._changes(finding)]
         view = self._view
         steps = self._steps_after(changes, 3 if last else 1)
         saved = [

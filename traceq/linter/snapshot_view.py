@@ -145,4 +145,4 @@ def highest(views: tuple[SnapshotView, ...]) -> Memory | None:
         for view in views
         for row in view.peaks.iter_rows(named=True)
     ]
-    return max(peaks, key=lambda one: one.allocated, default=None)
+    return max(peaks, key=lambda peak: peak.allocated, default=None)

@@ -10,7 +10,7 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.base.lines import lines_are_known
+from traceq.analysis.base.lines import has_source_lines
 from traceq.analysis.base.ownership import (
     has_like,
     has_named,
@@ -275,7 +275,7 @@ class View:
             # PyTorch's profiler records them with the shapes, others do not.
             Need.VALUES: not trace.facts.recorder,
             Need.STACKS: trace.facts.stacks,
-            Need.LINES: lines_are_known(trace),
+            Need.LINES: has_source_lines(trace),
             Need.OPS: trace.ops.height > 0,
         }
         return frozenset(need for need, there in met.items() if there)

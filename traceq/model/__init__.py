@@ -1,1 +1,1 @@
-"""The tables: their columns, and what the names in them mean."""
+"""Data classes: tables and their columns, recordings, findings, meanings of names."""

@@ -39,35 +39,35 @@ _INTEGERS = (
     Dtype("bool", "bool", "bool", 1),
 )
 
-FLOATING = tuple(one.recorded for one in _FLOATS)
+FLOATING = tuple(dtype.recorded for dtype in _FLOATS)
 """The floating-point ones, as recorded, widest first."""
 FLOAT32 = "float"
 BFLOAT16 = "c10::BFloat16"
-HALF = tuple(one.recorded for one in _FLOATS if one.size == 2)  # noqa: PLR2004 - bytes
+HALF = tuple(dtype.recorded for dtype in _FLOATS if dtype.size == 2)  # noqa: PLR2004 - bytes
 """The 16-bit ones, as recorded."""
 BYTE = tuple(
-    one.recorded
-    for one in (*_FLOATS, *_INTEGERS)
-    if one.size == 1 and one.name != "bool"
+    dtype.recorded
+    for dtype in (*_FLOATS, *_INTEGERS)
+    if dtype.size == 1 and dtype.name != "bool"
 )
 """The 8-bit ones that numbers are stored in, as recorded."""
-SHORT_HALF = tuple(one.short for one in _FLOATS if one.recorded in HALF)
+SHORT_HALF = tuple(dtype.short for dtype in _FLOATS if dtype.recorded in HALF)
 """The 16-bit ones, by their short names."""
 
-SHORT = {one.recorded: one.short for one in _FLOATS}
+SHORT = {dtype.recorded: dtype.short for dtype in _FLOATS}
 """Short names of floating-point dtypes, by the recorded ones."""
-SIZES = {one.recorded: one.size for one in _FLOATS}
+SIZES = {dtype.recorded: dtype.size for dtype in _FLOATS}
 """Bytes of a floating-point element, by the recorded name."""
-ALL_SIZES = {one.recorded: one.size for one in (*_FLOATS, *_INTEGERS)} | {
+ALL_SIZES = {dtype.recorded: dtype.size for dtype in (*_FLOATS, *_INTEGERS)} | {
     "c10::complex<float>": 8,
     "c10::complex<double>": 16,
     "long": 8,
 }
 """Bytes of an element of any dtype, by the recorded name."""
-SHORT_SIZES = {one.short: one.size for one in _FLOATS} | {"tf32": 4}
+SHORT_SIZES = {dtype.short: dtype.size for dtype in _FLOATS} | {"tf32": 4}
 """Bytes of an element, by the short name; TF32 is stored as float32."""
 _SCALAR_TYPES = {"half": 2, "long": 8, "short": 2, "char": 1, "byte": 1, "int": 4}
-SENT_SIZES = {one.name: one.size for one in (*_FLOATS, *_INTEGERS)} | {
+SENT_SIZES = {dtype.name: dtype.size for dtype in (*_FLOATS, *_INTEGERS)} | {
     "float": 4,
     "double": 8,
     **_SCALAR_TYPES,
@@ -75,7 +75,7 @@ SENT_SIZES = {one.name: one.size for one in (*_FLOATS, *_INTEGERS)} | {
 """Bytes of an element that a collective sends, as torch names it there, in lower case.
 """
 
-_NAMES = {one.recorded: one.name for one in (*_FLOATS, *_INTEGERS)}
+_NAMES = {dtype.recorded: dtype.name for dtype in (*_FLOATS, *_INTEGERS)}
 
 
 def dtype_name(recorded: str | None) -> str:

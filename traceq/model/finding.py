@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from traceq.common.words import layer_name
 
@@ -152,6 +152,12 @@ class Fix:
     """Runtime calls that do not block any more; what else they do stays."""
 
 
+def _message(finding: Finding) -> str:
+    from html import escape  # noqa: PLC0415 - few ask
+
+    return escape(finding.message)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong."""
@@ -224,6 +230,9 @@ class Finding:
     calls: frozenset[int] = field(default=frozenset(), repr=False, compare=False)
     """The runtime calls it was seen by, where these are in no op."""
 
+    html: ClassVar[Callable[[Finding], str]] = _message
+    """Renderer for notebooks, which the package that renders registers."""
+
     @property
     def gpu_ns(self) -> int:
         """Time of the GPU per step that it is about: of kernels, else idle."""
@@ -236,6 +245,4 @@ class Finding:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _repr_html_(self) -> str:
-        from traceq.report.notebook import render_finding  # noqa: PLC0415 - few ask
-
-        return render_finding(self)
+        return Finding.html(self)

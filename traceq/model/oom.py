@@ -91,7 +91,7 @@ class OutOfMemory(Struct, frozen=True):
     @property
     def layer(self) -> OpenModule | None:
         """The outermost of the running modules that has siblings, as one layer."""
-        repeated = (one for one in self.modules if (one.siblings or 0) > 1)
+        repeated = (module for module in self.modules if (module.siblings or 0) > 1)
         return next(repeated, None)
 
     @property

@@ -54,7 +54,7 @@ class LongSteps(Struct, frozen=True):
         kind they are the typical ones, unless that is out of the question.
         """
         apart = max(_LEAST_APART, sqrt(self.ns / self.typical_ns))
-        result = longer_ones(recorded, apart)
+        result = are_longer(recorded, apart)
         if any(result) or not recorded:
             return result
         mean = sum(recorded) / len(recorded)
@@ -66,10 +66,10 @@ class LongSteps(Struct, frozen=True):
         return round(long * self.ns + (1 - long) * self.typical_ns)
 
 
-def longer_ones(times: Sequence[int], apart: float) -> list[bool]:
+def are_longer(times: Sequence[int], apart: float) -> list[bool]:
     """Return for each time whether it is above the widest gap, if that is wide enough.
 
-    >>> longer_ones([10, 331, 9], 1.5), longer_ones([10, 12, 9], 1.5)
+    >>> are_longer([10, 331, 9], 1.5), are_longer([10, 12, 9], 1.5)
     ([False, True, False], [False, False, False])
     """
     ordered = sorted(times)

@@ -107,7 +107,7 @@ def analyse(job: Job) -> Analysis:
         tuple(_stragglers(job, compared, whatifs, by_rank)),
         by_rank,
         tuple(_changes(job, whatifs)),
-        rates(job.collectives, _device(job), one_machine=_one_machine(job)),
+        rates(job.collectives, _device(job), one_machine=_on_single_machine(job)),
         pipeline(job, whatifs),
         experts(job),
     )
@@ -118,7 +118,7 @@ def _device(job: Job) -> str:
     return names[0] if len(names) else ""
 
 
-def _one_machine(job: Job) -> bool:
+def _on_single_machine(job: Job) -> bool:
     machines = job.ranks["machine"].unique()
     gpus = 8
     return len(machines) == 1 and job.ranks.height <= gpus

@@ -12,8 +12,8 @@ from traceq.check.check import (
     FixtureResult,
     NewRun,
     as_expected,
-    known_budgets,
-    known_findings,
+    budgets_of,
+    expected_findings,
     no_worse,
 )
 from traceq.check.difference import Difference
@@ -51,10 +51,10 @@ def check_job_against(
 
     What its folder does not say to expect is what is found in its traces.
     """
-    findings = known_findings(folder)
+    findings = expected_findings(folder)
     if findings is None:
         findings = expected(_linted(folder, before, rules, config).findings)
-    budgets = known_budgets(folder) or budgets_for(numbers(before))
+    budgets = budgets_of(folder) or budgets_for(numbers(before))
     incomparable = dict(_incomparable(before, new))
     differences = no_worse(
         folder,

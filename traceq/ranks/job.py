@@ -154,7 +154,7 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
     cells = _cells(mine, ranks)
     matches = matched(cells)
     clock = clocks(matches.cells)
-    if _shares_clock(ranks) or _of_one_export(mine):
+    if _shares_clock(ranks) or _share_an_export(mine):
         clock = clock.with_columns(
             offset=pl.lit(0, pl.Int64),
             drift=pl.lit(0.0),
@@ -259,7 +259,7 @@ def _shares_clock(ranks: pl.DataFrame) -> bool:
     return len(machines) == 1 and bool(machines[0]) and not any(ranks["device"])
 
 
-def _of_one_export(mine: Sequence[Digest]) -> bool:
+def _share_an_export(mine: Sequence[Digest]) -> bool:
     """Return whether all ranks are of one export, which has one clock."""
     clocks_of_ranks = {digest.rank.get("clock") for digest in mine}
     return len(clocks_of_ranks) == 1 and all(clocks_of_ranks)

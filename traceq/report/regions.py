@@ -48,13 +48,15 @@ class Compared:
     @property
     def gpu(self) -> Difference:
         """GPU time of a call with its backward."""
-        first, second = ((one["gpu"] + one["backward"]).to_list() for one in self.calls)
+        first, second = (
+            (call["gpu"] + call["backward"]).to_list() for call in self.calls
+        )
         return difference(first, second)
 
     @property
     def host(self) -> Difference:
         """The time from a call's start to its end on the host, as recorded."""
-        first, second = (one["host"].to_list() for one in self.calls)
+        first, second = (call["host"].to_list() for call in self.calls)
         return difference(first, second)
 
 
@@ -74,8 +76,8 @@ def text(shown: Shown, *, width: int | None, color: bool) -> str:
     """Return a screen for each trace, and one for what was compared."""
     room = line_width(width)
     parts: list[Any] = []
-    for one in contents(shown):
-        parts += [*screen(one, room), ""]
+    for content in contents(shown):
+        parts += [*screen(content, room), ""]
     return rendered(parts[:-1], width=room, color=color)
 
 
@@ -87,8 +89,8 @@ def markdown(shown: Shown) -> str:
 def csv(shown: Shown) -> str:
     """Return a row for each region of each trace."""
     rows = [
-        _rows(one, shown).with_columns(pl.lit(as_unicode(path)).alias("trace"))
-        for path, one in zip(shown.paths, shown.regions, strict=True)
+        _rows(regions, shown).with_columns(pl.lit(as_unicode(path)).alias("trace"))
+        for path, regions in zip(shown.paths, shown.regions, strict=True)
     ]
     return render_csv(pl.concat(rows).select("trace", pl.exclude("trace")))
 
@@ -102,14 +104,14 @@ def json(shown: Shown) -> str:
         "traces": [
             {
                 "path": as_unicode(path),
-                "steps": one.steps,
-                "gpu_ns": one.gpu_ns,
-                "placed_gpu_ns": one.placed_ns,
-                "regions": _rows(one, shown).to_dicts(),
+                "steps": regions.steps,
+                "gpu_ns": regions.gpu_ns,
+                "placed_gpu_ns": regions.placed_ns,
+                "regions": _rows(regions, shown).to_dicts(),
             }
-            for path, one in zip(shown.paths, shown.regions, strict=True)
+            for path, regions in zip(shown.paths, shown.regions, strict=True)
         ],
-        "compared": [_compared_data(one) for one in shown.compared],
+        "compared": [_compared_data(pair) for pair in shown.compared],
     }
     return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
 
@@ -133,9 +135,9 @@ def _rows(regions: Regions, shown: Shown) -> pl.DataFrame:
     )
 
 
-def _compared_data(one: Compared) -> dict[str, Any]:
+def _compared_data(pair: Compared) -> dict[str, Any]:
     return {
-        "names": one.names,
+        "names": pair.names,
         **{
             figure: {
                 "median_ns": [difference.before, difference.after],
@@ -144,9 +146,9 @@ def _compared_data(one: Compared) -> dict[str, Any]:
                 "chance": difference.chance,
                 "verdict": difference.verdict,
             }
-            for figure, difference in (("gpu", one.gpu), ("host", one.host))
+            for figure, difference in (("gpu", pair.gpu), ("host", pair.host))
         },
-        "ops": _ops(one).to_dicts(),
+        "ops": _ops(pair).to_dicts(),
     }
 
 
@@ -154,7 +156,8 @@ def contents(shown: Shown) -> list[Content]:
     """Return the tables, or the comparison."""
     names = telling_names(shown.paths)
     tables = [
-        _table(name, one, shown) for name, one in zip(names, shown.regions, strict=True)
+        _table(name, regions, shown)
+        for name, regions in zip(names, shown.regions, strict=True)
     ]
     return [*tables, *_comparison(shown)]
 
@@ -227,7 +230,7 @@ def _comparison(shown: Shown) -> list[Content]:
         return [_two(shown.compared[0])]
     if not shown.compared:
         return []
-    rows = tuple(_difference_row(one) for one in shown.compared[: shown.top])
+    rows = tuple(_difference_row(pair) for pair in shown.compared[: shown.top])
     columns = (
         Column("region", cut=cut_middle),
         *(Column(title, number=True) for title in ("GPU", "→", "times", "host", "→ ")),
@@ -238,10 +241,10 @@ def _comparison(shown: Shown) -> list[Content]:
     ]
 
 
-def _difference_row(one: Compared) -> tuple[str, ...]:
-    gpu, host = one.gpu, one.host
+def _difference_row(pair: Compared) -> tuple[str, ...]:
+    gpu, host = pair.gpu, pair.host
     return (
-        printable(one.names[0]),
+        printable(pair.names[0]),
         units.time(gpu.before),
         units.time(gpu.after),
         _times(gpu),
@@ -255,12 +258,12 @@ def _times(difference: Difference) -> str:
     return "" if difference.ratio is None else f"{difference.ratio:.2f}"
 
 
-def _two(one: Compared) -> Content:
+def _two(pair: Compared) -> Content:
     """Say in sentences how two regions differ, and list the ops that make it."""
-    first, second = map(printable, one.names)
+    first, second = map(printable, pair.names)
     facts = [
         (label, f"{second} takes {_sentence(difference)}")
-        for label, difference in (("GPU", one.gpu), ("host", one.host))
+        for label, difference in (("GPU", pair.gpu), ("host", pair.host))
     ]
     columns = (
         Column("op", cut=cut_middle),
@@ -278,7 +281,7 @@ def _two(one: Compared) -> Content:
             units.number(row["kernels_second"]),
             units.time(row["ns_second"] - row["ns"]),
         )
-        for row in _ops(one).head(_OPS).to_dicts()
+        for row in _ops(pair).head(_OPS).to_dicts()
     )
     title = f"{second} against {first}, a call with its backward"
     return Content(title, (), tuple(facts), (TextTable(columns, rows),))
@@ -293,10 +296,11 @@ def _sentence(change: Difference) -> str:
     )
 
 
-def _ops(one: Compared) -> pl.DataFrame:
+def _ops(pair: Compared) -> pl.DataFrame:
     """Return the ops of two regions side by side, the largest difference first."""
     first, second = (
-        ops_of(regions, calls) for regions, calls in zip(one.of, one.calls, strict=True)
+        ops_of(regions, calls)
+        for regions, calls in zip(pair.of, pair.calls, strict=True)
     )
     both = first.join(second, on="op", how="full", coalesce=True, suffix="_second")
     change = (pl.col("ns_second") - pl.col("ns")).abs()
@@ -305,6 +309,6 @@ def _ops(one: Compared) -> pl.DataFrame:
 
 def compared_names(regions: Sequence[Regions]) -> list[str]:
     """Return the paths that two traces have in common, the most GPU time first."""
-    first, second = (by_path(one)["path"].to_list() for one in regions)
+    first, second = (by_path(region)["path"].to_list() for region in regions)
     names = set(second)
     return [path for path in first if path in names]

@@ -26,7 +26,9 @@ def located(report: Report, repository: Repository) -> tuple[Report, str]:
     The sentence is empty where all were found, or nothing was.
     """
     missing: dict[str, None] = {}
-    outcomes = tuple(_outcome(one, repository, missing) for one in report.outcomes)
+    outcomes = tuple(
+        _outcome(outcome, repository, missing) for outcome in report.outcomes
+    )
     return structs.replace(report, outcomes=outcomes), _sentence(
         list(missing), repository
     )
@@ -41,8 +43,8 @@ def with_sources(report: Report, sources: Mapping[str, Mapping[str, str]]) -> Re
         structs.replace(
             outcome,
             findings=tuple(
-                _from_copy(one, sources.get(outcome.name, {}))
-                for one in outcome.findings
+                _from_copy(finding, sources.get(outcome.name, {}))
+                for finding in outcome.findings
             ),
         )
         for outcome in report.outcomes
@@ -85,7 +87,9 @@ def _sentence(missing: list[str], repository: Repository) -> str:
 def _outcome(
     outcome: RecordingReport, repository: Repository, missing: dict[str, None]
 ) -> RecordingReport:
-    findings = tuple(_finding(one, repository, missing) for one in outcome.findings)
+    findings = tuple(
+        _finding(finding, repository, missing) for finding in outcome.findings
+    )
     entry = outcome.entry and _place(outcome.entry, repository)
     return structs.replace(outcome, findings=findings, entry=entry)
 

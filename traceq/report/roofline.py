@@ -1,4 +1,4 @@
-"""The roofline as text, Markdown, CSV and JSON: which ops are slow for what they do."""
+"""Roofline as text, Markdown, CSV and JSON: ops and their efficiency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages on rules, made of what is in their files."""
+"""Pages on rules, from their docstrings and examples."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _quantity(value: Quantity | None, unit: str) -> str:
     if value is None:
         return ""
     figures = value if isinstance(value, tuple) else (value,)
-    return f"{' to '.join(f'{one:,}' for one in figures)} {unit}"
+    return f"{' to '.join(f'{figure:,}' for figure in figures)} {unit}"
 
 
 def _measured_table(rows: Sequence[Mapping[str, str]]) -> list[str]:

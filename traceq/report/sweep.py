@@ -1,4 +1,4 @@
-"""A sweep in words: how figures grow with a label, and what overtakes what."""
+"""Sentences on a sweep over one label: growth laws and crossings."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rate_text(rate: float) -> str:
 
 def table(sweep: Sweep) -> TextTable:
     """Return the figures of each recording, by the label's value."""
-    parts = [one.name for one in sweep.curves if one.figure == "part"]
+    parts = [curve.name for curve in sweep.curves if curve.figure == "part"]
     titles = ["step", *map(part_name, parts), "peak memory", "tokens/s"]
     columns = (
         Column(sweep.label, number=True),
@@ -120,7 +120,7 @@ def law(curve: Curve) -> str:
 
 
 def _sentences(sweep: Sweep) -> Iterator[str]:
-    by_figure = {(one.figure, one.name): one for one in sweep.curves}
+    by_figure = {(curve.figure, curve.name): curve for curve in sweep.curves}
     if not sweep.enough:
         yield (
             f"the recordings have {counted(len(set(sweep.values)), 'value')} of"
@@ -163,7 +163,7 @@ def _grows(curve: Curve) -> str:
 
 
 def _quality(*curves: Curve) -> str:
-    fits = [one.fit for one in curves if one.fit]
+    fits = [curve.fit for curve in curves if curve.fit]
     if not fits:
         return ""
     errors = " and ".join(_within(fit.error) for fit in fits)

@@ -45,14 +45,18 @@ class Seen:
 
     def lost(self, whole: Seen) -> list[str]:
         """Return the findings of another recording only, each in a few words."""
-        mine = {one.fingerprint for one in self.findings}
-        more = {one.fingerprint: one for one in whole.findings}
+        mine = {finding.fingerprint for finding in self.findings}
+        more = {finding.fingerprint: finding for finding in whole.findings}
         return [_place(one) for mark, one in more.items() if mark not in mine]
 
     def codes_only_here(self, other: Seen) -> set[str]:
         """Return the rules of findings that are not in another recording."""
-        theirs = {one.fingerprint for one in other.findings}
-        return {one.code for one in self.findings if one.fingerprint not in theirs}
+        theirs = {finding.fingerprint for finding in other.findings}
+        return {
+            finding.code
+            for finding in self.findings
+            if finding.fingerprint not in theirs
+        }
 
     def same_kinds(self, other: Seen, ignoring: str = "") -> bool:
         """Return whether the same is found, whatever its count or size.
@@ -60,23 +64,27 @@ class Seen:
         Findings of the code ``ignoring`` do not count.
         """
         mine, theirs = (
-            {one.fingerprint for one in seen.findings if one.code != ignoring}
+            {
+                finding.fingerprint
+                for finding in seen.findings
+                if finding.code != ignoring
+            }
             for seen in (self, other)
         )
         return mine == theirs and self.skipped == other.skipped
 
     def changes(self, other: Seen) -> list[str]:
         """Return the findings of this recording only, and of the other only."""
-        mine = {one.fingerprint: one for one in self.findings}
-        theirs = {one.fingerprint: one for one in other.findings}
+        mine = {finding.fingerprint: finding for finding in self.findings}
+        theirs = {finding.fingerprint: finding for finding in other.findings}
         lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
         lines += [
             f"{_place(theirs[mark])} is new" for mark in theirs if mark not in mine
         ]
         if not lines:
             there = set(other.findings)
-            changed = [one for one in self.findings if one not in there]
-            lines = [f"{_place(one)} changes" for one in changed]
+            changed = [finding for finding in self.findings if finding not in there]
+            lines = [f"{_place(finding)} changes" for finding in changed]
         if rules := sorted(other.skipped - self.skipped):
             lines.append(f"{', '.join(rules)} skipped")
         return lines or ["a budget would change"]
@@ -134,8 +142,8 @@ class Probe:
         """
         (outcome,) = lint([recording], self.rules, self.config, brief=True).outcomes
         findings = [
-            _rewritten(one, paths, regions) if paths and regions else one
-            for one in map(without_quotes, outcome.findings)
+            _rewritten(finding, paths, regions) if paths and regions else finding
+            for finding in map(without_quotes, outcome.findings)
         ]
         return Seen(
             findings=expected(findings),
@@ -147,7 +155,7 @@ class Probe:
 
 def without_quotes(finding: Finding) -> Finding:
     """Return a finding without the lines of a log that it quotes: words may go."""
-    evidence = tuple(one for one in finding.evidence if one.label != _QUOTE)
+    evidence = tuple(entry for entry in finding.evidence if entry.label != _QUOTE)
     return replace(finding, evidence=evidence)
 
 
@@ -157,7 +165,9 @@ def _rewritten(finding: Finding, paths: Paths, regions: Regions) -> Finding:
     return replace(
         finding,
         message=regions.text(finding.message),
-        evidence=tuple(replace(one, name=regions.text(one.name)) for one in evidence),
+        evidence=tuple(
+            replace(entry, name=regions.text(entry.name)) for entry in evidence
+        ),
     )
 
 

@@ -98,7 +98,7 @@ def drawn_job(example: Bad | Good) -> Analysis | None:
         )
         for rank, drawing in enumerate(example.ranks)
     ]
-    digests = [Digest(make_digest(one, findings=False)) for one in traces]
+    digests = [Digest(make_digest(trace, findings=False)) for trace in traces]
     return analyse(assemble(digests))
 
 

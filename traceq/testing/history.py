@@ -176,7 +176,7 @@ class _Allocator:
             if not span.before:
                 self._record("segment_alloc", span.begin, size, who, addr=made.address)
             return
-        removed = next(one for one in self._segments if one.drawn is span)
+        removed = next(segment for segment in self._segments if segment.drawn is span)
         if removed.taken:
             msg = f"the segment of {span.text} ends while something is in it"
             raise ValueError(msg)
@@ -184,7 +184,7 @@ class _Allocator:
         self._record("segment_free", span.end, size, who, addr=removed.address)
 
     def _segment(self, size: int) -> _Segment:
-        last = max((one.address for one in self._segments), default=0)
+        last = max((segment.address for segment in self._segments), default=0)
         made = _Segment(last + _APART, _rounded(size, _SEGMENT))
         self._segments.append(made)
         return made

@@ -160,18 +160,18 @@ def held(
         raise UsageError(msg)
     on = "gpu" if recording.trace.facts.gpu else "cpu"
     part = cpu_part(recording.trace)
-    known = dict(part.numbers)
+    values = dict(part.numbers)
     if on == "gpu":
-        known |= numbers(recording).values
-        over = _over_on_gpu(budgets, recording, known)
+        values |= numbers(recording).values
+        over = _over_on_gpu(budgets, recording, values)
     else:
         limits = _held_on_cpu(budgets)
         if _PEAK in limits:
-            known[_PEAK] = cpu_peak()
-        over = _over(limits, known)
+            values[_PEAK] = cpu_peak()
+        over = _over(limits, values)
     if over:
         raise OverBudgetError(_message(over, on, steps, part, folder))
-    return Checked(known, on, folder)
+    return Checked(values, on, folder)
 
 
 def _cpu_peak(step: Callable[[], object]) -> int:
@@ -262,28 +262,28 @@ def _held_on_cpu(budgets: Budgets) -> Mapping[str, Budget]:
 
 
 def _over_on_gpu(
-    budgets: Budgets, recording: Recording, known: Mapping[str, float]
+    budgets: Budgets, recording: Recording, values: Mapping[str, float]
 ) -> list[tuple[str, str]]:
     """Return the limits that a step on a GPU breaks."""
     if not len(budgets):
         msg = "the budget has limits for steps without a GPU only, and this one used it"
         raise UsageError(msg)
-    host = {name: one for name, one in budgets.limits.items() if name in _HOST}
+    host = {name: budget for name, budget in budgets.limits.items() if name in _HOST}
     results = [
-        (one.what, one.text)
-        for one in breaches(budgets, numbers(recording), ignored=host)
-        if one.worse
+        (breach.what, breach.text)
+        for breach in breaches(budgets, numbers(recording), ignored=host)
+        if breach.worse
     ]
-    return results + _over(host, known)
+    return results + _over(host, values)
 
 
 def _over(
-    limits: Mapping[str, Budget], known: Mapping[str, float]
+    limits: Mapping[str, Budget], values: Mapping[str, float]
 ) -> list[tuple[str, str]]:
     """Return the numbers that are higher than allowed, and that in words."""
     results = []
     for name, limit in limits.items():
-        value = known[name]
+        value = values[name]
         if value > limit.limits[1]:
             is_now = f"{name} {written(name, value)}"
             text = f"{is_now}, the budget is {budget_text(name, limit)}"
@@ -300,7 +300,7 @@ def _message(
     for name, text in over:
         lines.append(f"  {text}")
         if name in CPU_NAMES:
-            lines += [f"    {printable(one)}" for one in spent_on(part, name)]
+            lines += [f"    {printable(line)}" for line in spent_on(part, name)]
         lines += [f"    {line}" for line in _instead(name, result)]
     lines.append(f"recorded in {folder}: traceq lint {folder}")
     return "\n".join(lines)
@@ -312,12 +312,14 @@ def _instead(name: str, result: LintResult | None) -> Iterator[str]:
     if advice is None:
         return
     findings = result.findings if result else ()
-    known = [one for one in findings if one.code.startswith(advice.codes)]
-    for one in known[:_MOST_FINDINGS]:
-        place = where(one.place)
-        yield printable(f"{one.code} {one.message}" + (f" ({place})" if place else ""))
-        if one.advice:
-            yield printable(f"fix: {one.advice}")
-    if not known:
+    advised = [finding for finding in findings if finding.code.startswith(advice.codes)]
+    for finding in advised[:_MOST_FINDINGS]:
+        place = where(finding.place)
+        yield printable(
+            f"{finding.code} {finding.message}" + (f" ({place})" if place else "")
+        )
+        if finding.advice:
+            yield printable(f"fix: {finding.advice}")
+    if not advised:
         page = f" (traceq rule {advice.rule})" if advice.rule else ""
         yield f"fix: {advice.text}{page}"

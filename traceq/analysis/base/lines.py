@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @cached_per_trace
-def lines_are_known(trace: Trace) -> bool:
+def has_source_lines(trace: Trace) -> bool:
     """Return whether nearly all of the work has a source location.
 
     Stacks tell it, and without them the code that torch.compile generated, the capture

@@ -113,10 +113,10 @@ def _spelled_out(pattern: str) -> Iterator[str]:
         return chr(_FIRST_GROUP + len(groups) - 1)
 
     def choices(part: str) -> Iterator[str]:
-        for one in part.split("|"):
+        for choice in part.split("|"):
             each = (
                 choices(groups[ord(sign) - _FIRST_GROUP]) if sign >= _GROUPS else sign
-                for sign in one
+                for sign in choice
             )
             yield from map("".join, product(*each))
 

@@ -151,9 +151,9 @@ def _done(layer: OpenModule) -> float:
 def _states(oom: OutOfMemory) -> int:
     """Return what the states of all optimizers take once each has made a step."""
     return sum(
-        one.parameter_bytes
-        * next(count for kind, count in _STATES if re.search(kind, one.kind))
-        for one in oom.optimizers
+        optimizer.parameter_bytes
+        * next(count for kind, count in _STATES if re.search(kind, optimizer.kind))
+        for optimizer in oom.optimizers
     )
 
 
@@ -268,8 +268,10 @@ def _optimizer(case: Failure) -> Iterator[_Row]:
     kind = oom.optimizers[0].kind
     total = max(held, _states(oom))
     if case.phase == "optimizer" and not case.later:
-        made = sum(one.state_bytes for one in oom.optimizers)
-        if made >= _states(oom) and not any(one.fused for one in oom.optimizers):
+        made = sum(optimizer.state_bytes for optimizer in oom.optimizers)
+        if made >= _states(oom) and not any(
+            optimizer.fused for optimizer in oom.optimizers
+        ):
             saves = requested + int(_temporaries(case)["size"].sum())
             yield _row(case, "fused_optimizer", saves, kind)
     if case.phase != "optimizer":

@@ -154,7 +154,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     )
     return (
         calls.join(
-            _known_arguments(trace, calls),
+            _distinct_arguments(trace, calls),
             on=_GIVEN,
             nulls_equal=True,
             maintain_order="left",
@@ -166,7 +166,7 @@ def attention_calls(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _known_arguments(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+def _distinct_arguments(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the arguments of each distinct call: CALL, ``at`` and ``alone``.
 
     ``at`` is its place in _ARGUMENTS.

@@ -62,7 +62,7 @@ _NOTHING = (None, None)
 _SHAPES = {
     "scores": pl.List(pl.Int64()),
     "type": pl.String(),
-    **{one: pl.List(pl.Int64()) for one in ("query", "key", "value")},
+    **{role: pl.List(pl.Int64()) for role in ("query", "key", "value")},
 }
 
 

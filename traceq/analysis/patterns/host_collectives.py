@@ -157,7 +157,9 @@ def _place(trace: Trace, collective: str) -> dict[str, object]:
     plain = text("name").str.extract(r"^c10d::(\w+)").str.replace_all("_", "")
     places = (
         trace.ops.filter(plain == short, pl.col("file").is_not_null())
-        .group_by(*(text(one) if one != "line" else pl.col(one) for one in _PLACE))
+        .group_by(
+            *(text(column) if column != "line" else pl.col(column) for column in _PLACE)
+        )
         .len()
         .sort("len", *_PLACE, descending=[True, *(False for _ in _PLACE)])
     )

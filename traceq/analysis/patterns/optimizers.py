@@ -82,7 +82,12 @@ def optimizer_steps(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     single = inside.filter(~pl.col("many"))
     return (
         regions.join(several, on="region", maintain_order="left")
-        .join(_one_by_one(single), on="region", how="left", maintain_order="left")
+        .join(
+            _single_tensor_totals(single),
+            on="region",
+            how="left",
+            maintain_order="left",
+        )
         .with_columns(pl.col("single").fill_null(0))
     )
 
@@ -166,7 +171,7 @@ def _inside(ops: pl.DataFrame, regions: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _one_by_one(single: pl.DataFrame) -> pl.DataFrame:
+def _single_tensor_totals(single: pl.DataFrame) -> pl.DataFrame:
     """Return the totals of the single-tensor ops, for each region."""
     called = single.group_by("region", "name").agg(times=pl.len())
     # Most ops are called once for each parameter, some of them twice.

@@ -9,7 +9,7 @@ import polars as pl
 from traceq.analysis.patterns.iterations import iterations
 from traceq.graph.steps import cut_off
 from traceq.model.lint_report import StepKinds
-from traceq.model.run import longer_ones
+from traceq.model.run import are_longer
 
 if TYPE_CHECKING:
     from traceq.model.run import StepTime, Window
@@ -55,7 +55,7 @@ def _measured(steps: pl.DataFrame, timed: StepTime, window: Window) -> StepKinds
 
 def _as_recorded(trace: Trace, steps: pl.DataFrame) -> StepKinds | None:
     """Return the kinds that differ both in time and in work."""
-    is_long = longer_ones(steps["time"].to_list(), _TIMES_APART)
+    is_long = are_longer(steps["time"].to_list(), _TIMES_APART)
     # Prefill and decode are told apart by what they are, and reported as such.
     if not any(is_long) or iterations(trace).height:
         return None

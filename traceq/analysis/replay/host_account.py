@@ -80,9 +80,9 @@ class HostAccount(Struct, frozen=True, dict=True):
     first use of this op on these inputs), ``planned`` and ``loads``."""
     spans: pl.DataFrame
     """The host's time in order: ``start``, ``end``, ``at`` (the row of the host's
-    tree) and ``thing``, what the host did."""
+    tree) and ``activity``, what the host did."""
     described: Described
-    """Descriptions of the things and of the rows of the host's tree."""
+    """Descriptions of the activities and of the rows of the host's tree."""
     host: HostSegments
     gaps: pl.DataFrame
     """Idle gaps of the GPU."""
@@ -102,40 +102,40 @@ class HostAccount(Struct, frozen=True, dict=True):
 
     @cached_property
     def segments(self) -> pl.DataFrame:
-        """All of the host's time, with all columns of ``told``."""
-        return self.told(self.spans)
+        """All of the host's time, with all columns of ``describe``."""
+        return self.describe(self.spans)
 
-    def of(self, thing: pl.Expr, *columns: str) -> pl.DataFrame:
-        """Return the host's time at things for which this holds, as ``told`` does."""
-        chosen = known(self.described.things.select(thing).to_series())
+    def of(self, activity: pl.Expr, *columns: str) -> pl.DataFrame:
+        """Return the host time at activities for which this holds, as ``describe``."""
+        chosen = known(self.described.activities.select(activity).to_series())
         if not chosen.any():
-            return self.told(self.spans.clear(), *columns)
+            return self.describe(self.spans.clear(), *columns)
         # Few are chosen, mostly: these are looked up, not all spans filtered.
-        rows = rows_where(marked_at(chosen, self.spans["thing"]))
-        return self.told(self.spans[rows], *columns)
+        rows = rows_where(marked_at(chosen, self.spans["activity"]))
+        return self.describe(self.spans[rows], *columns)
 
     def own_time(self, ops: Collection[int]) -> pl.DataFrame:
         """Return the host's self time in ops, without ops or launches in them."""
         chosen = known(self.host.op.is_in(list(ops)))
-        chosen &= self.described.things["own"][self.described.thing]
-        return self.told(self.spans.filter(chosen[self.spans["at"]]))
+        chosen &= self.described.activities["own"][self.described.activity]
+        return self.describe(self.spans.filter(chosen[self.spans["at"]]))
 
-    def told(self, spans: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    def describe(self, spans: pl.DataFrame, *columns: str) -> pl.DataFrame:
         """Return all columns, or some, that describe the given spans.
 
         ``start``, ``end``, ``step``, ``at``, ``idle`` (of it, while the GPU idled),
         ``recorded``, ``estimated`` (without the profiler), ``kind``, ``name``,
         ``file``, ``line``, ``function``, ``module``, ``op`` (around it), ``own``
         (whether it is of that op), ``caller``, ``library`` and ``called`` (see
-        host_kinds); ``thing`` if it is asked for.
+        host_kinds); ``activity`` if it is asked for.
         """
         return pl.DataFrame(
-            {one: self._column(spans, one) for one in columns or _COLUMNS}
+            {column: self._column(spans, column) for column in columns or _COLUMNS}
         )
 
     def _column(self, spans: pl.DataFrame, column: str) -> pl.Series:
-        if column in self.described.things.columns:
-            return self.described.things[column][spans["thing"]]
+        if column in self.described.activities.columns:
+            return self.described.activities[column][spans["activity"]]
         return _COMPUTED[column](self, spans) if column in _COMPUTED else spans[column]
 
     @cached_property
@@ -203,18 +203,24 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     report_progress("replay", 6, REPLAY_STAGES)
     # Where nothing is open, nothing is known either.
     nothing = UNKNOWN if trace.frames.height else NO_STACKS
-    things = described.things.with_columns(pl.col("kind").replace(UNKNOWN, nothing))
-    thing = described.thing[host.segments["at"]]
+    activities = described.activities.with_columns(
+        pl.col("kind").replace(UNKNOWN, nothing)
+    )
+    activity = described.activity[host.segments["at"]]
     # Work in an optimizer's closure is not the optimizer's.
     moved = _Moved((OPTIMIZER,), nothing, None)
-    things, thing = _as_others(things, thing, _in_closures(trace, host), moved)
+    activities, activity = _as_others(
+        activities, activity, _in_closures(trace, host), moved
+    )
     # Between nodes the main thread knows no more than that it waits.
     moved = _Moved(_OF_CALLER, ENGINE, "torch")
-    things, thing = _as_others(things, thing, _between_nodes(trace, host), moved)
+    activities, activity = _as_others(
+        activities, activity, _between_nodes(trace, host), moved
+    )
     return HostAccount(
         calls,
-        host.segments.with_columns(thing=thing),
-        structs.replace(described, things=things),
+        host.segments.with_columns(activity=activity),
+        structs.replace(described, activities=activities),
         host,
         idle_gaps(trace),
         replay,
@@ -269,7 +275,9 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
         .select("before", segment=pl.int_ranges(pl.col("before") + 1, "after"))
         .explode("segment")
     )
-    before, between = (host.thread(at[pairs[one]]) for one in ("before", "segment"))
+    before, between = (
+        host.thread(at[pairs[column]]) for column in ("before", "segment")
+    )
     return pairs["segment"].filter(before != between)
 
 
@@ -297,19 +305,19 @@ class _Moved(NamedTuple):
 
 
 def _as_others(
-    things: pl.DataFrame, thing: pl.Series, segments: pl.Series, moved: _Moved
+    activities: pl.DataFrame, activity: pl.Series, segments: pl.Series, moved: _Moved
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Return the things, and which each segment is, with some segments moved."""
+    """Return the activities, and which each segment is, with some segments moved."""
     if not len(segments):
-        return things, thing
-    chosen = things["kind"].is_in(moved.kinds)
-    number = only(chosen.cast(INDEX).cum_sum() - 1, chosen) + things.height
-    other = number[thing[segments]]
+        return activities, activity
+    chosen = activities["kind"].is_in(moved.kinds)
+    number = only(chosen.cast(INDEX).cum_sum() - 1, chosen) + activities.height
+    other = number[activity[segments]]
     rows = segments.filter(other.is_not_null())
-    more = things.filter(chosen).with_columns(
+    more = activities.filter(chosen).with_columns(
         kind=pl.lit(moved.kind), name=pl.lit(moved.name, pl.String)
     )
-    return pl.concat([things, more]), thing.scatter(rows, other.drop_nulls())
+    return pl.concat([activities, more]), activity.scatter(rows, other.drop_nulls())
 
 
 def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
@@ -324,22 +332,22 @@ def _with_excess(described: Described, calls: pl.DataFrame) -> Described:
     slow = calls.filter(pl.col("excess") > 0).select("op", kind=reason)
     if not slow.height:
         return described
-    thing, things = described.thing, described.things
-    own = rows_where(marked_at(things["own"], thing))
+    activity, activities = described.activity, described.activities
+    own = rows_where(marked_at(activities["own"], activity))
     slow_rows = pl.DataFrame(
-        {"row": own, "thing": thing[own], "op": described.host.op[own]}
+        {"row": own, "activity": activity[own], "op": described.host.op[own]}
     ).join(slow, on="op", maintain_order="left")
-    more = slow_rows.select("thing", "kind").unique(maintain_order=True)
+    more = slow_rows.select("activity", "kind").unique(maintain_order=True)
     number = slow_rows.join(
-        more.with_row_index("number", things.height),
-        on=["thing", "kind"],
+        more.with_row_index("number", activities.height),
+        on=["activity", "kind"],
         maintain_order="left",
     )["number"]
     return structs.replace(
         described,
-        thing=thing.clone().scatter(slow_rows["row"], number),
-        things=pl.concat(
-            [things, things[more["thing"]].with_columns(more["kind"])],
+        activity=activity.clone().scatter(slow_rows["row"], number),
+        activities=pl.concat(
+            [activities, activities[more["activity"]].with_columns(more["kind"])],
         ),
     )
 
@@ -350,7 +358,7 @@ def _in_order(modules: pl.DataFrame) -> pl.DataFrame:
 
     def rank(path: Sequence[str]) -> list[tuple[float, str]]:
         outer = ("/".join(path[:end]) for end in range(1, len(path) + 1))
-        return [(-sizes[one], one) for one in outer]
+        return [(-sizes[module], module) for module in outer]
 
     order = sorted(range(modules.height), key=[*map(rank, modules["path"])].__getitem__)
     return modules[order]
@@ -358,24 +366,24 @@ def _in_order(modules: pl.DataFrame) -> pl.DataFrame:
 
 def _entries(account: HostAccount) -> pl.DataFrame:
     spans, steps = account.spans, account.steps
-    things = account.described.things.select("kind", "name", *PLACE, "module")
-    entries = things.unique(maintain_order=True).with_row_index("entry")
-    entry = things.join(
-        entries, on=things.columns, nulls_equal=True, maintain_order="left"
+    activities = account.described.activities.select("kind", "name", *PLACE, "module")
+    entries = activities.unique(maintain_order=True).with_row_index("entry")
+    entry = activities.join(
+        entries, on=activities.columns, nulls_equal=True, maintain_order="left"
     )["entry"]
     # Calls of the function, not of what is built in to it.
-    of_function = things["kind"].is_in(_FUNCTIONS)[spans["thing"]]
-    timed = account.told(spans, "at", "caller", *_TIMES)
+    of_function = activities["kind"].is_in(_FUNCTIONS)[spans["activity"]]
+    timed = account.describe(spans, "at", "caller", *_TIMES)
     called = timed["caller"].zip_with(of_function, timed["at"])
     return (
-        timed.with_columns(entry=entry[spans["thing"]], called=called)
+        timed.with_columns(entry=entry[spans["activity"]], called=called)
         .group_by("entry")
         .agg(
             calls=pl.col("called").drop_nulls().n_unique() / steps,
-            **{one: pl.col(one).sum() / steps for one in _TIMES},
+            **{column: pl.col(column).sum() / steps for column in _TIMES},
         )
         .join(entries, on="entry")
-        .select(*things.columns, "calls", *_TIMES)
+        .select(*activities.columns, "calls", *_TIMES)
         .sort("estimated", "kind", "name", descending=[True, False, False])
     )
 

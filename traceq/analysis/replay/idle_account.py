@@ -85,17 +85,17 @@ class IdleAccount(Struct, frozen=True, dict=True):
 
     def _by(self, *keys: str) -> pl.DataFrame:
         return (
-            self._things.group_by(keys)
-            # A call is one thing of a kind: it does not count twice.
+            self._activities.group_by(keys)
+            # A call is one activity of a kind: it does not count twice.
             .agg(_exact_sum("time"), pl.col("calls").sum())
             .sort("time", *keys, descending=[True, *(False for _ in keys)])
         )
 
     @cached_property
-    def _things(self) -> pl.DataFrame:
-        """The things that the GPU waits for, with ``time`` and ``calls`` per step."""
-        things = self.waits.things(self.idle_ns * self.steps)
-        return things.with_columns(pl.col("time", "calls") / self.steps)
+    def _activities(self) -> pl.DataFrame:
+        """The activities that the GPU waits for: ``time`` and ``calls`` per step."""
+        activities = self.waits.activities(self.idle_ns * self.steps)
+        return activities.with_columns(pl.col("time", "calls") / self.steps)
 
 
 class Waits(Struct, frozen=True):
@@ -107,36 +107,39 @@ class Waits(Struct, frozen=True):
     changes: tuple[Change, ...]
     """The changes applied to the steps, without those of the GPU alone."""
 
-    def things(self, idle_ns: float) -> pl.DataFrame:
-        """Return the things that the GPU waits for, scaled to this total wait.
+    def activities(self, idle_ns: float) -> pl.DataFrame:
+        """Return the activities that the GPU waits for, scaled to this total wait.
 
-        ``kind``, ``name``, ``file``, ``line`` and ``function`` of each distinct thing,
+        ``kind``, ``name``, ``file``, ``line`` and ``function`` of each activity,
         ``time`` and ``calls``, those of it that the GPU waits for.
         """
-        spans, things = self.host.spans, self.host.described.things.select(_LINE)
-        by_thing = self._by_thing(spans, things.height)
-        if not by_thing.height:
+        spans = self.host.spans
+        activities = self.host.described.activities.select(_LINE)
+        by_activity = self._by_activity(spans, activities.height)
+        if not by_activity.height:
             # Where the trace does not show what the host did, it is the same all over.
-            things = things.with_columns(kind=pl.lit(UNKNOWN))
-            by_thing = _summed(spans.select("thing", "at", waits=pl.lit(1.0)))
-        whole = by_thing.select(_exact_sum("time")).item()
+            activities = activities.with_columns(kind=pl.lit(UNKNOWN))
+            by_activity = _summed(spans.select("activity", "at", waits=pl.lit(1.0)))
+        whole = by_activity.select(_exact_sum("time")).item()
         each = idle_ns / float(whole or 1)
-        by_thing = by_thing.with_columns(pl.col("time") * each).filter(
+        by_activity = by_activity.with_columns(pl.col("time") * each).filter(
             pl.col("time") > 0
         )
         texts = [column for column in _LINE if column != "line"]
-        named = things.select(pl.all().gather(by_thing["thing"]))
+        named = activities.select(pl.all().gather(by_activity["activity"]))
         return named.with_columns(
-            pl.col(texts).cast(pl.String), by_thing["time"], by_thing["calls"]
+            pl.col(texts).cast(pl.String), by_activity["time"], by_activity["calls"]
         )
 
-    def _by_thing(self, spans: pl.DataFrame, things: int) -> pl.DataFrame:
-        """Return ``thing``, ``time`` and ``calls``, as far as the GPU waits."""
-        changes = [(one.cover.spans, one.host_share) for one in self.changes]
-        native = native_simulation.waits(spans, self.pieces, changes, things, _SHORTEST)
+    def _by_activity(self, spans: pl.DataFrame, activities: int) -> pl.DataFrame:
+        """Return ``activity``, ``time`` and ``calls``, as far as the GPU waits."""
+        changes = [(change.cover.spans, change.host_share) for change in self.changes]
+        native = native_simulation.waits(
+            spans, self.pieces, changes, activities, _SHORTEST
+        )
         if native is not None:
             return native
-        nothing = spans.clear().select("thing", "at", waits=pl.lit(0.0))
+        nothing = spans.clear().select("activity", "at", waits=pl.lit(0.0))
         parts = (
             _waited(spans, some, self.changes)
             for some in self.pieces.iter_slices(_AT_ONCE)
@@ -154,7 +157,9 @@ def idle_account(
     """Return the host's activity while the GPU waits, at this speed, after changes."""
     late = late_work(trace, replay, scale, changes)
     steps = replay.model.steps
-    changed = tuple(one for one in changes if one.host_share and one.spans.height)
+    changed = tuple(
+        change for change in changes if change.host_share and change.spans.height
+    )
     pieces = _waited_pieces(account.spans, late.work, replay, scale, changed)
     return IdleAccount(
         steps=steps,
@@ -211,7 +216,7 @@ def _spans_in(edges: pl.Series, spans: pl.DataFrame) -> pl.DataFrame:
 def _waited(
     host: pl.DataFrame, pieces: pl.DataFrame, changes: Sequence[Change]
 ) -> pl.DataFrame:
-    """Return the spans of pieces: ``thing``, ``at`` and how long the GPU ``waits``.
+    """Return the spans of pieces: ``activity``, ``at`` and how long the GPU ``waits``.
 
     The replay counts the host's work in pieces of time; what is left of a piece is
     spread over its spans, less over those that the changes remove. A wait ends with
@@ -222,7 +227,9 @@ def _waited(
     after = count.cum_sum()
     piece = _repeated(count)
     row = (pieces["first"] - after + count)[piece] + pl.arange(len(piece), eager=True)
-    spans = host.select(pl.col("start", "end", "thing", "at").gather(row)).with_columns(
+    spans = host.select(
+        pl.col("start", "end", "activity", "at").gather(row)
+    ).with_columns(
         start=pl.max_horizontal("start", pieces["start"][piece]),
         end=pl.min_horizontal("end", pieces["end"][piece]),
     )
@@ -237,7 +244,7 @@ def _waited(
     rate = (worked / whole).zip_with(whole > 0, pl.Series([0.0]))
     waited = reached - since[piece]
     waits = waited.zip_with(waited < length, length) * rate[piece]
-    waited_spans = spans.select("thing", "at", waits.alias("waits"))
+    waited_spans = spans.select("activity", "at", waits.alias("waits"))
     return waited_spans.filter(pl.col("waits") > _SHORTEST)
 
 
@@ -253,9 +260,9 @@ def _exact_sum(column: str) -> pl.Expr:
 def _summed(waited: pl.DataFrame) -> pl.DataFrame:
     # sum() adds in an order of its own.
     return (
-        waited.group_by("thing", maintain_order=True)
+        waited.group_by("activity", maintain_order=True)
         .agg(time=pl.col("waits").cum_sum().last(), calls=pl.col("at").n_unique())
-        .sort("thing")
+        .sort("activity")
     )
 
 

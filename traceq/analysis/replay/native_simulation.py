@@ -20,7 +20,7 @@ NO_GROUP = 2**32 - 1
 """In place of a group where there is none."""
 # The types of the columns, as replay.c has them.
 _STEPS, _ORDER, _WAITS = "ggIgIIgggII", "IIIIIIgg", "llIIllllgg"
-_SPANS = ["start", "end", "at", "thing"]
+_SPANS = ["start", "end", "at", "activity"]
 _PIECES = ["first", "count", "start", "end", "worked", "share"]
 
 
@@ -122,10 +122,10 @@ def waits(
     spans: pl.DataFrame,
     pieces: pl.DataFrame,
     changes: Sequence[tuple[pl.DataFrame, float]],
-    things: int,
+    activities: int,
     shortest: float,
 ) -> pl.DataFrame | None:
-    """Return the GPU's wait for each thing: ``thing``, ``time``, ``calls``.
+    """Return the GPU's wait for each activity: ``activity``, ``time``, ``calls``.
 
     ``spans`` are those of the host's time, ``pieces`` those of idle_account.py. The
     changes are when the host does what they remove, and which share of it.
@@ -141,7 +141,9 @@ def waits(
         return None
     last = spans["at"].max()
     nodes = last + 1 if isinstance(last, int) else 0
-    made = _native.waits(columns, tuple(removed), things, nodes, shortest)
+    made = _native.waits(columns, tuple(removed), activities, nodes, shortest)
     time, calls = map(to_series, made)
     waited = (calls > 0).arg_true()
-    return pl.DataFrame({"thing": waited, "time": time[waited], "calls": calls[waited]})
+    return pl.DataFrame(
+        {"activity": waited, "time": time[waited], "calls": calls[waited]}
+    )

@@ -234,7 +234,9 @@ class Replay:
         self, scale: TimeScale, changes: Sequence[Change] = ()
     ) -> tuple[pl.Series, pl.Series]:
         """Return moments as recorded, and how much the host has worked until each."""
-        changes = [one for one in changes if one.host_share and one.spans.height]
+        changes = [
+            change for change in changes if change.host_share and change.spans.height
+        ]
         return self._edges, self._worked(changes, scale)
 
     def moments(self, worked: pl.Series, scale: TimeScale) -> pl.Series:

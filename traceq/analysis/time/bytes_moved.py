@@ -172,7 +172,7 @@ def _tensors(call: Call) -> list[_Tensor]:
         for at, kind in enumerate(call.types or ())
         if kind in ALL_SIZES
     ]
-    return [one for one in tensors if one is not None]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _tensor(call: Call, at: int) -> _Tensor | None:
@@ -198,7 +198,7 @@ def _need(call: Call, at: int) -> _Tensor:
 
 
 def _all(call: Call) -> float | None:
-    sizes = [one.bytes for one in _tensors(call)]
+    sizes = [tensor.bytes for tensor in _tensors(call)]
     return sum(sizes) if sizes else None
 
 
@@ -216,9 +216,9 @@ def _elementwise(call: Call) -> float | None:
         return None
     shape, size = tensors[0].dims, tensors[0].size
     if not plain.endswith("_"):
-        shape = _broadcast([one.dims for one in tensors])
-        size = 1 if base in _COMPARES else max([one.size for one in tensors])
-    return sum([one.bytes for one in tensors]) + prod(shape) * size
+        shape = _broadcast([tensor.dims for tensor in tensors])
+        size = 1 if base in _COMPARES else max([tensor.size for tensor in tensors])
+    return sum([tensor.bytes for tensor in tensors]) + prod(shape) * size
 
 
 def _broadcast(shapes: list[list[int]]) -> list[int]:
@@ -234,10 +234,10 @@ def _like_first(call: Call) -> float | None:
     tensors = _tensors(call)
     if not tensors:
         return None
-    first = max(tensors[:2], key=lambda one: one.stored)
+    first = max(tensors[:2], key=lambda tensor: tensor.stored)
     # A batch norm needs the mean of all before it can write any: it reads twice.
     reads = 2 if "batch_norm" in call.name else 1
-    read = reads * sum(one.bytes for one in tensors)
+    read = reads * sum(tensor.bytes for tensor in tensors)
     return read + prod(first.dims) * first.size
 
 

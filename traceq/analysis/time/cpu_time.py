@@ -43,7 +43,7 @@ def cpu_time(trace: Trace) -> CpuTime:
         "ns", "file", "line", "name", descending=[True, *[False] * 3]
     )
     return CpuTime(
-        phases=tuple(sorted(phases, key=lambda one: -one[1])),
+        phases=tuple(sorted(phases, key=lambda phase: -phase[1])),
         lines=tuple(
             CpuLine(
                 place=Place(

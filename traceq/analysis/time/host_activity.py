@@ -55,7 +55,7 @@ UNKNOWN = host_work.UNKNOWN
 work_name = host_work.host_work_name
 """Name of a kind in reports, for rules."""
 PLACE = ("file", "line", "function")
-_THING = ("kind", "name", *PLACE, "module", "own", "library", "called")
+_ACTIVITY = ("kind", "name", *PLACE, "module", "own", "library", "called")
 _KIND_OF_CALL = {
     "launch": LAUNCHES,
     "graph launch": "launches of CUDA graphs",
@@ -112,9 +112,9 @@ _FORWARD = r"^(forward|__[0-9A-Za-z_]+__)$"
 class Described(Struct, frozen=True, dict=True):
     """The activity of each row of the host's tree: few activities, many rows."""
 
-    thing: pl.Series
-    """Of each row of the tree the row of ``things`` that it is."""
-    things: pl.DataFrame
+    activity: pl.Series
+    """Of each row of the tree the row of ``activities`` that it is."""
+    activities: pl.DataFrame
     """``kind`` and ``name``; the user's ``file``, ``line`` and ``function``;
     ``module``; ``own``, whether it is an op's own time; ``library``, what the user's
     function calls where it is a library's; ``called``, the Python call that it is,
@@ -186,8 +186,8 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
     called = alike(*calls).number
     itself = itself.zip_with(frame.is_not_null(), called)
     around = trace.ops.select(pl.col("name", "compiling", "module", *PLACE).gather(op))
-    # One context of each thing tells what it is.
-    thing, first = alike(
+    # One context of each activity tells what it is.
+    activity, first = alike(
         contexts.tree["part"],
         itself,
         alike(*around).number,
@@ -198,15 +198,15 @@ def describe(trace: Trace, host: HostSegments, waits: pl.Series) -> Described:
         is_op=contexts.rows_of("ops")[first].is_not_null(),
         inner_region=contexts.rows_of("annotations")[first].is_not_null(),
     )
-    things = _things(facts, keeps_libraries=_keeps_libraries(trace))
+    activities = _activities(facts, keeps_libraries=_keeps_libraries(trace))
     return Described(
-        thing[contexts.number],
-        things.select(_THING),
+        activity[contexts.number],
+        activities.select(_ACTIVITY),
         host,
         contexts,
         places.functions,
         places.hooks,
-        things["of_hook"][thing],
+        activities["of_hook"][activity],
     )
 
 
@@ -230,13 +230,13 @@ def _signs(trace: Trace, places: _Places) -> pl.Series:
     # The name tells all but the line, which may not be known.
     function, _ = alike(trace.frames["name"][frame], trace.frames["line"][frame])
     return alike(
-        *(function[table[one]] for one in ("caller", "user", "library", "hook")),
+        *(function[table[column]] for column in ("caller", "user", "library", "hook")),
         *table.select("region", "module", "recorder"),
     ).number
 
 
-def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
-    """Return the distinct things of the facts: kind, name and place."""
+def _activities(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
+    """Return the distinct activities of the facts: kind, name and place."""
     python = facts.select(name=pl.coalesce("source", "called"))
     texts = facts.with_columns(
         pl.col(pl.Categorical, pl.Enum).cast(pl.String),
@@ -244,17 +244,19 @@ def _things(facts: pl.DataFrame, *, keeps_libraries: bool) -> pl.DataFrame:
     )
     # The hash in the name of a compiled graph's call tells nobody anything.
     name = _first_of(_NAMES).str.replace(CALL_OF_GRAPH, "a compiled graph")
-    things = facts.with_columns(
+    activities = facts.with_columns(
         texts.select(kind=_first_of(_KINDS), name=name),
         # An op's runtime calls before its launch are its own time.
         own=pl.col("is_op") | known((pl.col("call") == "other") & pl.col("in_op")),
     )
     if not _runs_compiled(texts):
-        things = things.with_columns(pl.col("kind").replace(COMPILED, LIBRARY))
+        activities = activities.with_columns(pl.col("kind").replace(COMPILED, LIBRARY))
     if not keeps_libraries:
-        things = things.with_columns(pl.col("kind").replace(PYTHON, WITH_LIBRARIES))
+        activities = activities.with_columns(
+            pl.col("kind").replace(PYTHON, WITH_LIBRARIES)
+        )
     of_hook = pl.col("hook") & pl.col("kind").is_in(_OF_HOOK)
-    return things.with_columns(
+    return activities.with_columns(
         of_hook=of_hook,
         kind=pl.when(of_hook).then(pl.lit(HOOKS)).otherwise("kind"),
         name=pl.when(of_hook).then("hook_function").otherwise("name"),

@@ -104,7 +104,7 @@ def _usual(trace: Trace, calls: pl.DataFrame, op_rows: pl.Series) -> pl.Series:
         return usual["usual"]
     rows = rows_where(calls["name"].is_in(long.implode()))
     slow_calls = calls[rows]
-    same = alike(*(slow_calls[one] for one in _SAME)).number
+    same = alike(*(slow_calls[column] for column in _SAME)).number
     slow_calls = slow_calls.hstack(
         [usual["usual"][rows], same.alias("same"), on_host(trace, op_rows[rows])]
     )

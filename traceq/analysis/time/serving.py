@@ -301,9 +301,9 @@ def _described(trace: Trace, host: HostSegments) -> pl.DataFrame:
     described = describe(trace, host, waits)
     # Rows that are the same, in the same, are one: it says what all of them are.
     contexts = described.contexts
-    of_thing = described.things.select("kind", "name", "called")
-    thing = described.thing[contexts.tree["first"]]
-    rows = of_thing.select(pl.all().gather(thing)).with_columns(contexts.op.alias("op"))
+    kinds = described.activities.select("kind", "name", "called")
+    activity = described.activity[contexts.tree["first"]]
+    rows = kinds.select(pl.all().gather(activity)).with_columns(contexts.op.alias("op"))
     function = trace.frames["function"].gather(contexts.rows_of("frames"))
     function = function.cast(pl.String)
     by_name = _of_names(function, _FUNCTIONS)

@@ -52,8 +52,8 @@ def edit(program: Program, finding: Finding) -> list[Replacement]:
 
 def _in_float32(finding: Finding) -> bool:
     """Return whether the recorded input was float32: then so is the result."""
-    input_dtypes = [one.name for one in finding.evidence if one.label == "input"]
-    return any(one.startswith("float32 ") for one in input_dtypes)
+    input_dtypes = [entry.name for entry in finding.evidence if entry.label == "input"]
+    return any(dtype.startswith("float32 ") for dtype in input_dtypes)
 
 
 def _refuse_others(
@@ -81,8 +81,8 @@ def _attributes(code: Code, function: cst.FunctionDef) -> dict[str, cst.BaseExpr
     for node in code.nodes(cst.Assign):
         if not isinstance(node, cst.Assign) or owner not in set(code.parents(node)):
             continue
-        for one in node.targets:
-            name = code.written(one.target)
+        for target in node.targets:
+            name = code.written(target.target)
             twice |= {name} & made.keys()
             made[name] = node.value
     return {name: value for name, value in made.items() if name not in twice}
@@ -100,7 +100,7 @@ def _is_vector(code: Code, value: cst.BaseExpression | None) -> bool:
         return False
     if not isinstance(inner, cst.Call):
         return False
-    sizes = [one for one in inner.args if one.keyword is None]
+    sizes = [arg for arg in inner.args if arg.keyword is None]
     made = code.name(inner.func) in {"torch.ones", "torch.empty", "torch.zeros"}
     plain = cst.Name | cst.Attribute | cst.Integer
     return made and len(sizes) == 1 and isinstance(sizes[0].value, plain)

@@ -1,11 +1,8 @@
-"""Exports of Nsight Systems, in either form, with the same way to read them."""
+"""Interface of both forms of an Nsight Systems export."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from traceq.formats.nsys.database import Database
-from traceq.formats.nsys.parquet import ParquetFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,8 +49,3 @@ class Export(Protocol):
 
     def close(self) -> None:
         """Close the file."""
-
-
-def open_export(path: Path) -> Export:
-    """Open an export; raise ``InputError`` if it is damaged."""
-    return ParquetFolder(path) if path.is_dir() else Database(path)

@@ -17,7 +17,8 @@ from traceq.formats.gc_pause import collecting_paused
 from traceq.formats.nsys import activities, processes, ranges, stacks, stalls
 from traceq.formats.nsys.capture import read_capture
 from traceq.formats.nsys.collectives import calls_of_nccl, with_messages
-from traceq.formats.nsys.export import open_export
+from traceq.formats.nsys.database import Database
+from traceq.formats.nsys.parquet import ParquetFolder
 from traceq.formats.nsys.processes import chosen
 from traceq.formats.nsys.shapes import with_shapes
 from traceq.formats.unmodified_file import unchanged
@@ -91,7 +92,7 @@ def size_of(path: Path) -> int:
 
 
 def _opened(path: Path) -> Export:
-    export = open_export(path)
+    export: Export = ParquetFolder(path) if path.is_dir() else Database(path)
     if not any(name in export.tables for name in _KNOWN):
         export.close()
         if any(name.startswith("rocpd_") for name in export.tables):

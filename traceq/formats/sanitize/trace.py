@@ -167,7 +167,7 @@ def _cleaned(
     if header is None:
         msg = f"{path} cannot be shrunk: its header is not JSON"
         raise InputError(msg)
-    hosts = [str(one.value) for one in header if one.key == "host_name"]
+    hosts = [str(member.value) for member in header if member.key == "host_name"]
     paths = Paths(sorted(_source_files(texts).union(files)), hosts)
     taken = (text for text in texts if "region-" in text)
     regions = Regions(paths, keep=keep_regions, taken=taken)
@@ -256,18 +256,18 @@ def _head(head: str, header: list[Member]) -> str:
     return head[: start + 1] + text.removesuffix("]") + rest
 
 
-def _header_value(one: Member) -> str | None:
+def _header_value(member: Member) -> str | None:
     """Return the text to write for a member of the header, None to remove it."""
-    if one.key == "traceEvents":
-        return one.written
-    if one.key not in _HEADER:
+    if member.key == "traceEvents":
+        return member.written
+    if member.key not in _HEADER:
         return None
-    if one.key not in _INSIDE:
-        return _written(one, header_value(one.key, one.value))
-    entries = one.value if isinstance(one.value, list) else [one.value]
+    if member.key not in _INSIDE:
+        return _written(member, header_value(member.key, member.value))
+    entries = member.value if isinstance(member.value, list) else [member.value]
     if not all(isinstance(entry, dict) for entry in entries):
         return None
-    fields = _INSIDE[one.key]
+    fields = _INSIDE[member.key]
     values = [
         {
             key: clean
@@ -276,14 +276,14 @@ def _header_value(one: Member) -> str | None:
         }
         for entry in entries
     ]
-    return _written(one, values if isinstance(one.value, list) else values[0])
+    return _written(member, values if isinstance(member.value, list) else values[0])
 
 
-def _written(one: Member, clean: Any) -> str | None:  # noqa: ANN401 - JSON
+def _written(member: Member, clean: Any) -> str | None:  # noqa: ANN401 - JSON
     """Return a value's own text if it is clean, another text, or None without one."""
     if clean is None:
         return None
-    return one.written if clean == one.value else json.dumps(clean)
+    return member.written if clean == member.value else json.dumps(clean)
 
 
 def _foot(foot: str) -> str:
@@ -293,11 +293,13 @@ def _foot(foot: str) -> str:
     parsed = members(rest.removesuffix("}").lstrip().removeprefix(","))
     if not rest.endswith("}") or parsed is None:
         return events + bracket + ("\n}" if rest.endswith("}") else "")
-    texts = {one.key: _header_value(one) for one in parsed}
-    if all(texts[one.key] == one.written for one in parsed):
+    texts = {member.key: _header_value(member) for member in parsed}
+    if all(texts[member.key] == member.written for member in parsed):
         return foot
     text = "".join(
-        f",{one.before}{texts[one.key]}{one.after}" for one in parsed if texts[one.key]
+        f",{member.before}{texts[member.key]}{member.after}"
+        for member in parsed
+        if texts[member.key]
     )
     return events + bracket + text + "\n}\n"
 
@@ -307,8 +309,8 @@ def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
 
     None for an arrow, and for an event without any known member.
     """
-    values = {one.key: one for one in event}
-    by_key = {key: one.value for key, one in values.items()}
+    values = {member.key: member for member in event}
+    by_key = {key: member.value for key, member in values.items()}
     if by_key.get("ph") in _ARROWS:
         return None
     args = by_key.get("args")
@@ -318,7 +320,7 @@ def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
     # Only what lasts, and has no category, is an operator of before Kineto.
     kind = category if category or by_key.get("ph") == "X" else "metadata"
     clean = fields.name(name, kind)
-    text = changed(event, lambda one: _event_value(one, name, clean, fields))
+    text = changed(event, lambda member: _event_value(member, name, clean, fields))
     if not text:
         return None
     return (
@@ -336,21 +338,21 @@ def _row(event: list[Member], fields: Fields) -> tuple[Any, ...] | None:
     )
 
 
-def _event_value(one: Member, name: str, clean: str, fields: Fields) -> str | None:
+def _event_value(member: Member, name: str, clean: str, fields: Fields) -> str | None:
     """Return the text to write for a member of an event, None to remove it."""
-    if one.key not in _EVENT:
+    if member.key not in _EVENT:
         return None
-    if one.key == "args":
+    if member.key == "args":
         text = rewritten(
-            one.written,
+            member.written,
             lambda arg: _written(arg, fields.argument(arg.key, arg.value, name)),
         )
         return text if text != "{}" else None
-    if one.key == "name":
-        return one.written if clean == one.value else json.dumps(clean)
-    if isinstance(one.value, str):
-        return _written(one, fields.outer(one.key, one.value))
-    return one.written if isinstance(one.value, (int, float)) else None
+    if member.key == "name":
+        return member.written if clean == member.value else json.dumps(clean)
+    if isinstance(member.value, str):
+        return _written(member, fields.outer(member.key, member.value))
+    return member.written if isinstance(member.value, (int, float)) else None
 
 
 def _framed(rows: list[tuple[Any, ...]]) -> pl.DataFrame:

@@ -266,7 +266,9 @@ def _with_ops(
     called = replayed.join(
         calls, on=["recorded", "call"], how="left", maintain_order="left"
     )
-    place = places.first_known(places.gathered(ops, replayed["copy"]), called, kernels)
+    place = places.first_with_place(
+        places.gathered(ops, replayed["copy"]), called, kernels
+    )
     op = replayed["copy"].fill_null(kernels["op"])
     grown = kernels.with_columns(
         op=op,

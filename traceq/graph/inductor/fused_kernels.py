@@ -170,22 +170,22 @@ class _Places:
         frames = list(dict.fromkeys(_all_frames(compiled)))
         described = pl.DataFrame(
             {
-                "file": [one.file for one in frames],
-                "line": [one.first_line for one in frames],
-                "function": [_function(one) for one in frames],
+                "file": [frame.file for frame in frames],
+                "line": [frame.first_line for frame in frames],
+                "function": [_function(frame) for frame in frames],
             },
             schema={"file": pl.String, "line": schema.ID, "function": pl.String},
         ).with_columns(own=is_own(pl.col("file"), owners, pl.col("function")))
         described = described.with_columns(
             library=third_party(pl.col("file"), pl.col("own"))
         ).select("own", source_places.VIA)
-        self._known = dict(zip(frames, described.rows(), strict=True))
+        self._described = dict(zip(frames, described.rows(), strict=True))
 
     def of(self, frames: Sequence[Frame]) -> tuple[Any, ...]:
         """Return file, line, function, via and call line."""
         via = None
         for frame in reversed(frames):
-            own, library = self._known[frame]
+            own, library = self._described[frame]
             if own:
                 first, line = frame.first_line, frame.line
                 return frame.file, first, _function(frame), via, line

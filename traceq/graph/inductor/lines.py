@@ -61,20 +61,20 @@ def keyed(
     """
     regions = _regions(tables).sort("start", "thread").with_row_index("run")
     ran = _ran(tables["ops"], regions).join(regions.select("run", "key"), on="run")
-    known = {one.key: one for one in compiled.code if one.key}
+    known = {code.key: code for code in compiled.code if code.key}
     by_key = {key: known.get(key) for key in regions["key"]}
     for key, names in ran.select("key", "names").unique(maintain_order=True).rows():
         seen = names.split("\n")
-        fitting = [one for one in compiled.code if _fits(one, seen)]
+        fitting = [code for code in compiled.code if _fits(code, seen)]
         if len(fitting) == 1 and not by_key[key]:
             by_key[key] = fitting[0]
-    code = [replace(one, key=key) for key, one in by_key.items() if one]
-    missing = sum(one is None for one in by_key.values())
+    code = [replace(fitted, key=key) for key, fitted in by_key.items() if fitted]
+    missing = sum(fitted is None for fitted in by_key.values())
     return CompiledCode(compiled.graphs, tuple(code)), missing
 
 
 def _fits(code: GeneratedCode, names: Sequence[str]) -> bool:
-    wanted = [one.name for one in code.calls if one.kind != CPP]
+    wanted = [call.name for call in code.calls if call.kind != CPP]
     shown = {*wanted}
     return bool(wanted) and wanted == [name for name in names if name in shown]
 
@@ -90,7 +90,7 @@ def _runs(tables: Mapping[str, pl.DataFrame], compiled: CompiledCode) -> pl.Data
     """Return the runs of generated code, in order, with the modules around each."""
     codes = pl.DataFrame(
         {
-            "key": [one.key for one in compiled.code],
+            "key": [code.key for code in compiled.code],
             "code": range(len(compiled.code)),
         },
         schema={"key": pl.String, "code": schema.ID},
@@ -174,8 +174,8 @@ def _certain(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int]]:
     """Return the pairs that all ways to find ``some`` in ``among`` have in common."""
-    early = _found(some, among)
-    late = _found(some[::-1], among[::-1])[::-1]
+    early = _positions(some, among)
+    late = _positions(some[::-1], among[::-1])[::-1]
     return [
         (at, first)
         for (at, _), first, last in zip(some, early, late, strict=False)
@@ -183,7 +183,7 @@ def _certain(
     ]
 
 
-def _found(
+def _positions(
     some: Sequence[tuple[int, str]], among: Sequence[tuple[int, str]]
 ) -> list[int]:
     """Return the earliest match of each in ``among``; nothing if not all have one."""

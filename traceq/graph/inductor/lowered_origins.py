@@ -49,7 +49,9 @@ def _anchored(
     if not node.frame:
         return set()
     line = line_of(node.frame)
-    users = [program.users(one, line) for one in parameters_read(lowered, node)]
+    users = [
+        program.users(parameter, line) for parameter in parameters_read(lowered, node)
+    ]
     common = set.intersection(*users) if users else set()
     return set(program.narrowed(node.target, common))
 
@@ -66,7 +68,7 @@ def forward_origins(
     for node in lowered.values():
         if node.name not in origins and (anchored := _anchored(program, lowered, node)):
             origins[node.name] = anchored
-    edges = [(one, node.name) for node in lowered.values() for one in node.inputs]
+    edges = [(read, node.name) for node in lowered.values() for read in node.inputs]
     return _bounded(program, lowered, origins, edges, [*lowered])
 
 
@@ -107,12 +109,14 @@ def _bounded(
         after.setdefault(first, []).append(then)
     low: dict[str, int] = {}
     for name in order:
-        least = max((low[one] for one in before.get(name, ()) if one in low), default=0)
+        least = max(
+            (low[near] for near in before.get(name, ()) if near in low), default=0
+        )
         low[name] = _nearest(program, lowered[name], origins.get(name), least, up=True)
     high: dict[str, int] = {}
     for name in reversed(order):
         most = min(
-            (high[one] for one in after.get(name, ()) if one in high),
+            (high[near] for near in after.get(name, ()) if near in high),
             default=program.last,
         )
         high[name] = _nearest(program, lowered[name], origins.get(name), most, up=False)
@@ -223,8 +227,8 @@ class _SavedValues:
         self._located = located
         self._readers: dict[str, list[str]] = {}
         for node in forward.lowered.values():
-            for one in node.inputs:
-                self._readers.setdefault(one, []).append(node.name)
+            for read in node.inputs:
+                self._readers.setdefault(read, []).append(node.name)
 
     def users(self, node: LoweredNode, line: Line) -> set[int]:
         """Return the ops of a line that make or read what a backward node reads."""

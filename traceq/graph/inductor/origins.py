@@ -73,8 +73,10 @@ class Origins:
             nodes = self._users(nodes, call.reads) or nodes
         if nodes and (nodes[0].frames or nodes[0].modules):
             node = nodes[0]
-            sizes = (self._size(one) for one in node.inputs)
-            return Part(name, node.target, _origin(nodes), node.size, _known(sizes))
+            sizes = (self._size(read) for read in node.inputs)
+            return Part(
+                name, node.target, _origin(nodes), node.size, _without_unknown(sizes)
+            )
         # A node of the program may have the name that another one was lowered to.
         named = self.code.lowered.get(name)
         lowered = named if call.of_lowered else self._lowered_to(name, call) or named
@@ -82,8 +84,8 @@ class Origins:
         if lowered is None or origin is None:
             return None
         of = self.code.lowered
-        sizes = (of[one].size for one in lowered.inputs)
-        return Part(name, lowered.target, origin, lowered.size, _known(sizes))
+        sizes = (of[read].size for read in lowered.inputs)
+        return Part(name, lowered.target, origin, lowered.size, _without_unknown(sizes))
 
     def _lowered_to(self, name: str, call: KernelCall) -> LoweredNode | None:
         """Return the last node that an op was lowered to, if that is known."""
@@ -91,9 +93,9 @@ class Origins:
         if self.nodes:
             return None
         made = [
-            lowered[one]
-            for one in self.code.made_of.get(call.name, {}).get(name, ())
-            if one in lowered
+            lowered[node_name]
+            for node_name in self.code.made_of.get(call.name, {}).get(name, ())
+            if node_name in lowered
         ]
         if call.kind == EXTERN and call.reads and name == call.nodes[-1]:
             kind, reads = kind_of(call.name.rpartition("::")[2]), {*call.reads}
@@ -145,14 +147,14 @@ class Origins:
             }
         after: dict[str, int] = {}
         for name, node in graph.items():
-            sides = (at_call.get(one, after.get(one, -1)) for one in node.inputs)
+            sides = (at_call.get(read, after.get(read, -1)) for read in node.inputs)
             after[name] = max(sides, default=-1)
         before = dict.fromkeys(graph, len(self.code.calls))
         for name, node in [*graph.items()][::-1]:
-            for one in node.inputs:
-                if one in before:
+            for read in node.inputs:
+                if read in before:
                     least = at_call.get(name, before[name])
-                    before[one] = min(before[one], least)
+                    before[read] = min(before[read], least)
         return {
             name: (after[name], before[name])
             for name, node in graph.items()
@@ -185,14 +187,14 @@ class Origins:
 
 def origins_of(compiled: CompiledCode) -> dict[int, Origins]:
     """Return the origins of each piece of code, by its place in the list."""
-    forward = {one.graph: one for one in compiled.code if not one.backward}
+    forward = {code.graph: code for code in compiled.code if not code.backward}
     return {
         at: Origins(
-            one,
-            compiled.graphs.get(one.graph, ()),
-            forward.get(one.graph) if one.backward else None,
+            code,
+            compiled.graphs.get(code.graph, ()),
+            forward.get(code.graph) if code.backward else None,
         )
-        for at, one in enumerate(compiled.code)
+        for at, code in enumerate(compiled.code)
     }
 
 
@@ -200,12 +202,12 @@ def _origin(nodes: Sequence[Node]) -> Origin:
     """Return the place of a call, as far as these nodes agree on it."""
     return Origin(
         # Of one line, but maybe of several callers.
-        _common([one.frames[::-1] for one in nodes])[::-1],
-        _common([one.modules for one in nodes]),
+        _common([node.frames[::-1] for node in nodes])[::-1],
+        _common([node.modules for node in nodes]),
     )
 
 
-def _known(sizes: Iterable[Size | None]) -> tuple[Size, ...]:
+def _without_unknown(sizes: Iterable[Size | None]) -> tuple[Size, ...]:
     return tuple(size for size in sizes if size is not None)
 
 

@@ -54,10 +54,10 @@ class ProgramOps:
         if not 0 < parameter <= len(self._parameters):
             return set()
         if (parameter, line) not in self._users:
-            self._users[parameter, line] = self._found_users(parameter, line)
+            self._users[parameter, line] = self._find_users(parameter, line)
         return self._users[parameter, line]
 
-    def _found_users(self, parameter: int, line: Line) -> set[int]:
+    def _find_users(self, parameter: int, line: Line) -> set[int]:
         users: set[int] = set()
         names = [self._parameters[parameter - 1]]
         while names:

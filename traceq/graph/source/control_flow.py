@@ -71,12 +71,12 @@ class Function(Struct, frozen=True):
     def loop(self, first: int, last: int) -> tuple[int, int] | None:
         """Return the lines of its smallest loop around these lines, if there is one."""
         spans = [
-            (one.lineno, one.end_lineno or one.lineno)
-            for one in ast.walk(self.node)
-            if isinstance(one, _LOOPS)
+            (loop.lineno, loop.end_lineno or loop.lineno)
+            for loop in ast.walk(self.node)
+            if isinstance(loop, _LOOPS)
         ]
-        around = [one for one in spans if one[0] <= first and last <= one[1]]
-        return min(around, key=lambda one: one[1] - one[0], default=None)
+        around = [span for span in spans if span[0] <= first and last <= span[1]]
+        return min(around, key=lambda span: span[1] - span[0], default=None)
 
 
 class Program(Struct):
@@ -90,7 +90,7 @@ class Program(Struct):
         A line that is not known leaves the only one of that name; a module has no
         line to speak of.
         """
-        named = [one for one in self.functions if one.name == name]
+        named = [function for function in self.functions if function.name == name]
         if name != MODULE_LEVEL and line is not None:
             named = [one for one in named if one.begins == line]
         return named[0] if len(named) == 1 else None
@@ -105,7 +105,7 @@ def read_program(source: str) -> Program:
     functions = [Function(1, MODULE_LEVEL, tree)]
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS):
-            lines = [one.lineno for one in node.decorator_list]
+            lines = [decorator.lineno for decorator in node.decorator_list]
             functions.append(Function(min([node.lineno, *lines]), node.name, node))
         elif isinstance(node, ast.Lambda):
             functions.append(Function(node.lineno, "<lambda>", node))
@@ -159,17 +159,17 @@ class _Builder:
     # Statements.
 
     def body(self, statements: list[ast.stmt], ends: Ends) -> Ends:
-        for one in statements:
-            ends = self.statement(one, ends)
+        for statement in statements:
+            ends = self.statement(statement, ends)
         return ends
 
-    def statement(self, one: ast.stmt, ends: Ends) -> Ends:
-        visit = getattr(self, f"_{type(one).__name__.lower()}", None)
+    def statement(self, node: ast.stmt, ends: Ends) -> Ends:
+        visit = getattr(self, f"_{type(node).__name__.lower()}", None)
         if visit is not None:
-            after: Ends = visit(one, ends)
+            after: Ends = visit(node, ends)
             return after
-        if isinstance(one, (ast.Expr, ast.Delete)):
-            return self._all(ast.iter_child_nodes(one), ends)
+        if isinstance(node, (ast.Expr, ast.Delete)):
+            return self._all(ast.iter_child_nodes(node), ends)
         return ends
 
     def _all(self, parts: object, ends: Ends) -> Ends:
@@ -178,44 +178,44 @@ class _Builder:
                 ends = self.expression(part, ends)
         return ends
 
-    def _assign(self, one: ast.Assign, ends: Ends) -> Ends:
-        ends = self.expression(one.value, ends)
-        for target in one.targets:
+    def _assign(self, node: ast.Assign, ends: Ends) -> Ends:
+        ends = self.expression(node.value, ends)
+        for target in node.targets:
             ends = self.store(target, ends)
         return ends
 
-    def _annassign(self, one: ast.AnnAssign, ends: Ends) -> Ends:
-        if one.value is None:
+    def _annassign(self, node: ast.AnnAssign, ends: Ends) -> Ends:
+        if node.value is None:
             return ends
-        return self.store(one.target, self.expression(one.value, ends))
+        return self.store(node.target, self.expression(node.value, ends))
 
-    def _augassign(self, one: ast.AugAssign, ends: Ends) -> Ends:
-        ends = self.load(one.target, ends)
-        ends = self.expression(one.value, ends)
-        ends = self.add(type(one.op).__name__ + IN_PLACE, one, ends)
-        return self.set_to(one.target, ends)
+    def _augassign(self, node: ast.AugAssign, ends: Ends) -> Ends:
+        ends = self.load(node.target, ends)
+        ends = self.expression(node.value, ends)
+        ends = self.add(type(node.op).__name__ + IN_PLACE, node, ends)
+        return self.set_to(node.target, ends)
 
-    def _if(self, one: ast.If, ends: Ends) -> Ends:
-        ends = self.truth(one.test, ends)
-        return self.body(one.body, ends) | self.body(one.orelse, ends)
+    def _if(self, node: ast.If, ends: Ends) -> Ends:
+        ends = self.truth(node.test, ends)
+        return self.body(node.body, ends) | self.body(node.orelse, ends)
 
-    def _while(self, one: ast.While, ends: Ends) -> Ends:
-        (head,) = self.add(OTHER, one.test, ends)
-        tested = self.truth(one.test, {head})
+    def _while(self, node: ast.While, ends: Ends) -> Ends:
+        (head,) = self.add(OTHER, node.test, ends)
+        tested = self.truth(node.test, {head})
         self.loops.append(_Loop())
-        around = self.body(one.body, tested)
+        around = self.body(node.body, tested)
         loop = self.loops.pop()
         self.connect(around | loop.continues, head)
-        return self.body(one.orelse, tested) | loop.breaks
+        return self.body(node.orelse, tested) | loop.breaks
 
-    def _for(self, one: ast.For, ends: Ends) -> Ends:
-        ends = self.expression(one.iter, ends)
-        (head,) = self.add(OTHER, one.iter, ends)
+    def _for(self, node: ast.For, ends: Ends) -> Ends:
+        ends = self.expression(node.iter, ends)
+        (head,) = self.add(OTHER, node.iter, ends)
         self.loops.append(_Loop())
-        around = self.body(one.body, self.store(one.target, {head}))
+        around = self.body(node.body, self.store(node.target, {head}))
         loop = self.loops.pop()
         self.connect(around | loop.continues, head)
-        return self.body(one.orelse, {head}) | loop.breaks
+        return self.body(node.orelse, {head}) | loop.breaks
 
     _asyncfor = _for
 
@@ -227,72 +227,72 @@ class _Builder:
         self.loops[-1].continues |= ends
         return set()
 
-    def _with(self, one: ast.With, ends: Ends) -> Ends:
-        for item in one.items:
+    def _with(self, node: ast.With, ends: Ends) -> Ends:
+        for item in node.items:
             ends = self.expression(item.context_expr, ends)
             ends = self.add(OTHER, item.context_expr, ends)
             if item.optional_vars is not None:
                 ends = self.store(item.optional_vars, ends)
-        ends = self.body(one.body, ends)
-        for item in reversed(one.items):
+        ends = self.body(node.body, ends)
+        for item in reversed(node.items):
             ends = self.add(OTHER, item.context_expr, ends)
         return ends
 
     _asyncwith = _with
 
-    def _try(self, one: ast.Try, ends: Ends) -> Ends:
+    def _try(self, node: ast.Try, ends: Ends) -> Ends:
         start = len(self.nodes)
-        body = self.body(one.body, ends)
+        body = self.body(node.body, ends)
         anywhere = ends | {*range(start, len(self.nodes))}
         handled: Ends = set()
-        for handler in one.handlers:
+        for handler in node.handlers:
             caught = (
                 self.expression(handler.type, anywhere) if handler.type else anywhere
             )
             handled |= self.body(handler.body, caught)
-        done = self.body(one.orelse, body) | handled
-        return self.body(one.finalbody, done | anywhere) if one.finalbody else done
+        done = self.body(node.orelse, body) | handled
+        return self.body(node.finalbody, done | anywhere) if node.finalbody else done
 
     _trystar = _try
 
-    def _return(self, one: ast.Return, ends: Ends) -> Ends:
-        if one.value is not None:
-            ends = self.expression(one.value, ends)
+    def _return(self, node: ast.Return, ends: Ends) -> Ends:
+        if node.value is not None:
+            ends = self.expression(node.value, ends)
         self.connect(ends, EXIT)
         return set()
 
-    def _raise(self, one: ast.Raise, ends: Ends) -> Ends:
-        self.connect(self._all(ast.iter_child_nodes(one), ends), EXIT)
+    def _raise(self, node: ast.Raise, ends: Ends) -> Ends:
+        self.connect(self._all(ast.iter_child_nodes(node), ends), EXIT)
         return set()
 
-    def _assert(self, one: ast.Assert, ends: Ends) -> Ends:
-        tested = self.truth(one.test, ends)
-        if one.msg is not None:
-            self.connect(self.expression(one.msg, tested), EXIT)
+    def _assert(self, node: ast.Assert, ends: Ends) -> Ends:
+        tested = self.truth(node.test, ends)
+        if node.msg is not None:
+            self.connect(self.expression(node.msg, tested), EXIT)
         return tested
 
-    def _import(self, one: ast.stmt, ends: Ends) -> Ends:
-        return self.add(OTHER, one, ends)
+    def _import(self, node: ast.stmt, ends: Ends) -> Ends:
+        return self.add(OTHER, node, ends)
 
     _importfrom = _import
 
-    def _functiondef(self, one: ast.FunctionDef, ends: Ends) -> Ends:
-        for part in (*one.decorator_list, *one.args.defaults, *one.args.kw_defaults):
+    def _functiondef(self, node: ast.FunctionDef, ends: Ends) -> Ends:
+        for part in (*node.decorator_list, *node.args.defaults, *node.args.kw_defaults):
             if part is not None:
                 ends = self.expression(part, ends)
-        for part in one.decorator_list:
+        for part in node.decorator_list:
             ends = self.add(CALL, part, ends, _last_name(part))
         return ends
 
     _asyncfunctiondef = _functiondef
 
-    def _classdef(self, one: ast.ClassDef, ends: Ends) -> Ends:
-        return self.add(OTHER, one, self._all(one.bases, ends))
+    def _classdef(self, node: ast.ClassDef, ends: Ends) -> Ends:
+        return self.add(OTHER, node, self._all(node.bases, ends))
 
-    def _match(self, one: ast.Match, ends: Ends) -> Ends:
-        ends = self.expression(one.subject, ends)
+    def _match(self, node: ast.Match, ends: Ends) -> Ends:
+        ends = self.expression(node.subject, ends)
         done = set(ends)
-        for case in one.cases:
+        for case in node.cases:
             begun = self.truth(case.guard, ends) if case.guard else ends
             done |= self.body(case.body, begun)
         return done
@@ -337,85 +337,85 @@ class _Builder:
         """Evaluate a condition and its truth value."""
         return self.add(TRUTH, test, self.expression(test, ends))
 
-    def expression(self, one: ast.expr, ends: Ends) -> Ends:
-        visit = getattr(self, f"_{type(one).__name__.lower()}", None)
+    def expression(self, node: ast.expr, ends: Ends) -> Ends:
+        visit = getattr(self, f"_{type(node).__name__.lower()}", None)
         if visit is not None:
-            after: Ends = visit(one, ends)
+            after: Ends = visit(node, ends)
             return after
-        return self._all(ast.iter_child_nodes(one), ends)
+        return self._all(ast.iter_child_nodes(node), ends)
 
-    def _boolop(self, one: ast.BoolOp, ends: Ends) -> Ends:
+    def _boolop(self, node: ast.BoolOp, ends: Ends) -> Ends:
         done: Ends = set()
-        for value in one.values[:-1]:
+        for value in node.values[:-1]:
             ends = self.truth(value, ends)
             done |= ends
-        return done | self.expression(one.values[-1], ends)
+        return done | self.expression(node.values[-1], ends)
 
-    def _ifexp(self, one: ast.IfExp, ends: Ends) -> Ends:
-        ends = self.truth(one.test, ends)
-        return self.expression(one.body, ends) | self.expression(one.orelse, ends)
+    def _ifexp(self, node: ast.IfExp, ends: Ends) -> Ends:
+        ends = self.truth(node.test, ends)
+        return self.expression(node.body, ends) | self.expression(node.orelse, ends)
 
-    def _binop(self, one: ast.BinOp, ends: Ends) -> Ends:
-        ends = self._all((one.left, one.right), ends)
-        return self.add(type(one.op).__name__, one, ends)
+    def _binop(self, node: ast.BinOp, ends: Ends) -> Ends:
+        ends = self._all((node.left, node.right), ends)
+        return self.add(type(node.op).__name__, node, ends)
 
-    def _unaryop(self, one: ast.UnaryOp, ends: Ends) -> Ends:
-        ends = self.expression(one.operand, ends)
-        kind = TRUTH if isinstance(one.op, ast.Not) else type(one.op).__name__
-        return self.add(kind, one, ends)
+    def _unaryop(self, node: ast.UnaryOp, ends: Ends) -> Ends:
+        ends = self.expression(node.operand, ends)
+        kind = TRUTH if isinstance(node.op, ast.Not) else type(node.op).__name__
+        return self.add(kind, node, ends)
 
-    def _compare(self, one: ast.Compare, ends: Ends) -> Ends:
-        ends = self.expression(one.left, ends)
+    def _compare(self, node: ast.Compare, ends: Ends) -> Ends:
+        ends = self.expression(node.left, ends)
         done: Ends = set()
         for place, (operator, value) in enumerate(
-            zip(one.ops, one.comparators, strict=True)
+            zip(node.ops, node.comparators, strict=True)
         ):
             if place:
-                ends = self.add(TRUTH, one, ends)
+                ends = self.add(TRUTH, node, ends)
                 done |= ends
             ends = self.expression(value, ends)
-            ends = self.add(type(operator).__name__, one, ends)
+            ends = self.add(type(operator).__name__, node, ends)
         return done | ends
 
-    def _call(self, one: ast.Call, ends: Ends) -> Ends:
-        ends = self.expression(one.func, ends)
-        values = [*one.args, *(keyword.value for keyword in one.keywords)]
+    def _call(self, node: ast.Call, ends: Ends) -> Ends:
+        ends = self.expression(node.func, ends)
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
         # Python evaluates arguments as they are written, keywords among them.
         values.sort(key=lambda value: (value.lineno, value.col_offset))
         ends = self._all(values, ends)
-        return self.add(CALL, one, ends, _last_name(one.func))
+        return self.add(CALL, node, ends, _last_name(node.func))
 
-    def _attribute(self, one: ast.Attribute, ends: Ends) -> Ends:
-        ends = self.expression(one.value, ends)
-        return self.add(ATTRIBUTE, one, ends, one.attr)
+    def _attribute(self, node: ast.Attribute, ends: Ends) -> Ends:
+        ends = self.expression(node.value, ends)
+        return self.add(ATTRIBUTE, node, ends, node.attr)
 
-    def _subscript(self, one: ast.Subscript, ends: Ends) -> Ends:
-        return self.add(GET, one, self._all((one.value, one.slice), ends))
+    def _subscript(self, node: ast.Subscript, ends: Ends) -> Ends:
+        return self.add(GET, node, self._all((node.value, node.slice), ends))
 
-    def _formattedvalue(self, one: ast.FormattedValue, ends: Ends) -> Ends:
-        return self.add(OTHER, one, self._all(ast.iter_child_nodes(one), ends))
+    def _formattedvalue(self, node: ast.FormattedValue, ends: Ends) -> Ends:
+        return self.add(OTHER, node, self._all(ast.iter_child_nodes(node), ends))
 
-    def _lambda(self, one: ast.Lambda, ends: Ends) -> Ends:
-        return self._all(one.args.defaults, ends)
+    def _lambda(self, node: ast.Lambda, ends: Ends) -> Ends:
+        return self._all(node.args.defaults, ends)
 
-    def _generatorexp(self, one: ast.GeneratorExp, ends: Ends) -> Ends:
-        return self.expression(one.generators[0].iter, ends)
+    def _generatorexp(self, node: ast.GeneratorExp, ends: Ends) -> Ends:
+        return self.expression(node.generators[0].iter, ends)
 
-    def _listcomp(self, one: ast.ListComp, ends: Ends) -> Ends:
-        ends = self.expression(one.generators[0].iter, ends)
-        return self.loop(one, one.generators, [one.elt], ends)
+    def _listcomp(self, node: ast.ListComp, ends: Ends) -> Ends:
+        ends = self.expression(node.generators[0].iter, ends)
+        return self.loop(node, node.generators, [node.elt], ends)
 
-    def _setcomp(self, one: ast.SetComp, ends: Ends) -> Ends:
-        ends = self.expression(one.generators[0].iter, ends)
-        return self.loop(one, one.generators, [one.elt], ends)
+    def _setcomp(self, node: ast.SetComp, ends: Ends) -> Ends:
+        ends = self.expression(node.generators[0].iter, ends)
+        return self.loop(node, node.generators, [node.elt], ends)
 
-    def _dictcomp(self, one: ast.DictComp, ends: Ends) -> Ends:
-        ends = self.expression(one.generators[0].iter, ends)
-        return self.loop(one, one.generators, [one.key, one.value], ends)
+    def _dictcomp(self, node: ast.DictComp, ends: Ends) -> Ends:
+        ends = self.expression(node.generators[0].iter, ends)
+        return self.loop(node, node.generators, [node.key, node.value], ends)
 
     def loop(
         self,
-        one: ast.expr,
+        node: ast.expr,
         generators: list[ast.comprehension],
         values: list[ast.expr],
         ends: Ends,
@@ -424,7 +424,7 @@ class _Builder:
 
         Before, it is a function of its own: then its parts are not seen here.
         """
-        (start,) = self.add(OTHER, one, ends)
+        (start,) = self.add(OTHER, node, ends)
         inner, skipped = {start}, {start}
         for place, generator in enumerate(generators):
             if place:

@@ -102,7 +102,12 @@ class Follower:
     def __post_init__(self) -> None:
         """Find the calls that cannot have been skipped."""
         self._seen = self._seen_once(
-            {one for events in self.sequences for one in events if one.kind == CALL}
+            {
+                event
+                for events in self.sequences
+                for event in events
+                if event.kind == CALL
+            }
         )
 
     def lines(
@@ -113,16 +118,16 @@ class Follower:
         ``begun`` and ``unfinished`` say that the trace may not have what the function
         did first, and last.
         """
-        matched = [one for one in events if self._matching(one)]
+        matched = [event for event in events if self._matching(event)]
         ways = self._ways(matched, begun=begun, unfinished=unfinished)
         positions = iter(ways)
         lines: list[int | None] = []
-        for one in events:
-            if not self._matching(one):
-                lines.append(one.line)
+        for event in events:
+            if not self._matching(event):
+                lines.append(event.line)
                 continue
             at = {self.graph.nodes[node].line for node in next(positions, ())}
-            lines.append(one.line or (at.pop() if len(at) == 1 else None))
+            lines.append(event.line or (at.pop() if len(at) == 1 else None))
         return _with_casts(events, lines)
 
     def _ways(
@@ -134,17 +139,17 @@ class Follower:
         everywhere = range(len(self.graph.nodes))
         now = set(everywhere) if begun else {ENTRY}
         ways: list[set[int]] = []
-        for one in events:
-            now = {node for before in now for node in self._following(before, one)}
+        for event in events:
+            now = {node for before in now for node in self._following(before, event)}
             ways.append(now)
         if begun:
             ways[0] |= self._matching(events[0])
         if not unfinished:
             ways[-1] &= self._at_end()
         for place in range(len(events) - 2, -1, -1):
-            after, one = ways[place + 1], events[place + 1]
+            after, event = ways[place + 1], events[place + 1]
             ways[place] = {
-                node for node in ways[place] if self._following(node, one) & after
+                node for node in ways[place] if self._following(node, event) & after
             }
         return ways
 
@@ -158,14 +163,14 @@ class Follower:
                 nodes.add(node)
             done, waiting = set(), [*self.graph.after[node]]
             while waiting:
-                one = waiting.pop()
-                if one in done:
+                next_node = waiting.pop()
+                if next_node in done:
                     continue
-                done.add(one)
-                if one in wanted:
-                    nodes.add(one)
-                if one not in self._seen:
-                    waiting += self.graph.after[one]
+                done.add(next_node)
+                if next_node in wanted:
+                    nodes.add(next_node)
+                if next_node not in self._seen:
+                    waiting += self.graph.after[next_node]
             self._next[key] = frozenset(nodes)
         return self._next[key]
 
@@ -183,16 +188,16 @@ class Follower:
         if self._ending is None:
             before: dict[int, set[int]] = {}
             for node, after in enumerate(self.graph.after):
-                for one in after:
-                    before.setdefault(one, set()).add(node)
+                for next_node in after:
+                    before.setdefault(next_node, set()).add(node)
             done: set[int] = set()
             waiting = [EXIT]
             while waiting:
-                for one in before.get(waiting.pop(), ()):
-                    if one not in done:
-                        done.add(one)
-                        if one not in self._seen:
-                            waiting.append(one)
+                for earlier in before.get(waiting.pop(), ()):
+                    if earlier not in done:
+                        done.add(earlier)
+                        if earlier not in self._seen:
+                            waiting.append(earlier)
             self._ending = frozenset(done)
         return self._ending
 

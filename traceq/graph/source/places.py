@@ -26,7 +26,7 @@ VIA = pl.concat_str(
     pl.lit(")"),
 ).alias("via")
 """A library's function in one text, of described frames; none for any other's."""
-_TOLD = r"^(?<function>[^@]+)@(?<begins>[0-9]*)@(?<module>[^@]*)$"
+_FULL_PLACE = r"^(?<function>[^@]+)@(?<begins>[0-9]*)@(?<module>[^@]*)$"
 _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
@@ -154,7 +154,7 @@ def written(caller: pl.Series) -> pl.DataFrame:
     )
 
 
-def told(caller: pl.Series) -> pl.DataFrame:
+def written_in_full(caller: pl.Series) -> pl.DataFrame:
     """Return the places that are written in full: ``a.py(42): forward@40@Net_0``.
 
     Such an op has that place, whatever Python calls are around it: compiled code runs
@@ -162,7 +162,7 @@ def told(caller: pl.Series) -> pl.DataFrame:
     """
     if caller.null_count() == len(caller):
         return _nowhere(len(caller))
-    return describe(caller.to_frame("name"), _told)
+    return describe(caller.to_frame("name"), _full_places)
 
 
 def _nowhere(count: int) -> pl.DataFrame:
@@ -177,9 +177,9 @@ def _nowhere(count: int) -> pl.DataFrame:
     )
 
 
-def _told(callers: pl.Series) -> pl.DataFrame:
+def _full_places(callers: pl.Series) -> pl.DataFrame:
     parsed = names.frame_places(callers)
-    full = parsed["function"].str.extract_groups(_TOLD).struct.unnest()
+    full = parsed["function"].str.extract_groups(_FULL_PLACE).struct.unnest()
     in_full = full["function"].is_not_null()
     return parsed.select(
         full["module"].replace("", None).cast(schema.TEXT),
@@ -283,7 +283,7 @@ def own(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(pl.when(~pl.col("of_caller")).then(pl.col(COLUMNS)))
 
 
-def first_known(*sources: pl.DataFrame) -> pl.DataFrame:
+def first_with_place(*sources: pl.DataFrame) -> pl.DataFrame:
     """Take each row's module and place from the first source that has one."""
     # Of most traces most sources know nothing.
     sources = tuple(filter(_knows, sources)) or sources[:1]

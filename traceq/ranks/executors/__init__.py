@@ -1,4 +1,4 @@
-"""Many files, one task each: where the tasks run, and what came of each of them.
+"""Executors: one task per file, in local processes or on a Dask cluster.
 
 The seam is ``concurrent.futures.Executor``. ``local.Workers`` runs tasks in processes
 of this machine, ``dask.connect`` on the workers of a Dask cluster, and

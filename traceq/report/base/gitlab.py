@@ -31,19 +31,19 @@ def document(issues: Iterable[Issue]) -> str:
     """Return the report; no two issues in it have the same fingerprint."""
     seen: Counter[str] = Counter()
     entries = []
-    for one in issues:
-        key = "\n".join((one.check, one.same or f"{one.path}\n{one.text}"))
+    for issue in issues:
+        key = "\n".join((issue.check, issue.same or f"{issue.path}\n{issue.text}"))
         seen[key] += 1
         unique = f"{key}\n{seen[key]}".encode(errors="surrogateescape")
         entries.append(
             {
-                "description": printable(one.text),
-                "check_name": one.check,
+                "description": printable(issue.text),
+                "check_name": issue.check,
                 "fingerprint": hashlib.sha256(unique).hexdigest(),
-                "severity": one.level,
+                "severity": issue.level,
                 "location": {
-                    "path": as_unicode(one.path),
-                    "lines": {"begin": one.line},
+                    "path": as_unicode(issue.path),
+                    "lines": {"begin": issue.line},
                 },
             }
         )

@@ -21,7 +21,7 @@ _PLACES = {"cpu": "without a GPU", "cuda": "on the GPU"}
 
 def verdict(result: FixtureResult) -> str:
     """Return one sentence on a fixture."""
-    failing = [one for one in result.differences if one.fails]
+    failing = [difference for difference in result.differences if difference.fails]
     differences = counted(len(failing), "difference")
     if result.written:
         return f"{differences}; {', '.join(result.written)} written"
@@ -29,7 +29,9 @@ def verdict(result: FixtureResult) -> str:
         return "not compared"
     if failing:
         return differences
-    others = [one for one in result.differences if one.kind != "skipped"]
+    others = [
+        difference for difference in result.differences if difference.kind != "skipped"
+    ]
     if others:
         return f"nothing worse, {counted(len(others), 'difference')}"
     if result.ran_on == "cpu" and not result.linted:
@@ -66,15 +68,15 @@ def work(results: Sequence[FixtureResult]) -> str:
 
     Empty if nobody was to run anything.
     """
-    ran = Counter(one.ran_on for one in results if one.ran_on)
-    left = Counter(one.not_run for one in results if one.not_run)
+    ran = Counter(result.ran_on for result in results if result.ran_on)
+    left = Counter(result.not_run for result in results if result.not_run)
     if not ran and not left:
         return ""
     done = [
         f"ran {counted(number, 'program')} {_PLACES.get(place, '')}"
         for place, number in ran.items()
     ]
-    if traces := sum(one.linted for one in results):
+    if traces := sum(result.linted for result in results):
         done.append(f"linted {counted(traces, 'committed trace')}")
     reasons = [f"{printable(why)} ({number})" for why, number in left.items()]
     if len(left) == 1:

@@ -19,10 +19,10 @@ def render(results: Sequence[FixtureResult]) -> str:
     """Return a list of issues, at the line of the finding or at the fixture."""
     return document(
         [
-            _issue(result, one)
+            _issue(result, difference)
             for result in results
-            for one in result.differences
-            if one.fails and not result.written
+            for difference in result.differences
+            if difference.fails and not result.written
         ]
     )
 

@@ -39,5 +39,5 @@ def _result(result: FixtureResult) -> dict[str, Any]:
         "ran_on": result.ran_on,
         "not_run": result.not_run,
         "compared": result.compared,
-        "differences": [asdict(one) for one in result.differences],
+        "differences": [asdict(difference) for difference in result.differences],
     }

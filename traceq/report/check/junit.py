@@ -18,11 +18,14 @@ def render(results: Sequence[FixtureResult]) -> str:
     """Return one suite; its name says what was run and what was linted."""
     done = words.work(results)
     name = f"traceq check: {done}" if done else "traceq check"
-    return document([(name, [_case(one) for one in results])])
+    return document([(name, [_case(result) for result in results])])
 
 
 def _case(result: FixtureResult) -> Case:
-    lines = [f"{words.kind(one)} {words.line(one)}" for one in result.differences]
+    lines = [
+        f"{words.kind(difference)} {words.line(difference)}"
+        for difference in result.differences
+    ]
     text = words.verdict(result)
     return Case(
         words.name(result), "traceq check", _ending(result), text, "\n".join(lines)

@@ -19,9 +19,9 @@ def render(results: Sequence[FixtureResult]) -> str:
     if done := words.work(results):
         lines += ["", escaped(f"{done[:1].upper()}{done[1:]}.")]
     rows = [
-        (words.name(result), words.kind(one), words.line(one))
+        (words.name(result), words.kind(difference), words.line(difference))
         for result in results
-        for one in result.differences
+        for difference in result.differences
     ]
     if rows:
         lines += ["", "| fixture | | difference |", "| --- | --- | --- |"]

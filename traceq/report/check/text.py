@@ -21,7 +21,7 @@ def render(results: Sequence[FixtureResult], *, width: int | None, color: bool) 
     width = max(line_width(width), 2 * _LABEL + 4)
     lines = []
     for result in results:
-        wrong = any(one.kind != "skipped" for one in result.differences)
+        wrong = any(difference.kind != "skipped" for difference in result.differences)
         head = f"{words.name(result)}: {words.verdict(result)}"
         lines.append(bold(head, color=color and wrong))
         for one in result.differences:

@@ -212,9 +212,9 @@ def _searched(cause: Cause, diff: Diff) -> str:
     dtypes = [one for one in diff.causes if one.kind == "dtype"]
     matmuls = _MATMULS.intersection(op_name(op) for op in cause.mostly.ops)
     switched = [
-        (one.before.dtype, one.after.dtype)[:: 1 if cause.ns > 0 else -1]
-        for one in dtypes
-        if one.kernel_kind == "gemm"
+        (dtype.before.dtype, dtype.after.dtype)[:: 1 if cause.ns > 0 else -1]
+        for dtype in dtypes
+        if dtype.kernel_kind == "gemm"
     ]
     if cause.host_kind != NEW_SHAPE or not matmuls or not switched:
         return ""

@@ -64,7 +64,7 @@ def _step(diff: JobDiff) -> str:
 def _who(diff: JobDiff) -> str:
     """Return the ranks that held the others up most before, and after."""
     sides = [side.analysis for side in (diff.before, diff.after)]
-    before, after = (_worst(one) for one in sides)
+    before, after = (_worst(side) for side in sides)
     if before is None and after is None:
         return "no straggler before or after"
     if after is None:
@@ -129,14 +129,14 @@ def _metrics(diff: JobDiff) -> Iterator[tuple[str, str, str, str]]:
             yield "", ranges[0], ranges[1], ""
 
 
-def _kind(one: KindChange) -> tuple[str, ...]:
+def _kind(kind: KindChange) -> tuple[str, ...]:
     cells: list[str] = []
-    for side in (one.before, one.after):
+    for side in (kind.before, kind.after):
         cells += _both(side) if side else ("-", "-")
-    waits = [side.waiting_ns if side else 0.0 for side in (one.before, one.after)]
+    waits = [side.waiting_ns if side else 0.0 for side in (kind.before, kind.after)]
     change = waits[1] - waits[0]
     amount = time(change) if abs(change) >= 1 else "="
-    return printable(one.kind), *cells, f"+{amount}" if change >= 1 else amount
+    return printable(kind.kind), *cells, f"+{amount}" if change >= 1 else amount
 
 
 def _both(side: Meetings) -> tuple[str, str]:
@@ -217,7 +217,8 @@ def concise(diff: JobDiff, broken: Sequence[Broken]) -> str:
         f"straggler: {one.state}: {straggler(one, diff)}" for one in diff.stragglers
     ]
     lines += [
-        f"{one.state}: {words.finding_line(one)}" for one in diff.findings.changes
+        f"{change.state}: {words.finding_line(change)}"
+        for change in diff.findings.changes
     ]
     lines += [f"caveat: {caveat}" for caveat in words.caveats(diff)]
     lines.append(_last(diff))
@@ -291,7 +292,7 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
             }
             for metric in diff.metrics
         },
-        "collectives": [asdict(one) for one in diff.kinds],
+        "collectives": [asdict(kind) for kind in diff.kinds],
         "stragglers": [
             {
                 "state": one.state,
@@ -301,7 +302,7 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
             }
             for one in diff.stragglers
         ],
-        "findings": [change_data(one) for one in diff.findings.changes],
+        "findings": [change_data(change) for change in diff.findings.changes],
         "findings_as_before": diff.findings.same,
         "rules_run_on_one_side": list(diff.findings.one_sided),
         "caveats": list(diff.caveats),

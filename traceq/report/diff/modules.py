@@ -37,9 +37,9 @@ def notes(changes: ModuleChanges) -> Iterator[str]:
     """Yield the reasons why modules fall back, as far as they are known."""
     if all(row.became != "fell back" for row in changes.rows):
         return
-    for one in changes.breaks[:_MOST_BREAKS]:
-        where = place(one.file, one.line, one.function)
-        yield f"graph break at {where}: {printable(one.why)}"
+    for graph_break in changes.breaks[:_MOST_BREAKS]:
+        where = place(graph_break.file, graph_break.line, graph_break.function)
+        yield f"graph break at {where}: {printable(graph_break.why)}"
 
 
 def text(changes: ModuleChanges, width: int) -> list[str]:
@@ -58,14 +58,14 @@ def data(changes: ModuleChanges) -> dict[str, Any]:
         "compiled": changes.compiled_side,
         "rows": [
             {
-                "module": one.module,
-                "before": _work(one.before),
-                "after": _work(one.after),
-                "compiling": one.became or None,
+                "module": row.module,
+                "before": _work(row.before),
+                "after": _work(row.after),
+                "compiling": row.became or None,
             }
-            for one in changes.rows
+            for row in changes.rows
         ],
-        "graph_breaks": [to_builtins(one) for one in changes.breaks],
+        "graph_breaks": [to_builtins(graph_break) for graph_break in changes.breaks],
     }
 
 

@@ -113,7 +113,7 @@ def series_title(series: Series) -> str:
 
 def table(series: Series) -> TextTable:
     """Return a row for each run; its jump is the last cell."""
-    jumps = {one.jump.at: one for one in series.jumps}
+    jumps = {jump.jump.at: jump for jump in series.jumps}
     columns = (
         Column("run", number=True),
         Column("commit"),
@@ -153,13 +153,13 @@ def _short_jump(one: ExplainedJump) -> str:
 
 def jump_lines(series: Series) -> Iterator[tuple[str, list[str]]]:
     """Yield the jumps: the run with the numbers that changed, and the causes."""
-    for one in series.jumps:
-        run = series.runs[one.jump.at]
-        numbers = jump_numbers(one)
-        doubt = "" if one.jump.confirmed else "; too few runs so far to be sure"
+    for jump in series.jumps:
+        run = series.runs[jump.jump.at]
+        numbers = jump_numbers(jump)
+        doubt = "" if jump.jump.confirmed else "; too few runs so far to be sure"
         yield (
-            f"{mark(one)} #{run.id} {commit(run)}: {numbers}{doubt}",
-            reasons(one.difference, one.jump.shifts),
+            f"{mark(jump)} #{run.id} {commit(run)}: {numbers}{doubt}",
+            reasons(jump.difference, jump.jump.shifts),
         )
 
 
@@ -171,13 +171,15 @@ def jump_numbers(one: ExplainedJump) -> str:
 def reasons(difference: Difference, shifts: Sequence[Shift] = ()) -> list[str]:
     """Return causes, findings and versions that differ, as sentences."""
     causes = _relevant(difference, shifts)
-    lines = [cause_text(one) for one in causes[:_MOST_CAUSES]]
+    lines = [cause_text(cause) for cause in causes[:_MOST_CAUSES]]
     if (more := len(causes) - _MOST_CAUSES) > 0:
-        rest = sum(one.amount.change for one in causes[_MOST_CAUSES:])
-        kind: Name = "memory" if all(one.kind == "memory" for one in causes) else "step"
+        rest = sum(cause.amount.change for cause in causes[_MOST_CAUSES:])
+        kind: Name = (
+            "memory" if all(cause.kind == "memory" for cause in causes) else "step"
+        )
         amount = _signed(kind, rest)
         lines.append(f"{counted(more, 'smaller cause')} of {amount} together")
-    lines += [finding_text(one) for one in difference.findings[:_MOST_FINDINGS]]
+    lines += [finding_text(finding) for finding in difference.findings[:_MOST_FINDINGS]]
     if (more := len(difference.findings) - _MOST_FINDINGS) > 0:
         lines.append(f"{counted(more, 'other finding')} that changed")
     lines += [
@@ -212,14 +214,14 @@ def _relevant(difference: Difference, shifts: Sequence[Shift]) -> list[Cause]:
     memory = {"memory", "reserved"}
     causes = list(difference.causes)
     if numbers and not numbers & memory:
-        causes = [one for one in causes if one.kind != "memory"]
+        causes = [cause for cause in causes if cause.kind != "memory"]
     if numbers and numbers <= memory:
-        causes = [one for one in causes if one.kind == "memory"]
+        causes = [cause for cause in causes if cause.kind == "memory"]
     main = shifts[0].change if shifts else 0.0
     if main:
-        causes.sort(key=lambda one: one.amount.change * main < 0)
+        causes.sort(key=lambda cause: cause.amount.change * main < 0)
     if "syncs" in numbers:
-        causes.sort(key=lambda one: one.kind != "syncs")
+        causes.sort(key=lambda cause: cause.kind != "syncs")
     return causes
 
 
@@ -332,13 +334,15 @@ def headline(compared: Compared) -> str:
     if not compared.shifts:
         few = "" if len(compared.earlier) > 2 else ", too few to know the noise"  # noqa: PLR2004
         return f"no change beyond the noise of the last {runs}{few}"
-    changed = [change(one.number, one.before, one.after) for one in compared.shifts]
+    changed = [
+        change(shift.number, shift.before, shift.after) for shift in compared.shifts
+    ]
     return f"beyond the noise of the last {runs}: {'; '.join(changed)}"
 
 
 def compared_table(compared: Compared) -> TextTable:
     """Return the numbers of a new run beside the median of the last runs."""
-    shifts = {one.number for one in compared.shifts}
+    shifts = {shift.number for shift in compared.shifts}
     columns = (
         Column("per step"),
         *(Column(title, number=True) for title in ("last runs", "this run", "change")),

@@ -61,7 +61,7 @@ def compare(compared: Compared) -> str:
             "text": words.headline(compared),
             "run": run_data(compared.run),
             "earlier": [run_data(run) for run in compared.earlier],
-            "shifts": [_shift(one) for one in compared.shifts],
+            "shifts": [_shift(shift) for shift in compared.shifts],
             "difference": _difference(difference) if difference else None,
         }
     )
@@ -120,27 +120,27 @@ def _difference(difference: Difference) -> dict[str, Any]:
         ],
         "causes": [
             {
-                "kind": one.kind,
-                "text": words.cause_text(one),
-                "amount": _amount(one.amount),
-                "count": _amount(one.count) if one.count else None,
-                "op": one.op,
-                "phase": one.phase,
-                "module": one.module,
-                "where": one.where,
-                "kernels": list(one.kernels),
+                "kind": cause.kind,
+                "text": words.cause_text(cause),
+                "amount": _amount(cause.amount),
+                "count": _amount(cause.count) if cause.count else None,
+                "op": cause.op,
+                "phase": cause.phase,
+                "module": cause.module,
+                "where": cause.where,
+                "kernels": list(cause.kernels),
             }
-            for one in difference.causes
+            for cause in difference.causes
         ],
         "findings": [
             {
-                "state": one.state,
-                "finding": to_builtins(one.finding),
-                "saves_ns": _amount(one.saves_ns),
-                "cost_bytes": _amount(one.cost_bytes),
-                "count": _amount(one.count),
+                "state": finding.state,
+                "finding": to_builtins(finding.finding),
+                "saves_ns": _amount(finding.saves_ns),
+                "cost_bytes": _amount(finding.cost_bytes),
+                "count": _amount(finding.count),
             }
-            for one in difference.findings
+            for finding in difference.findings
         ],
         "versions": [
             {"name": name, "before": before, "after": after}

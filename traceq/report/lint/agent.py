@@ -75,8 +75,8 @@ def finding_text(
     edit = _edit(finding, proposal)
     end = [f"verify: {printable(verify(finding, outcome))}"]
     evidence = [
-        f"evidence: {one.label} {_narrow(words.evidence(one))}".rstrip()
-        for one in finding.evidence[:_MOST_EVIDENCE]
+        f"evidence: {entry.label} {_narrow(words.evidence(entry))}".rstrip()
+        for entry in finding.evidence[:_MOST_EVIDENCE]
     ]
     while evidence and _too_long(head, evidence, fix, edit, end):
         evidence.pop()

@@ -1,4 +1,4 @@
-"""The first screen: what bounds the step, where it goes, what to fix, what is left."""
+"""First screen: bound of the step, its time by cause, findings, and the plan."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _findings(
     outcome: RecordingReport, room: int, width: int, *, color: bool
 ) -> list[str]:
     """Return the table of findings; minor ones only if there are no others."""
-    every = sorted(outcome.findings, key=lambda one: bool(one.minor))
+    every = sorted(outcome.findings, key=lambda finding: bool(finding.minor))
     regular = sum(not one.minor for one in every)
     count = min(max(room, _LEAST_ROWS), regular or _MOST_MINOR)
     shown, left = every[:count], every[count:]
@@ -89,11 +89,11 @@ def _steps_after(outcome: RecordingReport) -> dict[int, int]:
     """Return the step with each finding fixed and those above it, by its identity."""
     steps: dict[int, int] = {}
     left = outcome.step_ns
-    for one in outcome.findings:
-        if one.saves_after_ns is None:
+    for finding in outcome.findings:
+        if finding.saves_after_ns is None:
             continue
-        left -= one.saves_after_ns
-        steps[id(one)] = left
+        left -= finding.saves_after_ns
+        steps[id(finding)] = left
     return steps
 
 
@@ -108,7 +108,7 @@ def _end(
 
 def _details(outcome: RecordingReport, width: int) -> str:
     """Return the command that prints more."""
-    codes = [one.code for one in outcome.findings[:1]]
+    codes = [finding.code for finding in outcome.findings[:1]]
     one = "".join(f"; one finding: --explain {code}" for code in codes)
     text = f"details: traceq lint {shlex.quote(words.title(outcome))} -v{one}"
     return text if cells(text) <= width else f"details: -v{one}"

@@ -55,13 +55,13 @@ def content(outcome: RecordingReport) -> Content:
     columns = ("", "finding", "cost", "where", "fix")
     rows = tuple(
         (
-            cpu.LEVEL if one.would_matter_on_gpu else one.severity.value,
-            printable(f"{one.code} {headline(one)}"),
-            cost(one, outcome),
-            where(one.place),
-            printable(one.advice),
+            cpu.LEVEL if finding.would_matter_on_gpu else finding.severity.value,
+            printable(f"{finding.code} {headline(finding)}"),
+            cost(finding, outcome),
+            where(finding.place),
+            printable(finding.advice),
         )
-        for one in outcome.findings
+        for finding in outcome.findings
     )
     lines = (
         ("Step", facts(outcome)),
@@ -370,7 +370,9 @@ def verdict(outcome: RecordingReport) -> str:
     """Return one sentence on the whole."""
     would_matter = cpu.would_matter(outcome)
     serious = [
-        one for one in outcome.findings if not (one.minor or one.would_matter_on_gpu)
+        finding
+        for finding in outcome.findings
+        if not (finding.minor or finding.would_matter_on_gpu)
     ]
     minor = len(outcome.findings) - len(serious) - len(would_matter)
     if not serious:
@@ -381,12 +383,12 @@ def verdict(outcome: RecordingReport) -> str:
             text = "; ".join([cpu.verdict(outcome), *minors])
         return f"{text}; {rules(outcome)}"
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
-    worst = max(serious, key=lambda one: 0 if one.after else one.saves_ns)
+    worst = max(serious, key=lambda seriou: 0 if seriou.after else seriou.saves_ns)
     if outcome.bound and worst.saves_ns:
         step = time(outcome.step_ns) + a_step(outcome)
         which = "the worst" if of_these else "which"
         text += f", {which} costs {time(worst.saves_ns)} of {step}"
-    largest = max(serious, key=lambda one: one.cost_bytes)
+    largest = max(serious, key=lambda seriou: seriou.cost_bytes)
     if outcome.memory and largest.cost_bytes:
         which = "the largest" if of_these else "which"
         text += (
@@ -453,7 +455,7 @@ def _reported_replay(outcome: RecordingReport) -> bool:
     """Return whether a finding says already that replays have no known ops."""
     is_mapped = outcome.replayed and outcome.replayed.mapped
     return not is_mapped and any(
-        one.code == _UNKNOWN_REPLAY for one in outcome.findings
+        finding.code == _UNKNOWN_REPLAY for finding in outcome.findings
     )
 
 

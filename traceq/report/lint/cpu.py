@@ -25,12 +25,12 @@ _LEAST = 20
 
 def would_matter(outcome: RecordingReport) -> list[Finding]:
     """Return the findings that would matter on a GPU."""
-    return [one for one in outcome.findings if one.would_matter_on_gpu]
+    return [finding for finding in outcome.findings if finding.would_matter_on_gpu]
 
 
 def certain(outcome: RecordingReport) -> list[Finding]:
     """Return the other findings: they matter where the program ran."""
-    return [one for one in outcome.findings if not one.would_matter_on_gpu]
+    return [finding for finding in outcome.findings if not finding.would_matter_on_gpu]
 
 
 def verdict(outcome: RecordingReport) -> str:

@@ -67,7 +67,7 @@ def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[st
         "bound": bound_data(outcome.bound) if outcome.bound else None,
         "memory": to_builtins(outcome.memory) if outcome.memory else None,
         "findings": [finding(one) for one in outcome.findings],
-        "together": [to_builtins(one) for one in outcome.together],
+        "together": [to_builtins(fix) for fix in outcome.together],
         "idle": _idle(outcome.idle) if outcome.idle else None,
         "gpu": _gpu(outcome.gpu) if outcome.gpu else None,
         "below_min_cost": outcome.below_min_cost,
@@ -97,11 +97,11 @@ def _by_reason(rules: Iterable[Skipped]) -> list[dict[str, Any]]:
 
 def _short(finding: dict[str, Any]) -> dict[str, Any]:
     """Return a finding without what is not known of its place and its evidence."""
-    evidence = [_known(one) for one in finding["evidence"]]
-    return finding | {"place": _known(finding["place"]), "evidence": evidence}
+    evidence = [_without_empty(entry) for entry in finding["evidence"]]
+    return finding | {"place": _without_empty(finding["place"]), "evidence": evidence}
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
 
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 def render(report: Report) -> str:
     """Return a suite for each recording; without findings it has one test."""
     return document(
-        [(words.title(one), list(_cases(one, report))) for one in report.outcomes]
+        [
+            (words.title(outcome), list(_cases(outcome, report)))
+            for outcome in report.outcomes
+        ]
     )
 
 

@@ -19,9 +19,9 @@ def ran_out(outcome: RecordingReport) -> str:
     A failure after which the program went on is only a warning.
     """
     ended = [
-        one.place
-        for one in outcome.findings
-        if one.code == _RULE and one.severity is Severity.error
+        finding.place
+        for finding in outcome.findings
+        if finding.code == _RULE and finding.severity is Severity.error
     ]
     if not ended:
         return ""

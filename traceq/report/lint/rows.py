@@ -163,7 +163,8 @@ def table(rows: Sequence[Row], width: int, *, color: bool) -> list[str]:
         _column("where", places, align=str.ljust, most=round(_ALIGNED * width)),
     ]
     titles, *lines = (
-        _GAP.join(texts) for texts in zip(*(one for one in columns if one), strict=True)
+        _GAP.join(texts)
+        for texts in zip(*(column for column in columns if column), strict=True)
     )
     shown = [styled(titles.rstrip(), "dim", color=color)] if titles.strip() else []
     for one, before in zip(rows, lines, strict=True):

@@ -47,7 +47,7 @@ def screen(
     end = _end(outcomes, unused, width, color=color)
     # The titles of the table, the line that counts the rest, and two empty lines.
     room = most_lines - len(top) - len(end) - 4
-    names = telling_names([words.title(one) for one in outcomes])
+    names = telling_names([words.title(outcome) for outcome in outcomes])
     ranked = sorted(range(len(outcomes)), key=lambda at: -_saved(outcomes[at]))
     chosen = sorted(ranked[:room])
     rows = [_row(names[at], outcomes[at]) for at in chosen]
@@ -60,7 +60,7 @@ def screen(
 
 def _verdict(outcomes: Sequence[RecordingReport]) -> str:
     by = Counter(filter(None, map(_bound, outcomes)))
-    regular = [one for outcome in outcomes for one in _regular(outcome)]
+    regular = [finding for outcome in outcomes for finding in _regular(outcome)]
     having = sum(1 for outcome in outcomes if _regular(outcome))
     bounds = ", ".join(f"{count} {what}" for what, count in by.most_common())
     text = f"{counted(len(outcomes), 'recording')}" + (f": {bounds}" if bounds else "")
@@ -70,7 +70,7 @@ def _verdict(outcomes: Sequence[RecordingReport]) -> str:
 
 
 def _regular(outcome: RecordingReport) -> list[Finding]:
-    return [one for one in outcome.findings if not one.minor]
+    return [finding for finding in outcome.findings if not finding.minor]
 
 
 def _bound(outcome: RecordingReport) -> str:
@@ -91,10 +91,10 @@ def _row(name: str, outcome: RecordingReport) -> tuple[str, ...]:
     regular = _regular(outcome)
     largest = ""
     if regular:
-        one = max(regular, key=lambda finding: (finding.saves_ns, finding.cost_bytes))
-        saves = time(one.saves_ns) if words.saves_time(one, outcome) else ""
-        place = cut_location(location(one.place), _LOCATION)
-        parts = (one.code, saves, place, printable(words.headline(one)))
+        worst = max(regular, key=lambda finding: (finding.saves_ns, finding.cost_bytes))
+        saves = time(worst.saves_ns) if words.saves_time(worst, outcome) else ""
+        place = cut_location(location(worst.place), _LOCATION)
+        parts = (worst.code, saves, place, printable(words.headline(worst)))
         largest = " ".join(filter(None, parts))
     return (
         name,
@@ -113,19 +113,26 @@ def _end(
     *,
     color: bool,
 ) -> list[str]:
-    findings = [one for outcome in outcomes for one in _regular(outcome)]
-    findings.sort(key=lambda one: (-one.saves_ns, -one.cost_bytes))
-    several = {note: None for one in outcomes for note in short.notes_of(one)}
+    findings = [finding for outcome in outcomes for finding in _regular(outcome)]
+    findings.sort(key=lambda finding: (-finding.saves_ns, -finding.cost_bytes))
+    several = {note: None for outcome in outcomes for note in short.notes_of(outcome)}
     lines = short.fixes(findings, width, color=color)
     lines += [""] if lines else []
-    if any(rule.reason == Need.JOB.value for one in outcomes for rule in one.skipped):
+    if any(
+        rule.reason == Need.JOB.value
+        for outcome in outcomes
+        for rule in outcome.skipped
+    ):
         several = {_RANKS: None} | several
     lines += short.notes([*several, *unused], width, color=color)
-    skipped = {rule.code: rule for one in outcomes for rule in one.skipped}
+    skipped = {rule.code: rule for outcome in outcomes for rule in outcome.skipped}
     always = [
         rule
         for code, rule in skipped.items()
-        if all(any(code == one.code for one in outcome.skipped) for outcome in outcomes)
+        if all(
+            any(code == skipped_rule.code for skipped_rule in outcome.skipped)
+            for outcome in outcomes
+        )
     ]
     if always:
         text = f"{counted(len(always), 'rule')} skipped in all: {short.reasons(always)}"

@@ -51,7 +51,7 @@ def _bound(outcome: RecordingReport) -> str:
 
 def _findings_line(outcome: RecordingReport) -> str:
     """Return the number of findings, and what they save together."""
-    regular = [one for one in cpu.certain(outcome) if not one.minor]
+    regular = [finding for finding in cpu.certain(outcome) if not finding.minor]
     new = "new " if outcome.in_baseline else ""
     if not regular:
         if not outcome.ran or outcome.cpu:
@@ -66,11 +66,11 @@ def _findings_line(outcome: RecordingReport) -> str:
         save = "saves" if fixed == 1 else "save"
         return f"{text} {save} {time(saved)} ({share(saved, outcome.step_ns)})"
     which = "the largest" if len(regular) > 1 else "which"
-    most = max(regular, key=lambda one: one.saves_ns)
+    most = max(regular, key=lambda finding: finding.saves_ns)
     if words.saves_time(most, outcome):
         part = share(most.saves_ns, outcome.step_ns)
         return f"{text}, {which} saves {time(most.saves_ns)} ({part})"
-    held = max(regular, key=lambda one: one.cost_bytes)
+    held = max(regular, key=lambda finding: finding.cost_bytes)
     if outcome.memory and held.cost_bytes:
         return f"{text}, {which} holds {size(held.cost_bytes)}"
     return text
@@ -122,19 +122,20 @@ def _pair(one: float, word: str, other: float) -> str:
 def fixes(findings: Iterable[Finding], width: int, *, color: bool) -> list[str]:
     """Return the advice of the first findings, a line each, each advice once."""
     advice: dict[str, Finding] = {}
-    for one in findings:
-        if one.advice and not one.minor:
-            advice.setdefault(one.advice, one)
+    for finding in findings:
+        if finding.advice and not finding.minor:
+            advice.setdefault(finding.advice, finding)
     chosen = list(advice.items())[:_MOST_FIXES]
     if not chosen:
         return []
-    first = max(len(one.code) for _, one in chosen)
+    first = max(len(finding.code) for _, finding in chosen)
     return [
         styled("fix first", "dim", color=color),
         *(
-            f"{styled(one.code, 'bold', color=color)}{' ' * (first - len(one.code))}  "
+            styled(finding.code, "bold", color=color)
+            + " " * (first - len(finding.code) + 2)
             + cut_text(printable(text), width - first - 2)
-            for text, one in chosen
+            for text, finding in chosen
         ),
     ]
 
@@ -174,12 +175,12 @@ def more(left: Sequence[Finding], shown: Sequence[Finding]) -> str:
     """Return how many findings have no line; empty if all have one."""
     if not left:
         return ""
-    most = max(one.saves_ns for one in left)
-    least = min((one.saves_ns for one in shown if one.saves_ns), default=0)
+    most = max(finding.saves_ns for finding in left)
+    least = min((finding.saves_ns for finding in shown if finding.saves_ns), default=0)
     if most and most < least:
         save = "saves" if len(left) == 1 else "save"
         return f"+ {len(left)} more that {save} less than {time(least)}: -v"
-    minor = all(one.minor for one in left)
+    minor = all(finding.minor for finding in left)
     return (
         f"+ {counted(len(left), 'minor finding') if minor else f'{len(left)} more'}: -v"
     )

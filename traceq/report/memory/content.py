@@ -1,4 +1,4 @@
-"""The words of a memory report: what every format that people read has in it."""
+"""Content of a memory report, shared by all formats for people."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def scaling(
     return TextTable(
         columns,
         tuple(
-            (one.category, one.law, *(units.size(size) for size in one.sizes))
-            for one in growths
+            (growth.category, growth.law, *(units.size(size) for size in growth.sizes))
+            for growth in growths
         ),
     )
 

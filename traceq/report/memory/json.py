@@ -36,7 +36,7 @@ def render_scaling(
                 "label": label,
                 "values": list(values),
                 "runs": [as_unicode(name) for name in names],
-                "categories": [asdict(one) for one in growths],
+                "categories": [asdict(growth) for growth in growths],
             }
         }
     )

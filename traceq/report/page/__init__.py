@@ -1,1 +1,1 @@
-"""One page of HTML to look at, made of parts: `traceq report` and --format html."""
+"""HTML pages of `traceq report` and --format html, made of parts."""

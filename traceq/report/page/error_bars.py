@@ -70,7 +70,7 @@ def _colored(series: Sequence[Series]) -> list[tuple[int, Series]]:
 def _x_scale(chart: SweepChart, *, log: bool) -> tuple[Scale, float]:
     values = [point.at for series in chart.series for point in series.points]
     # Laws are drawn beyond what was measured only as far as curves meet there.
-    beyond = [one.at.at for one in chart.meetings if one.at.extrapolated]
+    beyond = [meeting.at.at for meeting in chart.meetings if meeting.at.extrapolated]
     far, reach = max([*values, *beyond]), max(beyond, default=0.0)
     if not chart.numeric:
         return charts.Scale(-0.5, far + 0.5, _LEFT, _RIGHT), reach
@@ -84,10 +84,10 @@ def _x_scale(chart: SweepChart, *, log: bool) -> tuple[Scale, float]:
 def _y_scale(chart: SweepChart, far: float, *, log: bool) -> Scale:
     values = [point.value for series in chart.series for point in series.points]
     fits = [_end(series, far) for series in chart.series]
-    high = max([*(one.mean + (one.std or 0.0) for one in values), *fits])
-    low = min(one.mean - (one.std or 0.0) for one in values)
+    high = max([*(value.mean + (value.std or 0.0) for value in values), *fits])
+    low = min(value.mean - (value.std or 0.0) for value in values)
     if log:
-        floor = min(one.mean for one in values)
+        floor = min(value.mean for value in values)
         return charts.Scale(
             (low if low > 0 else floor) / 1.2, high * 1.2, _BOTTOM, _TOP, log=True
         )
@@ -164,11 +164,11 @@ def _series(
 
 def _meetings(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
     marks = []
-    for one in chart.meetings:
-        series = next(each for each in chart.series if each.name == one.second)
-        place = x(one.at.at), y(_at(series, one.at.at))
-        text = f"≈ {about(one.at.at)}"
-        text += " (extrapolated)" if one.at.extrapolated else ""
+    for meeting in chart.meetings:
+        series = next(each for each in chart.series if each.name == meeting.second)
+        place = x(meeting.at.at), y(_at(series, meeting.at.at))
+        text = f"≈ {about(meeting.at.at)}"
+        text += " (extrapolated)" if meeting.at.extrapolated else ""
         marks += [
             charts.line(place[0], place[1], place[0], _BOTTOM, "ridge"),
             charts.circle(*place, 6, "crossing"),

@@ -1,4 +1,4 @@
-"""The page around its sections: one file that asks for no other and runs no other's.
+"""HTML page around its sections: one file without external resources.
 
 Everything that a template shows is text: Jinja2 escapes it, and characters that act
 instead of being seen are written out. The page's policy allows its own styles and

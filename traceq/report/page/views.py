@@ -66,7 +66,7 @@ def summary_page(pairs: Sequence[tuple[Summary, Trace]]) -> str:
         context={
             "facts": words.facts,
             "tables": [
-                one for one in words.tables if one.columns[0].title == "GPU time"
+                table for table in words.tables if table.columns[0].title == "GPU time"
             ],
             "notes": [f"Incomplete: {warning}" for warning in words.warnings],
         },

@@ -1,4 +1,4 @@
-"""The words on a job: a verdict in one sentence, its facts, tables and heat map."""
+"""Content of a job's report: verdict, facts, tables and heat map."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def composition(analysis: Analysis) -> str:
         return ""
     took = analysis.whatifs.took
     parts = {
-        one.name: one.saved_ns / took
-        for one in analysis.changes
-        if one.of in ("cause", "link")
+        change.name: change.saved_ns / took
+        for change in analysis.changes
+        if change.of in ("cause", "link")
     }
     late = analysis.by_rank.drop_nulls("saved").sort(
         "saved", "late", "rank", descending=[True, True, False]
@@ -307,8 +307,16 @@ def _on_average(analysis: Analysis, step_ns: int) -> str:
 
 
 def _ranks(analysis: Analysis) -> TextTable:
-    alone = {one.ranks[0]: one for one in analysis.stragglers if len(one.ranks) == 1}
-    causes = {row: one.cause.cause for one in analysis.stragglers for row in one.ranks}
+    alone = {
+        straggler.ranks[0]: straggler
+        for straggler in analysis.stragglers
+        if len(straggler.ranks) == 1
+    }
+    causes = {
+        row: straggler.cause.cause
+        for straggler in analysis.stragglers
+        for row in straggler.ranks
+    }
     longest = analysis.by_rank.sort(
         "saved", "late", "rank", descending=[True, True, False], nulls_last=True
     ).head(_MOST_RANKS)

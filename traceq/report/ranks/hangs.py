@@ -186,7 +186,10 @@ def render_json(job: DumpJob, problems: Sequence[Problem], failing: int) -> str:
         "traceq": __version__,
         "verdict": verdict(job, problems),
         "failing": failing,
-        "problems": [to_builtins(one) | {"message": sentence(one)} for one in problems],
+        "problems": [
+            to_builtins(problem) | {"message": sentence(problem)}
+            for problem in problems
+        ],
         "last_calls": [to_builtins(call) for call in last_calls(job)],
         "calls": job.calls.height,
         "notes": list(job.notices),

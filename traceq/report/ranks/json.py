@@ -27,10 +27,12 @@ def render(analysis: Analysis, report: Report) -> str:
         "fail_on": report.fail_on.value,
         "failing": len(report.failing),
         "findings": [
-            finding_data(one) for each in report.outcomes for one in each.findings
+            finding_data(finding)
+            for each in report.outcomes
+            for finding in each.findings
         ],
         "crashed": [
-            to_builtins(one) for each in report.outcomes for one in each.crashed
+            to_builtins(rule) for each in report.outcomes for rule in each.crashed
         ],
     }
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
@@ -56,7 +58,9 @@ def _data(analysis: Analysis) -> dict[str, Any]:
             "unmatched_parts": job.unmatched,
         },
         "notes": list(job.notices),
-        "stragglers": [_straggler(one, numbers) for one in analysis.stragglers],
+        "stragglers": [
+            _straggler(straggler, numbers) for straggler in analysis.stragglers
+        ],
         "what_if": [_whatif(one, numbers) for one in (whatifs.all, *analysis.changes)],
         "ranks": _ranks(analysis),
         "collectives": job.collectives.drop("lane", "token", "first_rank", "soonest")

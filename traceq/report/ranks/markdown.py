@@ -23,5 +23,5 @@ def render(analysis: Analysis, report: Report) -> str:
         parts.append("Waiting for others, over the window:\n")
         parts.append("\n".join(["```text", *lines, "```"]) + "\n")
     parts += [f"- {escaped(note)}" for note in words.notes]
-    parts += ["", *(line for one in report.outcomes for line in findings(one))]
+    parts += ["", *(line for outcome in report.outcomes for line in findings(outcome))]
     return "\n".join(parts).rstrip() + "\n"

@@ -74,7 +74,7 @@ def render_json(analysis: OpTableAnalysis) -> str:
         "ideal_ns": analysis.ideal_ns,
         "slowdown": analysis.slowdown,
         "culprit": None if culprit is None else _data(culprit),
-        "parts": [_data(one) for one in analysis.parts],
+        "parts": [_data(part) for part in analysis.parts],
     }
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
     return plain_json(text) + "\n"
@@ -101,7 +101,7 @@ def _content(analysis: OpTableAnalysis) -> Content:
             f"{100 * one.share:.0f}%",
         )
         for of in _NAMES
-        for one in [one for one in analysis.parts if one.of == of][:_LISTED]
+        for one in [part for part in analysis.parts if part.of == of][:_LISTED]
         if one.share >= _WORTH
     ]
     columns = (

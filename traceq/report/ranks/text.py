@@ -26,7 +26,9 @@ def render(
     """Return the text of a screen, and the findings."""
     wide = line_width(width)
     text = rendered(list(_parts(analysis, wide)), width=wide, color=color)
-    blocks = ["\n".join(findings(one, wide, color=color)) for one in report.outcomes]
+    blocks = [
+        "\n".join(findings(outcome, wide, color=color)) for outcome in report.outcomes
+    ]
     return "\n".join([text, *blocks]).rstrip("\n") + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The words of a summary: what every format that people read has in it."""
+"""Content of a summary, shared by all formats for people."""
 
 from __future__ import annotations
 

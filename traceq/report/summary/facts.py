@@ -118,7 +118,7 @@ def _run(summary: Summary) -> str:
 
 def _parameters(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield how many parameters are trained, if anything is."""
-    trained = "backward" in {one.phase for one in summary.phases}
+    trained = "backward" in {phase.phase for phase in summary.phases}
     if summary.parameters:
         yield "Trained", f"{summary.parameters:,} parameters with a gradient"
     elif trained:

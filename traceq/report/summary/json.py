@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from traceq.analysis.replay.host_account import HostAccount
     from traceq.analysis.summary import Summary
     from traceq.analysis.time.phases import PhaseTime
+    from traceq.analysis.time.tokens_per_step import Tokens
 
 VERSION = 2
 _MOST_ROWS = 50
@@ -69,7 +70,7 @@ def _trace(summary: Summary) -> dict[str, Any]:
             },
         },
         "bound": bound_data(summary.bound),
-        "phases": [_phase(summary, one) for one in summary.phases],
+        "phases": [_phase(summary, phase) for phase in summary.phases],
         "gpu_time_ns": summary.gpu_time / steps,
         "gemm_share": summary.gemm_share if summary.facts.gpu else None,
         "launches": summary.launches,
@@ -77,6 +78,33 @@ def _trace(summary: Summary) -> dict[str, Any]:
         "serving": serving_data(summary.serving),
         "queued_ns": summary.queued_ns,
         "kernels_under_5_us": summary.small_kernels,
+        **_tables(summary),
+        "modules": summary.modules.head(_MOST_ROWS)
+        .select("module", "inside", time_ns="ns", kernels="kernels")
+        .to_dicts()
+        if summary.modules.height
+        else [],
+        "attention": {
+            "softmax_ns": summary.attention.softmax_ns / steps,
+            "matmul_ns": summary.attention.matmul_ns / steps,
+            "softmax_to_matmul": summary.attention.ratio,
+        }
+        if summary.attention
+        else None,
+        "tokens": _tokens(summary, summary.tokens) if summary.tokens else None,
+        "roofline": asdict(summary.roofline) if summary.roofline else None,
+        "critical_path": _path(summary.path) if summary.path else None,
+        "host": _host(summary.host) if summary.host else None,
+        "gpu": gpu_data(summary.gpu) if summary.gpu else None,
+        "memory": asdict(summary.memory) if summary.memory else None,
+        "compute": asdict(summary.compute),
+    }
+
+
+def _tables(summary: Summary) -> dict[str, Any]:
+    """Return the GPU work by kind, op and kernel, per step."""
+    steps = summary.steady.count
+    return {
         "kinds": [
             {
                 "kind": row["kind"],
@@ -119,32 +147,15 @@ def _trace(summary: Summary) -> dict[str, Any]:
             }
             for row in summary.kernels.head(_MOST_ROWS).iter_rows(named=True)
         ],
-        "modules": summary.modules.head(_MOST_ROWS)
-        .select("module", "inside", time_ns="ns", kernels="kernels")
-        .to_dicts()
-        if summary.modules.height
-        else [],
-        "attention": {
-            "softmax_ns": summary.attention.softmax_ns / steps,
-            "matmul_ns": summary.attention.matmul_ns / steps,
-            "softmax_to_matmul": summary.attention.ratio,
-        }
-        if summary.attention
-        else None,
-        "tokens": {
-            "per_step": summary.tokens.per_step,
-            "from": summary.tokens.source,
-            "per_second": summary.tokens_per_second,
-            "step_from": "measured" if summary.bound.measured else "recorded",
-        }
-        if summary.tokens
-        else None,
-        "roofline": asdict(summary.roofline) if summary.roofline else None,
-        "critical_path": _path(summary.path) if summary.path else None,
-        "host": _host(summary.host) if summary.host else None,
-        "gpu": gpu_data(summary.gpu) if summary.gpu else None,
-        "memory": asdict(summary.memory) if summary.memory else None,
-        "compute": asdict(summary.compute),
+    }
+
+
+def _tokens(summary: Summary, tokens: Tokens) -> dict[str, Any]:
+    return {
+        "per_step": tokens.per_step,
+        "from": tokens.source,
+        "per_second": summary.tokens_per_second,
+        "step_from": "measured" if summary.bound.measured else "recorded",
     }
 
 

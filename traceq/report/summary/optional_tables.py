@@ -1,4 +1,4 @@
-"""The tables of a summary that are asked for: the critical path, the host's time."""
+"""Optional tables of a summary: critical path and host time."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _NUMBERS = (
 
 def label_keys(summaries: Sequence[Summary]) -> list[str]:
     """Return the keys of all labels, in the order in which they come."""
-    return list(dict.fromkeys(key for one in summaries for key in one.labels))
+    return list(dict.fromkeys(key for summary in summaries for key in summary.labels))
 
 
 def overview(summaries: Sequence[Summary]) -> TextTable:
@@ -66,7 +66,7 @@ def _names(summaries: Sequence[Summary]) -> list[str]:
 
 
 def _label_column(key: str, summaries: Sequence[Summary]) -> Column:
-    values = [one.labels[key] for one in summaries if key in one.labels]
+    values = [summary.labels[key] for summary in summaries if key in summary.labels]
     return Column(printable(key), number=all(map(_is_number, values)))
 
 

@@ -42,8 +42,8 @@ def phases(summary: Summary) -> TextTable:
     """Return the table of phases: duration, variation and longest kernel."""
     unit, steps = _Unit.of(summary), summary.steady.count
     gpu, several = summary.facts.gpu, steps > 1
-    warm = any(one.warmup_ns is not None for one in summary.phases)
-    estimated = any(one.estimated_ns is not None for one in summary.phases)
+    warm = any(phase.warmup_ns is not None for phase in summary.phases)
+    estimated = any(phase.estimated_ns is not None for phase in summary.phases)
     whole = summary.phases[-1].estimated_ns if summary.phases else None
     titles = [
         unit.title,

@@ -33,16 +33,19 @@ def json(shown: ShownSweep) -> str:
         "planned": sweep.planned,
         "labels": list(table.keys),
         "numbers": [
-            {"name": one.name, "unit": one.unit, "own": one.own}
-            for one in table.numbers
+            {"name": number.name, "unit": number.unit, "own": number.own}
+            for number in table.numbers
         ],
         "over": shown.over,
         "by": shown.by,
         "baseline": "=".join(shown.baseline) if shown.baseline else None,
-        "configurations": [_configuration(shown, one) for one in table.configurations],
-        "runs": [_run(one) for one in sweep.runs],
+        "configurations": [
+            _configuration(shown, configuration)
+            for configuration in table.configurations
+        ],
+        "runs": [_run(run) for run in sweep.runs],
         "charts": [_chart(one) for one in (*shown.charts, *shown.ratios)],
-        "findings": [_growth(one) for one in shown.growths],
+        "findings": [_growth(growth) for growth in shown.growths],
         "linted": shown.linted,
         "sentences": words.sentences(shown),
     }
@@ -103,7 +106,7 @@ def _chart(chart: SweepChart) -> dict[str, Any]:
         "fixed": dict(chart.fixed),
         "baseline": chart.baseline or None,
         "series": [_series(one) for one in chart.series],
-        "crossings": [_meeting(one) for one in chart.meetings],
+        "crossings": [_meeting(meeting) for meeting in chart.meetings],
     }
 
 

@@ -72,7 +72,7 @@ def text_table(shown: ShownSweep) -> TextTable:
         if shown.baseline and number.name == "step":
             columns.append(Column(f"step / {shown.baseline[1]}", number=True))
     columns.append(Column("measured over", number=True))
-    rows = tuple(_row(shown, one) for one in table.configurations)
+    rows = tuple(_row(shown, configuration) for configuration in table.configurations)
     return TextTable(tuple(columns), rows)
 
 
@@ -96,7 +96,9 @@ def latex(shown: ShownSweep) -> str:
 def csv(shown: ShownSweep) -> str:
     """Return a row for each configuration in plain numbers; empty is unknown."""
     out = io.StringIO()
-    rows = [_csv_row(shown, one) for one in shown.table.configurations]
+    rows = [
+        _csv_row(shown, configuration) for configuration in shown.table.configurations
+    ]
     writer = csv_writer.DictWriter(out, rows[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

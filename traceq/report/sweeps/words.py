@@ -1,4 +1,4 @@
-"""A sweep in words: values with their units, and what the curves say."""
+"""Sentences on a sweep: values with units, laws and crossings of curves."""
 
 from __future__ import annotations
 

@@ -122,7 +122,10 @@ def of_jobs(diff: JobDiff, broken: Sequence[Broken] = ()) -> list[Section]:
             "caveats": words.caveats(diff),
         },
     )
-    rows = [(one.state, job_words.straggler(one, diff)) for one in diff.stragglers]
+    rows = [
+        (straggler.state, job_words.straggler(straggler, diff))
+        for straggler in diff.stragglers
+    ]
     table = TextTable((Column("state"), Column("rank")), tuple(rows))
     late = _plain("changed-ranks", "Who holds the others up", [table], [])
     return [head, *([late] if rows else []), _findings(diff.findings)]

@@ -58,22 +58,22 @@ def _rows(subject: Subject) -> Iterator[Row]:
     *_, last = outcome.together
     floor = last.step_ns if last.gpu_ns is None else last.gpu_ns
     cards = {card.number: card for card in cards_of(subject)}
-    for one in outcome.together:
-        rest = last.step_ns - floor if one is last else 0
-        added = [cards[number] for number in _fixed(outcome, fixed, one.findings)]
+    for fix in outcome.together:
+        rest = last.step_ns - floor if fix is last else 0
+        added = [cards[number] for number in _fixed(outcome, fixed, fix.findings)]
         label = f"fix {added[0].finding.code}" if len(added) == 1 else "fix the rest"
         yield Row(
             label=label,
             note=_note(added[0].finding)
             if len(added) == 1
             else f"{len(added)} findings",
-            time=units.time(one.step_ns),
-            gpu=_percent(one.step_ns - rest, now),
+            time=units.time(fix.step_ns),
+            gpu=_percent(fix.step_ns - rest, now),
             rest=_percent(rest, now),
-            saved=_percent(before - one.step_ns, now),
+            saved=_percent(before - fix.step_ns, now),
             card=added[0].key if len(added) == 1 else "",
         )
-        before, fixed = one.step_ns, one.findings
+        before, fixed = fix.step_ns, fix.findings
     note = "the GPU's work, without waits"
     yield Row("floor", note, units.time(floor), _percent(floor, now), 0.0, 0.0)
 

@@ -56,18 +56,19 @@ class Flame:
 
 def flame(subject: Subject) -> Section | None:
     """Return the graphs; none where there is no trace, or nothing in it."""
-    graphs = [one for one in _graphs(subject) if one.total > 0]
+    graphs = [graph for graph in _graphs(subject) if graph.total > 0]
     if not graphs:
         return None
     texts: dict[str, int] = {}
-    trees = {one.key: _tree(one, texts) for one in graphs}
+    trees = {graph.key: _tree(graph, texts) for graph in graphs}
     return Section(
         key=subject.key("flame"),
         title="Flame graph",
         template="flame.html",
         context={
             "graphs": [
-                (one.key, one.title, units.time(one.total), one.note) for one in graphs
+                (graph.key, graph.title, units.time(graph.total), graph.note)
+                for graph in graphs
             ],
         },
         data={"graphs": trees, "texts": list(texts)},
@@ -133,7 +134,7 @@ def _flat(
     node: _Node, depth: int, smallest: float
 ) -> Iterator[tuple[int, str, float, float, str]]:
     """Yield depth, name, value, calls and colour; what is small is one at the end."""
-    small = [one for one in node.below.values() if one.value < smallest]
+    small = [child for child in node.below.values() if child.value < smallest]
     below = sorted(node.below.items(), key=lambda one: _rank(depth, *one))
     for name, one in below:
         if one.value < smallest:

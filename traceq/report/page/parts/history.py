@@ -92,9 +92,9 @@ def _picture(series: Series, trend: _Trend, values: Sequence[float | None]) -> P
         for at in range(0, len(values), max(1, len(values) // 6))
     ]
     marks += charts.x_axis(x, dates, _BOTTOM)
-    jumps = {one.jump.at: one for one in series.jumps if _is_of(one, trend)}
+    jumps = {jump.jump.at: jump for jump in series.jumps if _is_of(jump, trend)}
     # The step shows all jumps, also those that its noise hides.
-    lines = [one.jump.at for one in series.jumps] if trend.name == "step" else jumps
+    lines = [jump.jump.at for jump in series.jumps] if trend.name == "step" else jumps
     marks += [charts.line(x(at), _TOP - 6, x(at), _BOTTOM, "ridge") for at in lines]
     marks += _levels(series, trend, jumps, x, y)
     every = max(1, len(values) // _MOST_POINTS)
@@ -138,8 +138,8 @@ def _levels(
         return []
     ends = [0, *jumps, len(series.runs) - 1]
     shifts = [
-        next(shift for shift in one.jump.shifts if shift.number == trend.name)
-        for one in jumps.values()
+        next(shift for shift in jump.jump.shifts if shift.number == trend.name)
+        for jump in jumps.values()
     ]
     levels = [shifts[0].before, *(shift.after for shift in shifts)]
     points = [

@@ -83,7 +83,7 @@ def _kernels(subject: Subject, kernels: pl.DataFrame, steps: int) -> Sortable:
     heads = (
         ("Kernel", False),
         *_NUMBERS,
-        *((one, False) for one in ("kind", "dtype", "library")),
+        *((column, False) for column in ("kind", "dtype", "library")),
     )
     return Sortable(
         subject.key("table-kernels"),
@@ -111,7 +111,7 @@ def _ops(subject: Subject, trace: Trace, steps: int, *, on_gpu: bool) -> Sortabl
     heads = (
         ("Op", False),
         *_NUMBERS,
-        *((one, False) for one in ("phase", "shapes", "where")),
+        *((column, False) for column in ("phase", "shapes", "where")),
     )
     return Sortable(
         subject.key("table-ops"),

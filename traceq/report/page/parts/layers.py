@@ -1,4 +1,4 @@
-"""GPU time of layers by kind, as a map: which one is unlike the others, and at what."""
+"""GPU time of layers by kind, as a heat map that shows outliers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of many ranks: where each waits over time, and what its causes cost."""
+"""Job of many ranks: waits of each over time, and the cost of their causes."""
 
 from __future__ import annotations
 
@@ -110,10 +110,15 @@ def what_if(analysis: Analysis) -> Section | None:
     everything = analysis.whatifs.all.saved_ns
     rows = [("all ranks and links", everything)]
     rows += [
-        (f"{named(analysis, one.ranks)}: {one.cause.cause}", one.saved_ns)
-        for one in analysis.stragglers
+        (
+            f"{named(analysis, straggler.ranks)}: {straggler.cause.cause}",
+            straggler.saved_ns,
+        )
+        for straggler in analysis.stragglers
     ]
-    rows += [(f"{one.of} {one.name}", one.saved_ns) for one in analysis.changes]
+    rows += [
+        (f"{change.of} {change.name}", change.saved_ns) for change in analysis.changes
+    ]
     worth = [(name, ns) for name, ns in rows if ns > _WORTH * analysis.whatifs.took]
     if not worth:
         return None
@@ -149,7 +154,7 @@ def figures(analysis: Analysis, pages: Mapping[int, str]) -> Section:
         template="tables.html",
         context={
             "facts": words.screen.facts,
-            "tables": [one for one in words.screen.tables if not _is_drawn(one)],
+            "tables": [table for table in words.screen.tables if not _is_drawn(table)],
             "notes": words.notes,
             "linked": "rank",
             "links": {str(number): href for number, href in pages.items()},
@@ -180,7 +185,7 @@ def _row(
     numbers = analysis.by_rank.row(by_predicate=pl.col("rank") == rank, named=True)
     number = str(numbers["number"])
     tip = _tip(analysis, numbers)
-    bold = any(rank in one.ranks for one in analysis.stragglers)
+    bold = any(rank in straggler.ranks for straggler in analysis.stragglers)
     tall = _ROW - 2
     yield charts.words(
         _LEFT - 6, top + tall - 1, number, "straggler" if bold else "", "end"

@@ -1,4 +1,4 @@
-"""The roofline: how fast ops compute and move memory, against what the GPU can do."""
+"""Roofline: rates of ops in FLOP/s and bytes/s, against the GPU's peaks."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def sweep_sections(sweeps: Sequence[Sweep]) -> list[Section]:
 
 
 def _pictures(sweep: Sweep) -> list[tuple[str, Picture]]:
-    by_figure = {(one.figure, one.name): one for one in sweep.curves}
+    by_figure = {(curve.figure, curve.name): curve for curve in sweep.curves}
     part, rest = (by_figure.get((one, ATTENTION)) for one in ("part", "rest"))
     over = Over(
         sweep.label,
@@ -58,7 +58,11 @@ def _pictures(sweep: Sweep) -> list[tuple[str, Picture]]:
     pictures = []
     if part and rest:
         lines = [Line("attention", part, 2), Line("the rest", rest, _REST)]
-        met = [one.at for one in sweep.overtakings if one.part == ATTENTION]
+        met = [
+            overtaking.at
+            for overtaking in sweep.overtakings
+            if overtaking.part == ATTENTION
+        ]
         title = "GPU time of a step: attention and the rest"
         pictures.append((title, plot(over, lines, charts.axis_time, met)))
     lines = _parts(sweep)
@@ -80,10 +84,14 @@ def _pictures(sweep: Sweep) -> list[tuple[str, Picture]]:
 
 def _parts(sweep: Sweep) -> list[Line]:
     """Return the parts in colours of their own."""
-    parts = [one for one in sweep.curves if one.figure == "part"]
-    taken = {_COLORS[one.name] for one in parts if one.name in _COLORS}
+    parts = [curve for curve in sweep.curves if curve.figure == "part"]
+    taken = {_COLORS[part.name] for part in parts if part.name in _COLORS}
     free = iter([color for color in _FREE if color not in taken])
     return [
-        Line(words.part_name(one.name), one, _COLORS.get(one.name) or next(free, _REST))
-        for one in parts
+        Line(
+            words.part_name(part.name),
+            part,
+            _COLORS.get(part.name) or next(free, _REST),
+        )
+        for part in parts
     ]

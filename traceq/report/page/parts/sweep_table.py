@@ -88,14 +88,14 @@ def _growth_table(growths: Sequence[Growth]) -> TextTable:
     )
     rows = tuple(
         (
-            printable(f"{one.code} {one.name}"),
-            words.labels_text(one.fixed),
-            f"{units.time(one.saves_ns[0])} at {printable(one.values[0])}",
-            f"{units.time(one.saves_ns[-1])} at {printable(one.values[-1])}",
-            f"{100 * one.shares[0]:.1f}% → {100 * one.shares[-1]:.1f}%",
-            ("grows" if one.grows else "does not grow")
-            + (f", {one.fit.law}" if one.fit else ""),
+            printable(f"{growth.code} {growth.name}"),
+            words.labels_text(growth.fixed),
+            f"{units.time(growth.saves_ns[0])} at {printable(growth.values[0])}",
+            f"{units.time(growth.saves_ns[-1])} at {printable(growth.values[-1])}",
+            f"{100 * growth.shares[0]:.1f}% → {100 * growth.shares[-1]:.1f}%",
+            ("grows" if growth.grows else "does not grow")
+            + (f", {growth.fit.law}" if growth.fit else ""),
         )
-        for one in growths
+        for growth in growths
     )
     return TextTable(columns, rows)

@@ -147,11 +147,11 @@ class _Texts:
     """Texts of the picture, each once, by their numbers."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._tuples: dict[tuple[int, ...], int] = {}
 
     def at(self, text: str) -> int:
-        return self._known.setdefault(_short(text), len(self._known))
+        return self._numbers.setdefault(_short(text), len(self._numbers))
 
     def detail(self, *texts: str) -> int:
         key = tuple(self.at(text) for text in texts)
@@ -159,7 +159,7 @@ class _Texts:
 
     @property
     def texts(self) -> list[str]:
-        return list(self._known)
+        return list(self._numbers)
 
     @property
     def details(self) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""The verdict: what bounds a step, how long it takes, and what the findings come to."""
+"""Verdict: bound and duration of a step, and the sum of its findings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def _memory(outcome: RecordingReport) -> str:
     """Return the peak of memory and its worst finding, where there is no trace."""
     if outcome.memory is None:
         return ""
-    serious = [one for one in outcome.findings if one.severity is not Severity.info]
+    serious = [
+        finding for finding in outcome.findings if finding.severity is not Severity.info
+    ]
     worst = f"; {printable(serious[0].message)}" if serious else ""
     return f"{words.facts(outcome)}{worst}"
 
