@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from command import traceq
@@ -16,6 +16,7 @@ from conftest import ROOT
 
 import traceq as package
 from traceq.agent.skill_files import NAMES, skill
+from traceq.model.finding import Doubt
 from traceq.report.base.tokens import cut, most_tokens
 from traceq.report.lint import agent, sarif
 from traceq.report.lint.next_steps import by_finding
@@ -269,6 +270,21 @@ def test_the_fields_of_the_skill_are_those_of_the_page() -> None:
     fields = skill()["fields.md"].decode().splitlines()
 
     assert {re.split(r" \| ", line)[0] for line in fields if line[:3] == "| `"} <= rows
+
+
+def test_the_fields_explain_every_doubt() -> None:
+    (row,) = [line for line in page().splitlines() if line.startswith("| `doubt:`")]
+
+    assert all(f"`{doubt}`" in row for doubt in get_args(Doubt) if doubt)
+
+
+@pytest.mark.real
+def test_an_edit_that_saves_only_after_others_is_not_next() -> None:
+    text = linted(ROOT / "fixtures" / "twins" / "forward_hooks_fixed").agent()
+
+    assert "\ndoubt: later\n" in text
+    assert "\nedit: certain fixtures/programs/forward_hooks.py" in text
+    assert "\nnext: fix [1], then traceq check " in text
 
 
 @pytest.mark.real

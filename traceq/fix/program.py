@@ -60,8 +60,9 @@ class Program:
     def codes(self, finding: Finding) -> list[Code]:
         """Return all files of the program that are known, that of the finding first.
 
-        Where none is known, it raises ``RefusedError``. A file that is not in the repository, or has changed, cannot be edited; it may
-        hold what an edit looks for, so that it raises ``RefusedError``.
+        A file that is not in the repository, or has changed, cannot be edited; it may
+        hold what an edit looks for, so that it raises ``RefusedError``. So it does
+        where no file is known.
         """
         first = [self.code(finding)] if finding.place.file else []
         others = []
