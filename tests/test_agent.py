@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from command import traceq
 from conftest import ROOT
+from msgspec.structs import replace
 
 import traceq as package
 from traceq.agent.skill_files import NAMES, skill
-from traceq.model.finding import Doubt
+from traceq.model.finding import Doubt, Place
 from traceq.report.base.tokens import cut, most_tokens
 from traceq.report.lint import agent, sarif
-from traceq.report.lint.next_steps import by_finding
+from traceq.report.lint.next_steps import by_finding, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,12 +150,39 @@ def test_a_remedy_is_tried_and_anything_else_compared(tmp_path: Path) -> None:
     trace = shutil.copy(LOOP / "trace.json.gz", tmp_path)
     result = package.lint(trace, root=ROOT, tables=False)
     (recording,) = json.loads(result.json())["recordings"]
-    verify = {one["code"]: one["verify"] for one in recording["findings"]}
+    proofs = {one["code"]: one["verify"] for one in recording["findings"]}
 
-    assert verify["LCH003"] == (
+    assert proofs["LCH003"] == (
         "traceq try --only LCH003 -- python fixtures/programs/optimizer_loop_sync.py"
     )
-    assert verify["SYN001"] == f"traceq diff {trace} NEW_RUN"
+    assert proofs["SYN001"] == f"traceq diff {trace} NEW_RUN"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["python3", "my train.py", "--size", "8"], "python3 'my train.py' --size 8"),
+        (
+            ["torchrun", "--nproc-per-node=2", "t.py"],
+            "torchrun --nproc-per-node=2 t.py",
+        ),
+        (["python", "-c", "import os"], "PROGRAM"),
+        (["rm", "-rf", "x"], "PROGRAM"),
+        (None, "PROGRAM"),
+    ],
+)
+def test_a_program_is_tried_as_it_was_recorded(
+    tmp_path: Path, command: list[str] | None, program: str
+) -> None:
+    manifest = {"format": 1} | ({"command": command} if command else {})
+    (tmp_path / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (outcome,) = linted(LOOP).report.outcomes
+    (finding,) = [one for one in outcome.findings if one.code == "LCH003"]
+    inside = Place("scheduler.py", 1, "run_scheduler")
+    of_run = replace(outcome, name=str(tmp_path), entry=inside)
+
+    assert verify(finding, of_run) == f"traceq try --only LCH003 -- {program}"
 
 
 @pytest.mark.real
