@@ -8,17 +8,19 @@ import re
 import shlex
 import shutil
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from command import traceq
 from conftest import ROOT
+from msgspec.structs import replace
 
 import traceq as package
 from traceq.agent.skill_files import NAMES, skill
+from traceq.model.finding import Doubt, Place
 from traceq.report.base.tokens import cut, most_tokens
 from traceq.report.lint import agent, sarif
-from traceq.report.lint.next_steps import by_finding
+from traceq.report.lint.next_steps import by_finding, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,12 +150,39 @@ def test_a_remedy_is_tried_and_anything_else_compared(tmp_path: Path) -> None:
     trace = shutil.copy(LOOP / "trace.json.gz", tmp_path)
     result = package.lint(trace, root=ROOT, tables=False)
     (recording,) = json.loads(result.json())["recordings"]
-    verify = {one["code"]: one["verify"] for one in recording["findings"]}
+    proofs = {one["code"]: one["verify"] for one in recording["findings"]}
 
-    assert verify["LCH003"] == (
+    assert proofs["LCH003"] == (
         "traceq try --only LCH003 -- python fixtures/programs/optimizer_loop_sync.py"
     )
-    assert verify["SYN001"] == f"traceq diff {trace} NEW_RUN"
+    assert proofs["SYN001"] == f"traceq diff {trace} NEW_RUN"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["python3", "my train.py", "--size", "8"], "python3 'my train.py' --size 8"),
+        (
+            ["torchrun", "--nproc-per-node=2", "t.py"],
+            "torchrun --nproc-per-node=2 t.py",
+        ),
+        (["python", "-c", "import os"], "PROGRAM"),
+        (["rm", "-rf", "x"], "PROGRAM"),
+        (None, "PROGRAM"),
+    ],
+)
+def test_a_program_is_tried_as_it_was_recorded(
+    tmp_path: Path, command: list[str] | None, program: str
+) -> None:
+    manifest = {"format": 1} | ({"command": command} if command else {})
+    (tmp_path / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (outcome,) = linted(LOOP).report.outcomes
+    (finding,) = [one for one in outcome.findings if one.code == "LCH003"]
+    inside = Place("scheduler.py", 1, "run_scheduler")
+    of_run = replace(outcome, name=str(tmp_path), entry=inside)
+
+    assert verify(finding, of_run) == f"traceq try --only LCH003 -- {program}"
 
 
 @pytest.mark.real
@@ -269,6 +298,21 @@ def test_the_fields_of_the_skill_are_those_of_the_page() -> None:
     fields = skill()["fields.md"].decode().splitlines()
 
     assert {re.split(r" \| ", line)[0] for line in fields if line[:3] == "| `"} <= rows
+
+
+def test_the_fields_explain_every_doubt() -> None:
+    (row,) = [line for line in page().splitlines() if line.startswith("| `doubt:`")]
+
+    assert all(f"`{doubt}`" in row for doubt in get_args(Doubt) if doubt)
+
+
+@pytest.mark.real
+def test_an_edit_that_saves_only_after_others_is_not_next() -> None:
+    text = linted(ROOT / "fixtures" / "twins" / "forward_hooks_fixed").agent()
+
+    assert "\ndoubt: later\n" in text
+    assert "\nedit: certain fixtures/programs/forward_hooks.py" in text
+    assert "\nnext: fix [1], then traceq check " in text
 
 
 @pytest.mark.real

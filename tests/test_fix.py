@@ -16,6 +16,8 @@ from fixing import FILE, Case, finding_of, proposal
 from traceq.common.git_repository import read_repository
 from traceq.fix.diff import render
 from traceq.fix.propose import RecordedProgram, combine, propose
+from traceq.fix.remedies import EDITS
+from traceq.model.finding import Place
 from traceq.report.repository_paths import located_finding
 
 if TYPE_CHECKING:
@@ -178,6 +180,16 @@ def test_a_function_that_moved_is_refused(project: Path) -> None:
 
     assert (status, out) == (1, "")
     assert "record it again" in err
+
+
+@pytest.mark.parametrize("code", EDITS)
+def test_a_finding_without_a_file_has_no_edit(tmp_path: Path, code: str) -> None:
+    finding = finding_of(replace(ADAMW, code=code), ADAMW.before)
+    nowhere = replace(finding, place=Place(), advice="pass validate_args=False")
+    (edit,) = propose([nowhere], read_repository(tmp_path))
+
+    assert not edit.hunks
+    assert edit.refusal.startswith("the recording does not s")
 
 
 def test_a_file_that_changed_since_it_ran_is_refused(tmp_path: Path) -> None:

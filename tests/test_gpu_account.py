@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from recordings import loaded
+from recordings import ROOT, loaded
 
+from traceq import lint
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time import gpu_account as accounts
 from traceq.analysis.time.gpu_account import GpuAccount, gpu_account
@@ -103,6 +104,20 @@ def test_the_ridge_is_the_peak_over_the_bandwidth() -> None:
 
     assert peak is not None
     assert account.ridge["bf16"] == pytest.approx(peak.flops["bf16"] / peak.bandwidth)
+
+
+@pytest.mark.real
+def test_the_residual_finding_is_of_what_no_fix_changes() -> None:
+    report = lint(ROOT / "fixtures" / "tutorial" / "2", tables=False).report
+    ((outcome,), (named,)) = (
+        report.outcomes,
+        [one for one in report.outcomes[0].findings if one.code == "KRN010"],
+    )
+    assert outcome.gpu is not None
+    left = outcome.gpu.above_ns - outcome.gpu.explained_ns
+
+    assert (named.place.file, named.place.line) == ("train.py", 17)
+    assert named.data["unexplained_ns"] == round(left)
 
 
 def test_a_rule_reads_the_account_from_its_view() -> None:

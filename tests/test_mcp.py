@@ -154,7 +154,42 @@ def test_a_folder_with_a_link_out_of_it_is_refused(folder: Path) -> None:
     failed, text = call(folder, "lint", path="linked")
 
     assert failed
-    assert "not in the folders" in text
+    assert "'linked' has a link out of the folders" in text
+
+
+def test_a_description_has_no_indentation(folder: Path) -> None:
+    tools = asked(build([folder]), lambda client: client.list_tools()).tools
+
+    assert not [one.name for one in tools if "\n " in one.description]
+
+
+@pytest.mark.slow
+def test_no_file_of_the_working_directory_is_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "polars.py").write_text("raise SystemExit(9)\n", encoding="utf-8")
+    monkeypatch.chdir(folder)
+    failed, text = call(folder, "query", path="run", sql="SELECT count(*) FROM steps")
+
+    assert (failed, text) == (False, "len\n2\n")
+
+
+@pytest.mark.slow
+def test_a_row_of_any_length_is_capped(folder: Path) -> None:
+    sql = "SELECT lpad('x', 2000000, 'y') AS wide FROM steps"
+    failed, text = call(folder, "query", path="run", sql=sql)
+
+    assert not failed
+    assert text.endswith("\n[capped: 20000 of 4000007 characters]\n")
+
+
+@pytest.mark.slow
+def test_rows_are_counted_where_a_cell_has_several_lines(folder: Path) -> None:
+    sql = "SELECT 'a\n\"b' AS text FROM ops"
+    failed, text = call(folder, "query", path="run", sql=sql, limit=2)
+
+    assert not failed
+    assert text == 'text\n"a\\n""b"\n"a\\n""b"\n[capped: 2 of 1908 rows]\n'
 
 
 @pytest.mark.slow

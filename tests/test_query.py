@@ -133,6 +133,7 @@ def test_a_query_that_cannot_be_run_gets_one_sentence(sql: str, told: str) -> No
         "read_csv('{}')",
         "READ_CSV ('{}')",
         "read_csv/* */('{}')",
+        "read_csv/* /* */ */('{}')",
         "read_csv--\n('{}')",
         "\"read_csv\"('{}')",
         "'{}'",
@@ -149,6 +150,12 @@ def test_a_query_reads_no_other_file(source: str, tmp_path: Path) -> None:
     assert answer.status == 2
     assert "token" not in answer.out + answer.err
     assert "1234" not in answer.out + answer.err
+
+
+def test_a_query_of_many_comments_is_judged_in_linear_time() -> None:
+    answer = traceq("query", TRACE, "/**/" * 2_000 + "DROP TABLE ops")
+
+    assert "begin it with SELECT or WITH" in answer.err
 
 
 def test_comments_and_brackets_may_come_first() -> None:

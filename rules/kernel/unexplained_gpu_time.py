@@ -119,7 +119,7 @@ class UnexplainedGpuTime(Rule):
         account = view.gpu_account
         if view.bound.by != "gpu" or account.gpu.peak is None:
             return
-        rest = account.losses(view.named)
+        rest = account.losses(view.changed)
         left = float(rest["time"].sum())
         least = max(
             self.min_share * account.above_ns, self.min_step * view.bound.step_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
+from inspect import getdoc
 from typing import TYPE_CHECKING, Any
 
 from traceq import __version__
@@ -46,7 +47,8 @@ def build(folders: Sequence[Path], *, allow_run: bool = False) -> Any:  # noqa: 
     if allow_run:
         offered["try"] = tools.try_remedy
     for name, function in offered.items():
-        server.tool(name=name, structured_output=False)(_safe(function, ToolError))
+        tool = server.tool(name, description=getdoc(function), structured_output=False)
+        tool(_safe(function, ToolError))
     return server
 
 

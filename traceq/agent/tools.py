@@ -6,13 +6,13 @@ inside, arguments are never options, time and the length of answers are limited.
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -28,7 +28,20 @@ _SECONDS = 120
 _TRY_SECONDS = 1_800
 _MOST_FILES = 20_000
 _LONGEST = 10_000
+_CHUNK = 1 << 20
+# Of JSON that is read here, not answered.
+_MOST_JSON = 64 << 20
 _FOUND = 1
+# Without the working directory: a project may have a file there that is named so.
+_START = "import sys; sys.path[:1] = []; from traceq.cli import main; main()"
+
+
+class _Answer(NamedTuple):
+    """Output of a command: its beginning, and how long all of it is."""
+
+    text: str
+    characters: int
+    lines: int
 
 
 class Tools:
@@ -53,8 +66,9 @@ class Tools:
         `id` is the id that `lint` shows, or the code of a rule.
         """
         finding = self._finding(path, id)
-        page = _traceq("rule", [], str(finding["code"]))
-        return _capped(orjson.dumps(finding).decode() + "\n\n" + page)
+        page = _traceq("rule", [], str(finding["code"])).text
+        text = orjson.dumps(finding).decode() + "\n\n" + page
+        return _capped(_Answer(text, len(text), 0))
 
     def diff(self, before: str, after: str) -> str:
         """Show what changed in a step from one recording to another, and why."""
@@ -68,8 +82,8 @@ class Tools:
         """
         rows = _number(limit, "limit", MOST_ROWS)
         inside = self._inside(path)
-        text = _traceq("query", ["--format", "csv"], inside, _text(sql, "sql"))
-        return _capped(_rows(text, rows))
+        table = _traceq("query", ["--format", "csv"], inside, _text(sql, "sql"))
+        return _rows(table, rows)
 
     def memory(self, path: str) -> str:
         """Show what holds the GPU's memory at its peak, of a snapshot or a run."""
@@ -93,10 +107,13 @@ class Tools:
 
     def _finding(self, path: str, wanted: str) -> dict[str, Any]:
         inside = self._inside(path)
-        text = _traceq("lint", ["--format", "json", *self._root(inside)], inside)
-        findings = [
-            one for each in orjson.loads(text)["recordings"] for one in each["findings"]
-        ]
+        options = ["--format", "json", *self._root(inside)]
+        report = _traceq("lint", options, inside, most=_MOST_JSON)
+        if report.characters > _MOST_JSON:
+            msg = f"{path} has more findings than can be explained: name one recording"
+            raise UsageError(msg)
+        recordings = orjson.loads(report.text)["recordings"]
+        findings = [one for each in recordings for one in each["findings"]]
         for one in findings:
             if _text(wanted, "id") in {one["fingerprint"], one["code"]}:
                 return dict(one)
@@ -116,7 +133,8 @@ class Tools:
                 place = (folder / text).resolve(strict=True)
             except (OSError, RuntimeError, ValueError):
                 continue
-            if self._is_inside(place) and self._links_stay(place):
+            if self._is_inside(place):
+                self._refuse_links_out(place, text)
                 return str(place)
         msg = f"{text[:200]!r} is not in the folders that this server may read"
         raise UsageError(msg)
@@ -124,18 +142,25 @@ class Tools:
     def _is_inside(self, place: Path) -> bool:
         return any(place.is_relative_to(folder) for folder in self.folders)
 
-    def _links_stay(self, place: Path) -> bool:
-        """Return whether no link in a folder leads out of the folders."""
+    def _refuse_links_out(self, place: Path, shown: str) -> None:
+        """Raise if a link in a folder leads out of the folders."""
         seen = 0
         for above, folders, files in os.walk(place):
+            seen += len(folders) + len(files)
+            if seen > _MOST_FILES:
+                msg = (
+                    f"{shown[:200]!r} has more than {_MOST_FILES:,} files: name a"
+                    " recording in it"
+                )
+                raise UsageError(msg)
             for name in (*folders, *files):
-                seen += 1
                 one = Path(above, name)
-                if seen > _MOST_FILES or (
-                    one.is_symlink() and not self._is_inside(one.resolve())
-                ):
-                    return False
-        return True
+                if one.is_symlink() and not self._is_inside(one.resolve()):
+                    msg = (
+                        f"{shown[:200]!r} has a link out of the folders that this"
+                        " server may read: name a recording in it"
+                    )
+                    raise UsageError(msg)
 
 
 def _text(value: object, name: str) -> str:
@@ -156,55 +181,69 @@ def _number(value: object, name: str, most: int) -> int:
 
 
 def _traceq(
-    command: str, options: Sequence[str], *arguments: str, seconds: int = _SECONDS
-) -> str:
+    command: str,
+    options: Sequence[str],
+    *arguments: str,
+    seconds: int = _SECONDS,
+    most: int = MOST_CHARACTERS,
+) -> _Answer:
     """Return what a command prints; raise ``UsageError`` with its sentence.
 
-    No argument is taken as an option, whatever it begins with.
+    No argument is taken as an option, whatever it begins with. Of the output no more
+    than ``most`` characters are in memory.
     """
-    line = [sys.executable, "-m", "traceq", command, *options, "--", *arguments]
+    line = [sys.executable, "-c", _START, command, *options, "--", *arguments]
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
-    try:
-        done = subprocess.run(  # noqa: S603 - traceq itself, and no shell
-            line,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        msg = f"traceq {command} took longer than {seconds} s"
-        raise UsageError(msg) from None
-    except (OSError, ValueError) as error:
-        msg = f"traceq {command} cannot be run: {error}"
-        raise UsageError(msg) from None
-    if done.returncode not in (0, _FOUND):
-        stderr = done.stderr.decode(errors="replace").strip().splitlines()
-        msg = (
-            stderr[-1].removeprefix("traceq: ")
-            if stderr
-            else f"traceq {command} ended with {done.returncode}"
-        )
-        raise UsageError(msg[:_LONGEST])
-    return done.stdout.decode(errors="replace")
+    with TemporaryFile() as output, TemporaryFile() as errors:
+        try:
+            done = subprocess.run(  # noqa: S603 - traceq itself, and no shell
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                timeout=seconds,
+                check=False,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            msg = f"traceq {command} took longer than {seconds} s"
+            raise UsageError(msg) from None
+        except (OSError, ValueError) as error:
+            msg = f"traceq {command} cannot be run: {error}"
+            raise UsageError(msg) from None
+        if done.returncode not in (0, _FOUND):
+            lines = _read(errors, _CHUNK).text.strip().splitlines()
+            ended = f"traceq {command} ended with {done.returncode}"
+            msg = lines[-1].removeprefix("traceq: ") if lines else ended
+            raise UsageError(msg[:_LONGEST])
+        return _read(output, most)
 
 
-def _rows(text: str, limit: int) -> str:
-    """Return a table's first rows, and how many there are."""
-    rows = list(csv.reader(io.StringIO(text)))
-    if len(rows) - 1 <= limit:
-        return text
-    output = io.StringIO()
-    csv.writer(output, lineterminator="\n").writerows(rows[: limit + 1])
-    return f"{output.getvalue()}[capped: {limit} of {len(rows) - 1} rows]\n"
+def _read(file: IO[bytes], most: int) -> _Answer:
+    """Return the beginning of what a command wrote; the rest is only counted."""
+    file.seek(0)
+    text, characters, lines = "", 0, 0
+    with io.TextIOWrapper(file, "utf-8", "replace", newline="") as stream:
+        while chunk := stream.read(_CHUNK):
+            text += chunk[: most - len(text)]
+            characters += len(chunk)
+            lines += chunk.count("\n")
+    return _Answer(text, characters, lines)
 
 
-def _capped(text: str) -> str:
+def _rows(table: _Answer, limit: int) -> str:
+    """Return a table's first rows, and how many there are: each is one line."""
+    rows, lines = table.lines - 1, table.text.split("\n")
+    if rows <= limit or len(lines) <= limit + 1:
+        return _capped(table)
+    return "\n".join([*lines[: limit + 1], f"[capped: {limit} of {rows} rows]\n"])
+
+
+def _capped(answer: _Answer) -> str:
     """Return the beginning of a long answer, marked as such."""
-    if len(text) <= MOST_CHARACTERS:
-        return text
+    if answer.characters <= MOST_CHARACTERS:
+        return answer.text
     return (
-        f"{text[:MOST_CHARACTERS]}\n"
-        f"[capped: {MOST_CHARACTERS} of {len(text)} characters]\n"
+        f"{answer.text[:MOST_CHARACTERS]}\n"
+        f"[capped: {MOST_CHARACTERS} of {answer.characters} characters]\n"
     )

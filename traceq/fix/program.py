@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from traceq.common.git_repository import Repository
     from traceq.model.finding import Finding, Place
 
+_NO_FILE = "the recording does not say in which file it is"
+
 
 class Program:
     """Source files of one recording, parsed when an edit asks for them."""
@@ -40,8 +42,7 @@ class Program:
         """
         place = finding.place
         if not place.file:
-            msg = "the recording does not say in which file it is"
-            raise RefusedError(msg)
+            raise RefusedError(_NO_FILE)
         if not place.path:
             msg = (
                 f"{place.file} is not in {self.repository.root}; --root DIR says where"
@@ -60,7 +61,8 @@ class Program:
         """Return all files of the program that are known, that of the finding first.
 
         A file that is not in the repository, or has changed, cannot be edited; it may
-        hold what an edit looks for, so that it raises ``RefusedError``.
+        hold what an edit looks for, so that it raises ``RefusedError``. So it does
+        where no file is known.
         """
         first = [self.code(finding)] if finding.place.file else []
         others = []
@@ -68,6 +70,8 @@ class Program:
             path = self.repository.find(name)
             if path is not None and all(code.file != path for code in first):
                 others.append(self._read(path, name))
+        if not first and not others:
+            raise RefusedError(_NO_FILE)
         return first + others
 
     def entry_code(self) -> Code | None:

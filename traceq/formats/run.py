@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def read_run(folder: Path) -> Run:
         recorder_overhead=next(filter(None, map(_overhead, launchers)), None),
         manifest=first,
     )
+
+
+def command_of(folder: Path) -> tuple[str, ...]:
+    """Return the command of a run folder; nothing if it is none, or says none."""
+    with suppress(InputError, OSError):
+        for manifest in map(_read, _manifests(folder) if folder.is_dir() else ()):
+            if words := _list(manifest.get("command")):
+                return tuple(map(str, words))
+    return ()
 
 
 def _manifests(folder: Path) -> list[Path]:

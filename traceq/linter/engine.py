@@ -13,7 +13,7 @@ from traceq.analysis.time.slow_steps import slow_steps
 from traceq.errors import ConfigError
 from traceq.linter.by_recorder import by_recorder
 from traceq.linter.config import configured
-from traceq.linter.explained_gpu import explained_gpu
+from traceq.linter.explained_gpu import changed_kernels, explained_gpu
 from traceq.linter.explained_idle import explained_idle
 from traceq.linter.lacks import with_counts
 from traceq.linter.library_findings import entry_of, with_libraries
@@ -174,7 +174,8 @@ def _run(rules: Sequence[Rule], views: Views, savings: Savings | None) -> Ran:
         if savings and views.trace and views.trace.bound.by == "host":
             fixed = savings.host_changes(ran.findings)
         named = frozenset[int]().union(*(finding.kernels for finding in ran.findings))
-        ran += run([rule], views.after(fixed, named))
+        changed = changed_kernels(ran.findings)
+        ran += run([rule], views.after(fixed, named, changed))
     return ran
 
 

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 5
 
 
+def changed_kernels(findings: Iterable[Finding]) -> frozenset[int]:
+    """Return the kernels that a fix of the findings removes or makes shorter."""
+    return frozenset(
+        kernel
+        for one in findings
+        for fix in one.fixes
+        if fix.kernel_share > 0
+        for kernel in fix.kernels
+    )
+
+
 def explained_gpu(view: View, findings: Iterable[Finding]) -> ExplainedGpu | None:
     """Return the explained part of the GPU's losses; none if the host bounds a step."""
     if view.bound.by != "gpu" or not view.trace.facts.shapes:
@@ -26,14 +37,7 @@ def explained_gpu(view: View, findings: Iterable[Finding]) -> ExplainedGpu | Non
     account = view.gpu_account
     if account.gpu.peak is None or account.above_ns <= 0:
         return None
-    named = {
-        kernel
-        for finding in findings
-        for fix in finding.fixes
-        if fix.kernel_share > 0
-        for kernel in fix.kernels
-    }
-    rest = account.losses(named)
+    rest = account.losses(changed_kernels(findings))
     left = float(rest["time"].sum())
     return ExplainedGpu(
         busy_ns=account.busy_ns,

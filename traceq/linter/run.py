@@ -53,6 +53,8 @@ class Views(Struct, frozen=True, dict=True):
     others."""
     named: frozenset[int] = frozenset()
     """Kernels that the others are about, likewise."""
+    changed: frozenset[int] = frozenset()
+    """Kernels that their fixes change, likewise."""
     job: Any = None
     """All ranks of the job, analysed, where there are several."""
 
@@ -62,7 +64,8 @@ class Views(Struct, frozen=True, dict=True):
         recording = self.recording
         if recording.trace is None:
             return None
-        return View(recording.trace, recording.step_ns, self.fixed, self.named)
+        step_ns, named = recording.step_ns, self.named
+        return View(recording.trace, step_ns, self.fixed, named, self.changed)
 
     @cached_property
     def without_gpu(self) -> View | None:
@@ -74,11 +77,16 @@ class Views(Struct, frozen=True, dict=True):
             with_ops_as_kernels(recorded.trace), recorded.step_ns, recorded=recorded
         )
 
-    def after(self, fixed: tuple[Change, ...], named: frozenset[int]) -> Views:
+    def after(
+        self,
+        fixed: tuple[Change, ...],
+        named: frozenset[int],
+        changed: frozenset[int] = frozenset(),
+    ) -> Views:
         """Return the same for rules that report what remains after the others."""
-        return (
-            structs.replace(self, fixed=fixed, named=named) if fixed or named else self
-        )
+        if not (fixed or named):
+            return self
+        return structs.replace(self, fixed=fixed, named=named, changed=changed)
 
     @cached_property
     def memory(self) -> tuple[SnapshotView, ...]:

@@ -75,6 +75,8 @@ class View:
     remains."""
     named: frozenset[int] = frozenset()
     """Kernels that the other findings are about, likewise."""
+    changed: frozenset[int] = frozenset()
+    """Kernels that the other findings' fixes change, likewise."""
 
     @cached_property
     def steady(self) -> SteadySteps:

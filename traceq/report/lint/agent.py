@@ -157,8 +157,13 @@ def _unchecked(outcome: RecordingReport) -> Iterator[str]:
 def _next(
     outcome: RecordingReport, shown: list[Finding], edits: Mapping[str, Proposal]
 ) -> str:
-    """Return the command to run next: the certain edits, else the worst's proof."""
-    certain = [one.code for one in shown if one.fingerprint in edits]
+    """Return the command to run next: the certain edits, else the worst's proof.
+
+    An edit that saves time only after others is not next.
+    """
+    certain = [
+        one.code for one in shown if one.fingerprint in edits and one.doubt != "later"
+    ]
     if certain:
         codes = ",".join(dict.fromkeys(certain))
         name = printable(quote(as_unicode(outcome.name)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from traceq.common.safe_text import as_unicode
+from traceq.common.words import MODULE_LEVEL
 from traceq.fix.remedies import remedy_of
+from traceq.formats.run import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +23,9 @@ Proposals: TypeAlias = "Sequence[Sequence[Proposal]]"
 """The edit of each finding, by recording; empty where none was asked for."""
 NEW_RUN = "NEW_RUN"
 """Placeholder of the run that is recorded after the edit."""
-_PROGRAM = "PROGRAM"
+PROGRAM = "PROGRAM"
+"""Placeholder of the command that runs the program, where the recording has none."""
+_RUNS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed")
 _FIXTURE = "origin.toml"
 
 
@@ -72,16 +77,30 @@ def verify(finding: Finding, outcome: RecordingReport) -> str:
     """Return the command that shows whether a finding is fixed.
 
     A remedy is tried, the program of a fixture is run and compared, and of any other
-    recording a new one is compared with it.
+    recording a new one is compared with it. ``NEW_RUN`` and ``PROGRAM`` are to be
+    filled in.
     """
     name = as_unicode(outcome.name)
     if (Path(outcome.name) / _FIXTURE).is_file():
         return f"traceq check {quote(name)} --run"
     if remedy_of(finding):
-        entry = outcome.entry.source if outcome.entry else None
-        program = f"python {quote(entry)}" if entry else _PROGRAM
-        return f"traceq try --only {finding.code} -- {program}"
+        return f"traceq try --only {finding.code} -- {_program(outcome)}"
     return f"traceq diff {quote(name)} {NEW_RUN}"
+
+
+def _program(outcome: RecordingReport) -> str:
+    """Return the command that runs the program: as it was recorded, else its file.
+
+    A recording may be a stranger's: of its command, only a script or a launcher with
+    its arguments is repeated.
+    """
+    words = command_of(Path(outcome.name))
+    if len(words) > 1 and _RUNS.fullmatch(Path(words[0]).name) and "-c" not in words:
+        return join(as_unicode(word) for word in words)
+    entry = outcome.entry
+    if entry and entry.source and entry.function == MODULE_LEVEL:
+        return f"python {quote(entry.source)}"
+    return PROGRAM
 
 
 def next_data(
