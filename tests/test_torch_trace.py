@@ -202,3 +202,23 @@ def test_a_function_in_a_stack_is_named_without_the_comma_after_it() -> None:
     (found,) = log_findings(log, "LOG001")
 
     assert found.place.function == "helper"
+
+
+def test_a_folder_of_logs_is_read_a_log_at_a_time(tmp_path: Path) -> None:
+    for rank in range(2):
+        log = tmp_path / f"dedicated_log_torch_trace_rank_{rank}_abcd.log"
+        log.write_text(metrics("0/0", **FORWARD))
+    (tmp_path / "train.log").write_text("step 1\n")
+    answer = traceq("lint", tmp_path, "--no-cache")
+
+    assert answer.status == 0
+    assert [f"rank_{rank}" in answer.out for rank in (0, 1, 2)] == [True, True, False]
+    assert "train.log" not in answer.out
+
+
+def test_what_is_not_the_backends_time_is_dynamos() -> None:
+    log = metrics("0/0", **FORWARD, backend_compile_time_s=0.25)
+    (overview,) = log_findings(log, "LOG010")
+    (phases,) = [one.name for one in overview.evidence if one.label == "phases"]
+
+    assert phases.startswith("dynamo 0.8 s, backend 0.2 s")
