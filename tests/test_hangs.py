@@ -230,6 +230,47 @@ def test_who_waits_for_a_rank_that_waits_is_not_blamed(tmp_path: Path) -> None:
     assert [one["ranks"] for one in problems] == [[2]]
 
 
+def test_all_ranks_that_have_not_joined_are_named(tmp_path: Path) -> None:
+    waiting = [entry(1), pending(2)]
+    ranks = [waiting, [entry(1)], waiting, [entry(1)]]
+    problem = first(write(tmp_path, *ranks, members="[0, 1, 2, 3]"))
+
+    assert (problem["ranks"], problem["waiting"]) == ([1, 3], [0, 2])
+
+
+def test_the_last_calls_of_several_absent_ranks_are_named(tmp_path: Path) -> None:
+    ranks = [[entry(1), entry(2), pending(3)], [entry(1), entry(2)], [entry(1)]]
+    (problem,) = report(write(tmp_path, *ranks, members="[0, 1, 2]"))["problems"]
+
+    assert "train.py:12 step on rank 1" in problem["message"]
+    assert "train.py:11 step on rank 2" in problem["message"]
+
+
+def test_who_waits_for_a_circle_is_not_in_it(tmp_path: Path) -> None:
+    def pair(name: str) -> dict[str, Any]:
+        return pending(1, process_group=[name, "mesh"])
+
+    config = {"0": {"ranks": "[0, 1, 2]"}} | {
+        name: {"ranks": "[0, 1]"} for name in ("1", "2")
+    }
+    ranks = [[entry(1), pair("1")], [entry(1), pair("2")], [entry(1), pending(2)]]
+    (problem,) = report(write(tmp_path, *ranks, pg_config=config))["problems"]
+
+    assert (problem["kind"], problem["ranks"]) == ("circle", [0, 1])
+
+
+def test_a_rank_whose_calls_end_earlier_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, [entry(1), entry(2), entry(3)], [entry(1)])
+
+    assert "rank 1 is behind" in report(folder)["verdict"]
+
+
+def test_ended_calls_do_not_say_that_the_job_runs(tmp_path: Path) -> None:
+    verdict = report(write(tmp_path, [entry(1)], [entry(1)]))["verdict"]
+
+    assert verdict.startswith("No rank waits")
+
+
 def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:
     for rank, members in enumerate(("[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]")):
         content = {

@@ -6,14 +6,18 @@ import json
 import random
 import threading
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from collecting import WITH_TORCH, Late, collect_program
+from command import traceq
+from msgspec import structs
 
 from traceq.analysis.time.slow_steps import LATE_RANK, slow_step_rows, slow_steps
 from traceq.formats.run import read_run
 from traceq.formats.slow_steps import read_slow_steps
+from traceq.report.lint.slow_steps import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -159,6 +163,17 @@ def test_steps_of_the_program_take_the_place_of_those_of_others() -> None:
     assert watch.kept[-1]["queued_ms"] == 0.0
 
 
+def test_a_pause_of_the_program_keeps_its_place_though_it_waited_for_a_core() -> None:
+    watch = slow.SlowSteps(1.5)
+    others = {"ms": 100.0, "median_ms": 10.0, "queued_ms": 90.0}
+    for _ in range(slow.MOST):
+        watch._keep(dict(others))  # noqa: SLF001
+    pause = {**others, "ms": 300.0, "queued_ms": 200.0}
+    watch._keep(pause)  # noqa: SLF001
+
+    assert watch.kept[-1] == pause
+
+
 def test_a_step_below_the_factor_is_not() -> None:
     laps = [0.01] * 300
     laps[200] = 0.02
@@ -290,6 +305,27 @@ def test_the_cost_is_the_time_above_the_median_over_all_steps(tmp_path: Path) ->
     (cause,) = found.causes
     assert (cause.count, cause.every) == (1, 200)
     assert cause.per_step_ns == 90_000_000 // 200
+
+
+def outcome_of(run: SlowRun) -> Any:  # noqa: ANN401 - what the sentences read
+    return SimpleNamespace(slow_steps=slow_steps({0: run}))
+
+
+def test_of_more_slow_steps_than_are_kept_the_frequency_is_a_least_one(
+    tmp_path: Path,
+) -> None:
+    run = structs.replace(run_of(tmp_path, *[step(by_ms={"gc": 80})] * 2), slow=50)
+    head, cause = sentences(outcome_of(run))
+
+    assert "50 of 200 steps" in head
+    assert "2 of them were kept" in head
+    assert "at least 1 in 100 steps" in cause
+
+
+def test_causes_are_on_the_first_screen(watched: Run) -> None:
+    screen = traceq("lint", watched.folder, "--no-cache", width=100).out
+
+    assert sum(f"  {cause}" in screen for cause in CAUSES.values()) >= 4
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"factor": "x", "steps": 5}'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 from typing import TYPE_CHECKING
 
@@ -140,3 +141,84 @@ def test_kernels_are_named_with_the_nodes_that_they_compute() -> None:
         "triton_poi_fused_addmm_gelu_2": "mul_3, mul_1, add_tensor, add, erf, mul_2",
         "extern_kernels.mm": "mm_default_1, mm_default, mul",
     }
+
+
+def metrics(compile_id: str, **fields: object) -> str:
+    """Return the record of a compilation that took a second."""
+    content = {"compile_id": compile_id, "entire_frame_compile_time_s": 1.0, **fields}
+    record = json.dumps({"compilation_metrics": content})
+    return f"V0804 12:34:15.529000 7 torch/_dynamo/utils.py:1626] {record}\n"
+
+
+FORWARD = {"co_name": "forward", "co_filename": "/src/a.py", "co_firstlineno": 12}
+UNNAMED = {"co_name": None, "co_filename": None, "co_firstlineno": None}
+
+
+def test_the_limit_of_recompilations_is_of_the_function_that_reached_it() -> None:
+    reason = "Dynamo recompile limit exceeded\n  Explanation: Dynamo attempted"
+    beyond = {**UNNAMED, "fail_type": "Unsupported", "fail_reason": reason}
+    failed, overview = log_findings(
+        metrics("0/7", **FORWARD) + metrics("0/8", **beyond), "LOG010"
+    )
+
+    assert mentions(failed, "forward", "recompile limit exceeded")
+    assert (failed.place.file, failed.place.line) == ("/src/a.py", 12)
+    assert mentions(overview, "2 compilations of 1 function")
+
+
+def test_a_failure_without_a_name_is_not_of_another_function() -> None:
+    log = metrics("0/0", **FORWARD) + metrics("1/0", **UNNAMED, fail_type="Timeout")
+    (failed, _) = log_findings(log, "LOG010")
+
+    assert not mentions(failed, "forward")
+
+
+def test_what_a_backend_raised_is_in_the_reason() -> None:
+    reason = "backend='own' raised:\nValueError: no such dtype\n\nSet TORCHDYNAMO"
+    failing = {"fail_type": "BackendCompilerFailed", "fail_reason": reason}
+    (failed, _) = log_findings(metrics("0/0", **FORWARD, **failing), "LOG010")
+
+    assert failed.data["reason"] == "backend='own' raised: ValueError: no such dtype"
+
+
+def test_parts_of_a_function_after_graph_breaks_are_one_function() -> None:
+    part = {**FORWARD, "co_name": "torch_dynamo_resume_in_forward_at_9"}
+    (overview,) = log_findings(
+        metrics("0/0", **FORWARD) + metrics("1/0", **part), "LOG010"
+    )
+
+    assert mentions(overview, "2 compilations of 1 function")
+
+
+def test_a_function_in_a_stack_is_named_without_the_comma_after_it() -> None:
+    log = (
+        "V1118 10:49:22.037000 7 torch/_dynamo/symbolic_convert.py:5098] "
+        '{"artifact": {"name": "dynamo_graph_break_reason", "encoding": "string"},'
+        ' "frame_id": 0, "frame_compile_id": 0, "attempt": 0, "has_payload": "64"}\n'
+        "\tGraph break in user code at /src/train.py:5\n"
+        "\tGraph Break Reason: Data-dependent branching\n"
+        '\t        # File "/src/train.py", line 5, in helper, code: if y.sum() > 0:\n'
+    )
+    (found,) = log_findings(log, "LOG001")
+
+    assert found.place.function == "helper"
+
+
+def test_a_folder_of_logs_is_read_a_log_at_a_time(tmp_path: Path) -> None:
+    for rank in range(2):
+        log = tmp_path / f"dedicated_log_torch_trace_rank_{rank}_abcd.log"
+        log.write_text(metrics("0/0", **FORWARD))
+    (tmp_path / "train.log").write_text("step 1\n")
+    answer = traceq("lint", tmp_path, "--no-cache")
+
+    assert answer.status == 0
+    assert [f"rank_{rank}" in answer.out for rank in (0, 1, 2)] == [True, True, False]
+    assert "train.log" not in answer.out
+
+
+def test_what_is_not_the_backends_time_is_dynamos() -> None:
+    log = metrics("0/0", **FORWARD, backend_compile_time_s=0.25)
+    (overview,) = log_findings(log, "LOG010")
+    (phases,) = [one.name for one in overview.evidence if one.label == "phases"]
+
+    assert phases.startswith("dynamo 0.8 s, backend 0.2 s")

@@ -196,11 +196,17 @@ class SlowSteps:
     def _keep(self, entry: dict[str, Any]) -> None:
         """Keep a step; of too many, those of other processes are left out first."""
         if len(self.kept) >= MOST:
-            waited = next((one for one in self.kept if _only_queued(one)), None)
-            if waited is None or _only_queued(entry):
+            waited = next((one for one in self.kept if self._only_queued(one)), None)
+            if waited is None or self._only_queued(entry):
                 return
             self.kept.remove(waited)
         self.kept.append(entry)
+
+    def _only_queued(self, entry: dict[str, Any]) -> bool:
+        """Return whether a step would not be slow had its thread always had a core."""
+        median = entry["median_ms"]
+        own = entry["ms"] - (entry["queued_ms"] or 0.0)
+        return bool(own <= max(self.factor * median, median + LEAST_S * 1000))
 
     def _refresh(self) -> None:
         laps = sorted(self._laps)
@@ -349,12 +355,6 @@ def _queued_by_thread() -> dict[str, float]:
                     with open(f"{_TASKS}/{name}/schedstat") as file:
                         queued[name] = int(file.read().split()[1]) / 1e9
     return queued
-
-
-def _only_queued(entry: dict[str, Any]) -> bool:
-    """Return whether a step was slow as its thread had no core."""
-    lost = entry["ms"] - entry["median_ms"]
-    return bool((entry["queued_ms"] or 0.0) >= lost / 2)
 
 
 def _ms(seconds: float) -> float:

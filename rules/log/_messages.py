@@ -30,8 +30,8 @@ _LOGGED = r"^([A-Z]\d{4} [\d:.]+ \d+ \S+\] )"
 _HEAD = r"^[A-Z]\d{4} [\d:.]+ \d+ \S+\] (?:\[[\d/!]+\] )?(?:\[__\w+\] )?"
 _FRAME_ID = r"[A-Z]\d{4} [\d:.]+ \d+ \S+\] \[(!?\d+)/"
 _LIBRARY = r"/(site|dist)-packages/|/lib/python3\.\d+/|/torch/_(dynamo|inductor)/|^<"
-_FRAME = r'File "([^"\n]+)", line (\d+), in (\S+)'
-_RESUME = r"torch_dynamo_resume_in_(.+)_at_\d+$"
+_FRAME = r'File "([^"\n]+)", line (\d+), in ([^\s,]+)'
+RESUME = r"^torch_dynamo_resume_in_(.+)_at_\d+$"
 # Where a warning was raised, as Python writes it before the text.
 WARNED_AT = r"(?:(?P<file>[^\s:]+\.py):(?P<line>\d+): \w*Warning: )?"
 
@@ -192,7 +192,7 @@ def resumed(function: str) -> str:
     >>> resumed("torch_dynamo_resume_in_forward_at_60")
     'forward'
     """
-    match = re.match(_RESUME, function)
+    match = re.match(RESUME, function)
     return match[1] if match else function
 
 

@@ -21,7 +21,7 @@ from traceq.linter import (
     dataclass,
 )
 
-from ._messages import library_file, resumed
+from ._messages import RESUME, library_file, resumed
 from ._torch_trace import (
     cache_results,
     compilations,
@@ -164,22 +164,25 @@ class CompileLog(Rule):
             )
 
     def _failed(self, row: Mapping[str, Any]) -> Finding:
-        reason = (row["fail_reason"] or "").split("\\n")[0]
+        reason = _reason(row["fail_reason"] or "")
+        # This type is of whatever torch has no code for: the reason names it.
+        what = row["fail_type"]
+        what = reason if what == "Unsupported" and reason else what
         return self.finding(
-            f"torch.compile failed on {resumed(row['function'] or '?')}:"
-            f" {row['fail_type']}",
+            f"torch.compile failed on {resumed(row['function'] or '?')}: {what}",
             subject=f"failure {row['function']}",
             place=_place(row) or NOWHERE,
             evidence=[Evidence("reason", reason, note=f"(line {row['line']})")],
             data={"type": row["fail_type"], "reason": reason},
-            advice="the function runs uncompiled: change what the reason names, or keep"
-            " it out with torch.compiler.disable",
+            advice="change what the reason names, or keep the function out with"
+            " torch.compiler.disable: it runs uncompiled, or ends the program",
         )
 
     def _overview(self, log: pl.DataFrame, compiled: pl.DataFrame) -> Finding:
         caches, kernels = cache_results(log), kernel_origins(log)
         functions = (
             compiled.filter(~pl.col("backward"))
+            .with_columns(pl.col("function").str.replace(RESUME, "$1"))
             .group_by("function", maintain_order=True)
             .agg(seconds=pl.col("seconds").sum(), times=pl.len())
             .sort("seconds", descending=True, maintain_order=True)
@@ -192,9 +195,14 @@ class CompileLog(Rule):
             if compiled.height
             else "a TORCH_TRACE log without a compilation that ended"
         )
+        # Of the frame's time the backend's is a part, the rest is Dynamo's.
+        dynamo = pl.when(~pl.col("backward")).then(
+            pl.col("seconds") - pl.col("backend").fill_null(0.0)
+        )
+        taken = compiled.with_columns(dynamo=dynamo)
         phases = ", ".join(
-            f"{name.replace('_', ' ')} {float(compiled[name].sum() or 0.0):.1f} s"
-            for name in ("backend", "inductor", "code_generation")
+            f"{name.replace('_', ' ')} {float(taken[name].sum() or 0.0):.1f} s"
+            for name in ("dynamo", "backend", "inductor", "code_generation")
         )
         return self.finding(
             message,
@@ -204,7 +212,7 @@ class CompileLog(Rule):
                 *(
                     Evidence(
                         "took",
-                        f"{row['seconds']:.1f} s in {resumed(row['function'] or '?')}",
+                        f"{row['seconds']:.1f} s in {row['function'] or '?'}",
                         count=row["times"],
                     )
                     for row in functions.head(_MOST_FUNCTIONS).iter_rows(named=True)
@@ -228,6 +236,17 @@ class CompileLog(Rule):
             " (TORCHINDUCTOR_CACHE_DIR), and compile fewer or smaller functions",
             severity=Severity.info,
         )
+
+
+def _reason(text: str) -> str:
+    """Return the first line of a reason, and the next where that only announces it.
+
+    >>> _reason("backend='b' raised:\\nValueError: no such dtype\\n\\nSet ...")
+    "backend='b' raised: ValueError: no such dtype"
+    """
+    lines = [line for line in text.split("\\n") if line]
+    end = 2 if lines and lines[0].endswith(":") else 1
+    return " ".join(lines[:end])
 
 
 def _place(row: Mapping[str, Any]) -> Place | None:

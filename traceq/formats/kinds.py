@@ -25,6 +25,7 @@ _SNAPSHOTS = (".pickle", ".pkl")
 _SNAPSHOT_TABLES = (b"device_traces", b"blocks", b"segments")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TAR_MAGIC = slice(257, 262)
+_RECORD = re.compile(rb'[A-Z]\d{4} [\d:.]+ \d+ \S+\] \{"')
 # Text of a trace before its events, or in the first of them.
 _TRACE = re.compile(
     rb'\s*[\[{].*?"(?:traceEvents|ph|schemaVersion|deviceProperties)"', re.DOTALL
@@ -46,6 +47,15 @@ def bare(name: str) -> str:
 def is_log(name: str) -> bool:
     """Return whether a file has the name of a log."""
     return bare(name).endswith(_LOGS)
+
+
+def is_compile_log(path: Path) -> bool:
+    """Return whether a file begins as a log of torch.compile (``TORCH_TRACE``)."""
+    try:
+        with path.open("rb") as file:
+            return bool(_RECORD.match(head_of(file, 1 << 16)))
+    except OSError:
+        return False
 
 
 def is_snapshot_name(name: str) -> bool:

@@ -20,6 +20,7 @@ from traceq.errors import InputError, TraceqError, UsageError
 from traceq.formats.archives import is_archive, members, unpack
 from traceq.formats.kinds import (
     PACKED,
+    is_compile_log,
     is_log,
     is_snapshot_database,
     is_snapshot_name,
@@ -275,6 +276,8 @@ def _in_folder(folder: Path, say: Callable[[str], None]) -> list[Program]:
     if not files.traces and not files.snapshots:
         if runs := [path for path in inside if is_run(path)]:
             return [_program(path) for path in runs]
+        if of_ranks := [path for path in files.logs if is_compile_log(path)]:
+            return [_program(path) for path in of_ranks]
         raise InputError(_nothing_in(folder, inside))
     if files.is_single_program:
         return [structs.replace(_together(str(folder), files), folder=folder)]

@@ -210,12 +210,24 @@ class _Waits:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the ends of all chains of waits."""
-        ends = [self._end(rank) for rank in self._pending]
-        yield from self._not_joined({r for end in ends for r in end if len(end) == 1})
-        circles = {end for end in ends if len(end) > 1}
-        for circle in sorted(circles):
+        absent = {rank for blockers in self._for.values() for rank in blockers}
+        ends = {rank for rank in absent | {*self._pending} if not self._for.get(rank)}
+        yield from self._not_joined(ends)
+        lost = self._pending.keys() - self._leading_to(ends)
+        for circle in sorted({self._circle(rank) for rank in lost}):
             calls = tuple(call_of(self._pending[rank]) for rank in circle)
             yield Problem("circle", Severity.error, circle, (), calls)
+
+    def _leading_to(self, ends: set[int]) -> set[int]:
+        """Return the ranks that wait for one of the ends, if only by others."""
+        leading = set(ends)
+        while more := {
+            rank
+            for rank, blockers in self._for.items()
+            if rank not in leading and not leading.isdisjoint(blockers)
+        }:
+            leading |= more
+        return leading
 
     def _absent(self, call: dict[str, Any]) -> list[int]:
         """Return the ranks with a dump that have not joined a call."""
@@ -235,16 +247,12 @@ class _Waits:
         certain = call["key"] not in self._job.uncertain and max(ends) < len(members)
         return [members[end] for end in ends] if certain else ends
 
-    def _end(self, rank: int) -> tuple[int, ...]:
-        """Follow the waits of a rank: return where they end, or the circle, sorted."""
+    def _circle(self, rank: int) -> tuple[int, ...]:
+        """Return the circle that the waits of a rank lead into, sorted."""
         path = [rank]
-        while blockers := self._for.get(path[-1]):
-            # A rank that waits for nobody is the end; else any of them leads there.
-            after = next((r for r in blockers if not self._for.get(r)), blockers[0])
-            if after in path:
-                return tuple(sorted(path[path.index(after) :]))
+        while (after := self._for[path[-1]][0]) not in path:
             path.append(after)
-        return (path[-1],)
+        return tuple(sorted(path[path.index(after) :]))
 
     def _not_joined(self, ends: set[int]) -> Iterator[Problem]:
         """Yield what the ranks at the ends of chains have not joined or completed."""
@@ -312,6 +320,24 @@ class _Waits:
 
 def _meeting(call: dict[str, Any]) -> tuple[Any, ...]:
     return call["key"], call["lane"], call["seq"]
+
+
+def left_behind(job: DumpJob) -> list[Call]:
+    """Return the last call of each rank that others of its group are ahead of.
+
+    The last one is the call that these have reached; nothing if no rank is behind.
+    """
+    last = (
+        job.calls.filter(pl.col("lane") == "")
+        .sort("seq", "nth")
+        .unique(["key", "rank"], keep="last", maintain_order=True)
+    )
+    ahead = last.filter(pl.col("seq").max().over("key") > pl.col("seq").min().over("key"))
+    if ahead.is_empty():
+        return []
+    group = ahead.filter(pl.col("key") == ahead["key"][0]).sort("seq", "rank")
+    behind = group.filter(pl.col("seq") < pl.col("seq").max())
+    return [call_of(row) for row in [*behind.to_dicts(), group.row(-1, named=True)]]
 
 
 def last_calls(job: DumpJob) -> list[Call]:

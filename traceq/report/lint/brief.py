@@ -45,10 +45,11 @@ def _screen(
     plan = wrapped(short.plan(outcome), width)
     fixes = short.fixes(outcome.findings, width, color=color)
     # The titles of the table, the line that counts the rest, and three empty lines.
-    room = MOST_LINES - sum(map(len, (top, plan, fixes, end))) - 5
+    slow = short.slow_steps(outcome, width)
+    room = MOST_LINES - sum(map(len, (top, plan, fixes, slow, end))) - 5 - bool(slow)
     middle = _findings(outcome, room, width, color=color)
     middle += [bold(line, color=color) for line in plan]
-    blocks = [block for block in (top, middle, fixes, end) if block]
+    blocks = [block for block in (top, middle, fixes, slow, end) if block]
     return [line for block in blocks for line in ("", *block)][1:]
 
 

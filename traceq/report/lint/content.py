@@ -415,9 +415,13 @@ def rules(outcome: RecordingReport, *, skipped: bool = True) -> str:
 
 
 def notes(outcome: RecordingReport) -> list[str]:
+    """Return rare slow steps, and further notes."""
+    return [*sentences(outcome), *other_notes(outcome)]
+
+
+def other_notes(outcome: RecordingReport) -> list[str]:
     """Return further notes: crashed rules, hidden findings, replays, missing parts."""
-    lines = sentences(outcome)
-    lines += [
+    lines = [
         f"{rule.code} crashed: {printable(rule.error)}; what it looks for may be there"
         for rule in outcome.crashed
     ]

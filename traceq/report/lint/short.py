@@ -16,6 +16,7 @@ from traceq.report.lint import content as words
 from traceq.report.lint import cpu
 from traceq.report.lint.out_of_memory import ran_out
 from traceq.report.lint.rows import cut_text
+from traceq.report.lint.slow_steps import BY, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -149,10 +150,17 @@ def notes(texts: Sequence[str], width: int, *, color: bool) -> list[str]:
     return [styled(line, "yellow", color=color) for line in lines]
 
 
+def slow_steps(outcome: RecordingReport, width: int) -> list[str]:
+    """Return the rare slow steps and their causes, a line each."""
+    head, *causes = sentences(outcome) or [""]
+    texts = [head, *(f"  {one.removeprefix(BY)}" for one in causes)]
+    return [cut_text(one, width) for one in texts if one]
+
+
 def notes_of(outcome: RecordingReport) -> list[str]:
     """Return the notes of a recording, the most important first."""
     kinds = words.step_kinds(outcome)
-    return [*words.notes(outcome), *([kinds] if kinds else [])]
+    return [*words.other_notes(outcome), *([kinds] if kinds else [])]
 
 
 def rules(outcome: RecordingReport, width: int) -> str:

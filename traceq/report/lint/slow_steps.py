@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from traceq.model.slow_steps import SlowCause
 
 _MOST = 5
+BY = "slow steps by "
 _FIXES = {
     "Python's garbage collector": "call gc.freeze() after the warm-up, or gc.disable()"
     " and gc.collect() where a pause does not matter",
@@ -40,17 +41,22 @@ def sentences(outcome: RecordingReport) -> list[str]:
         return [f"slow steps: none {watched}, at {slow.factor:g} times the median"]
     usual = f"{slow.factor:g} times the median of {time(slow.median_ns)} or more"
     head = f"slow steps: {number(slow.slow)} {watched} took {usual}"
-    return [head, *map(_sentence, slow.causes[:_MOST])]
+    kept = sum(one.count for one in slow.causes)
+    all_kept = kept >= slow.slow
+    if not all_kept:
+        head += f"; {number(kept)} of them were kept"
+    causes = slow.causes[:_MOST]
+    return [head, *(_sentence(one, all_kept=all_kept) for one in causes)]
 
 
-def _sentence(cause: SlowCause) -> str:
+def _sentence(cause: SlowCause, *, all_kept: bool) -> str:
     at = f" at {cause.file}:{cause.line}" if cause.file else ""
     often = f"1 in {number(cause.every)} steps" if cause.count > 1 else "once"
+    least = "" if all_kept else "at least "
     lost = (
         f"up to {time(cause.longest_ns)}, {time(cause.per_step_ns)} a step on average"
     )
     fix = _FIXES.get(cause.cause, "")
     return printable(
-        f"slow steps by {cause.cause}{at}: {often}, {lost}"
-        + (f"; {fix}" if fix else "")
+        f"{BY}{cause.cause}{at}: {least}{often}, {lost}" + (f"; {fix}" if fix else "")
     )

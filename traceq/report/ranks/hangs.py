@@ -12,7 +12,7 @@ from traceq import __version__
 from traceq.common import units
 from traceq.common.safe_text import plain_json, printable
 from traceq.common.words import at_line, counted, listed
-from traceq.ranks.hangs import last_calls
+from traceq.ranks.hangs import last_calls, left_behind
 from traceq.report.base.columns import Column
 from traceq.report.base.content import Content, TextTable
 from traceq.report.base.screen import line_width, screen
@@ -39,7 +39,24 @@ def verdict(job: DumpJob, problems: Sequence[Problem]) -> str:
             f"Unknown whether the job hangs: all calls in the dumps of {ranks} have"
             f" ended, and {counted(job.unread, 'dump')} cannot be read."
         )
-    return f"No hang and no late rank: all calls in the dumps of {ranks} have ended."
+    if behind := left_behind(job):
+        return printable(_behind(behind))
+    return (
+        f"No rank waits and none is late: all recorded calls of {ranks} have ended. If"
+        " the job hangs, it is outside of them."
+    )
+
+
+def _behind(calls: Sequence[Call]) -> str:
+    *behind, ahead = calls
+    ranks = [call.rank for call in behind]
+    ends = "its calls end" if len(ranks) == 1 else "their calls end"
+    return (
+        f"No rank waits, but {_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+        f" behind: {ends} with {_named(behind[0])}, and others have reached"
+        f" {_named(ahead)}. The dump is older, or the rank has ended or waits where"
+        " nothing is recorded."
+    )
 
 
 def sentence(problem: Problem) -> str:
@@ -78,8 +95,11 @@ def _not_joined(problem: Problem) -> str:
     )
     if not last:
         return f"{text}; {'it has' if one else 'they have'} called no collective"
-    before = f"{'its' if one else 'their'} last call was {_named(last[0])}"
-    return f"{text}; {before}"
+    names = {_named(each): each.rank for each in last}
+    if len(names) == 1:
+        return f"{text}; {'its' if one else 'their'} last call was {_named(last[0])}"
+    each = [f"{name} on rank {rank}" for name, rank in names.items()]
+    return f"{text}; their last calls were {', '.join(each[:_LISTED])}"
 
 
 def _different(problem: Problem) -> str:
@@ -128,8 +148,8 @@ def _not_completed(problem: Problem) -> str:
     call = problem.calls[0]
     return (
         f"All ranks have joined {_named(call)}, and it has not ended on"
-        f" {_ranks(problem.ranks)}: the dumps are from amid the transfer, or the link"
-        " or the library failed"
+        f" {_ranks(problem.ranks)}: the dumps are from amid the transfer, the ranks"
+        " differ in what dumps lack, as the root, or the link or the library failed"
     )
 
 
