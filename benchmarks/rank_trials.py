@@ -41,8 +41,9 @@ _RANKS = 8
 _SHARE = 0.03
 _STEPS = (1, 3, 10)
 _CULPRITS = (1, 2)
-# Planted in what is too small a share of a rank's time, a delay is no delay.
-_LEAST = 0.15
+# Planted in what is too small a share of a rank's time, a delay is no delay, and neither
+# is one of which less than this share is left.
+_LEAST, _PLANTED = 0.15, 0.9
 _FARTHEST_NS = 2_000_000_000
 _STEP_NS = 100_000
 
@@ -90,7 +91,11 @@ def culprits(traces: list[Path], trials: int, seed: str) -> None:
     for path in traces:
         rank = planting.copied(path)
         for plant in _plants(rank):
-            late = planting.planted(rank, plant, _SHARE * rank.step_ns)
+            delay = _SHARE * rank.step_ns
+            late = planting.planted(rank, plant, delay)
+            if planting.delay_ns(rank, late) < _PLANTED * delay:
+                print(f"{path.name}: {plant} delays no step", flush=True)
+                continue
             for steps in _STEPS:
                 for count in _CULPRITS:
                     result = sum(
