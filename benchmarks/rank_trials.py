@@ -41,8 +41,8 @@ _RANKS = 8
 _SHARE = 0.03
 _STEPS = (1, 3, 10)
 _CULPRITS = (1, 2)
-# Planted in what is too small a share of a rank's time, a delay is no delay, and neither
-# is one of which less than this share is left.
+# Planted in what is too small a share of a rank's time, a delay is no delay; nor is one
+# of which less than this share is left.
 _LEAST, _PLANTED = 0.15, 0.9
 _FARTHEST_NS = 2_000_000_000
 _STEP_NS = 100_000
