@@ -114,6 +114,19 @@ def planted(rank: Copied, plant: str, delay_ns: float) -> Digest:
     return Digest(make_digest(_idle(trace, rank, plant, delay_ns), findings=False))
 
 
+def delay_ns(rank: Copied, late: Digest) -> int:
+    """Return by how much what is planted delays the last step of a rank.
+
+    Where the GPU never idles for the host, nothing that the host does delays it.
+    """
+    rows = _last_step(rank.digest.table("collectives"))
+    before, after = (
+        own_times(one)[rows].select(pl.sum_horizontal(PARTS).sum()).item()
+        for one in (rank.digest, late)
+    )
+    return int(after - before)
+
+
 def _moments(rank: Copied) -> pl.DataFrame:
     """Return a moment in each step at which the GPU idles for the host."""
     collectives = rank.digest.table("collectives").drop_nulls("launched")

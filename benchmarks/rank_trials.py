@@ -5,7 +5,8 @@
     python benchmarks/rank_trials.py noise           120 jobs in which nobody is
     python benchmarks/rank_trials.py clocks JOB…     planted offsets within the error
 
-A JOB is a folder with the traces of its ranks, a TRACE one rank with collectives.
+A JOB is a folder with the traces of its ranks, a TRACE one rank with collectives. With
+--seed N the trials are others, of the same kinds.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ _RANKS = 8
 _SHARE = 0.03
 _STEPS = (1, 3, 10)
 _CULPRITS = (1, 2)
-# Planted in what is too small a share of a rank's time, a delay is no delay.
-_LEAST = 0.15
+# Planted in what is too small a share of a rank's time, a delay is no delay; nor is one
+# of which less than this share is left.
+_LEAST, _PLANTED = 0.15, 0.9
 _FARTHEST_NS = 2_000_000_000
 _STEP_NS = 100_000
 
@@ -51,10 +53,10 @@ def _digests(folder: Path) -> list[Digest]:
     return [Digest(digest_of(str(path), findings=False)) for path in paths]
 
 
-def cuts(jobs: list[Path], trials: int) -> None:
+def cuts(jobs: list[Path], trials: int, seed: str) -> None:
     """Print how many parts are missing or wrong where windows are cut at random."""
     for folder in jobs:
-        chance = random.Random(folder.name)  # noqa: S311 - a benchmark
+        chance = random.Random(folder.name + seed)  # noqa: S311 - a benchmark
         whole = _digests(folder)
         truth = ranking.by_wall_clock(whole)
         shared = missing = wrong = 0
@@ -82,14 +84,18 @@ def _plants(rank: planting.Copied) -> Iterator[str]:
         yield from (planting.SLEEP, planting.DATA, planting.MALLOC)
 
 
-def culprits(traces: list[Path], trials: int) -> None:
+def culprits(traces: list[Path], trials: int, seed: str) -> None:
     """Print how often the planted ranks are named, all of them and no other."""
-    chance = random.Random(3)  # noqa: S311 - a benchmark
+    chance = random.Random(seed or 3)  # noqa: S311 - a benchmark
     right = tried = 0
     for path in traces:
         rank = planting.copied(path)
         for plant in _plants(rank):
-            late = planting.planted(rank, plant, _SHARE * rank.step_ns)
+            delay = _SHARE * rank.step_ns
+            late = planting.planted(rank, plant, delay)
+            if planting.delay_ns(rank, late) < _PLANTED * delay:
+                print(f"{path.name}: {plant} delays no step", flush=True)
+                continue
             for steps in _STEPS:
                 for count in _CULPRITS:
                     result = sum(
@@ -115,11 +121,11 @@ def _is_right(
     return named(analyse(assemble(job))) == set(rows)
 
 
-def noise(jobs: int) -> None:
+def noise(jobs: int, seed: str) -> None:
     """Print in how many jobs a rank is named, in which none is late but by chance."""
     false = 0
-    for seed in range(jobs):
-        chance = random.Random(seed)  # noqa: S311 - a benchmark
+    for number in range(jobs):
+        chance = random.Random(f"{number} {seed}" if seed else number)  # noqa: S311 - a benchmark
         steps = chance.randint(3, 8)
         works = [
             [
@@ -134,7 +140,7 @@ def noise(jobs: int) -> None:
     print(f"noise: a rank is named in {false} of {jobs} jobs")
 
 
-def clocks(jobs: list[Path], trials: int) -> None:
+def clocks(jobs: list[Path], trials: int, seed: str) -> None:
     """Print how often a planted offset is within the error that is stated.
 
     The whole job says what the clocks differ by without it; windows are cut. Then the
@@ -143,7 +149,7 @@ def clocks(jobs: list[Path], trials: int) -> None:
     for step in (0, _STEP_NS):
         covered = tried = 0
         for folder in jobs:
-            chance = random.Random(f"clock {folder.name}")  # noqa: S311 - a benchmark
+            chance = random.Random(f"clock {folder.name}{seed}")  # noqa: S311 - a benchmark
             whole = assemble(_digests(folder))
             for _ in range(trials):
                 right, known = ranking.covered(whole, chance, _FARTHEST_NS, step=step)
@@ -160,15 +166,16 @@ def main() -> None:
     parser.add_argument("what", choices=("cuts", "culprits", "noise", "clocks"))
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--trials", type=int)
+    parser.add_argument("--seed", default="")
     options = parser.parse_args()
     if options.what == "cuts":
-        cuts(options.paths, options.trials or _TRIALS)
+        cuts(options.paths, options.trials or _TRIALS, options.seed)
     elif options.what == "culprits":
-        culprits(options.paths, options.trials or 20)
+        culprits(options.paths, options.trials or 20, options.seed)
     elif options.what == "noise":
-        noise(options.trials or _NOISE_JOBS)
+        noise(options.trials or _NOISE_JOBS, options.seed)
     else:
-        clocks(options.paths, options.trials or _TRIALS)
+        clocks(options.paths, options.trials or _TRIALS, options.seed)
 
 
 if __name__ == "__main__":

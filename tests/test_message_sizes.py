@@ -102,6 +102,16 @@ def test_bandwidths_are_those_of_nccl_tests(tmp_path: Path) -> None:
     assert rate["rate"] == pytest.approx(196, rel=0.02)
 
 
+def test_without_all_ranks_of_a_collective_no_bandwidth_is_known(
+    tmp_path: Path,
+) -> None:
+    folder = _tensor_parallel(tmp_path, 8)
+    for rank in range(2, 8):
+        (folder / f"rank{rank}.json").unlink()
+
+    assert analysed(folder).rates.height == 0
+
+
 def _advice(dims: object) -> str:
     (one,) = drawn_findings(REDUCED, "NET001", args=_shaped(dims))
     return f"{one.advice} {one.example}"
@@ -114,6 +124,15 @@ def test_activations_of_tensor_parallelism_are_not_advised_on_as_gradients() -> 
     assert "AsyncTP" in said
     assert "no_sync" not in said
     assert "bucket" not in said
+
+
+def test_sharded_gradients_are_not_advised_on_as_those_of_ddp() -> None:
+    drawing = REDUCED.replace("AllReduce_RING_LL_Sum", "ReduceScatter_Sum")
+    drawing = drawing.replace("allreduce_     ", "reduce_scatter_")
+    (one,) = drawn_findings(drawing, "NET001")
+
+    assert "fully_shard" in one.advice
+    assert "bucket" not in one.advice
 
 
 def test_flat_gradients_are_advised_on_as_those_of_ddp() -> None:

@@ -118,3 +118,45 @@ def test_a_clock_that_drifts_was_not_set(tmp_path: Path) -> None:
 
     assert ranks["clock_step"].to_list() == [0, 0, 0]
     assert ranks["drift"][1] == pytest.approx(50e-6, rel=0.05)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["torchrec_a2a_5", "dlrm", "resnet18"])
+def test_the_verdict_and_the_table_state_the_same_share_of_the_same_time(
+    name: str,
+) -> None:
+    analysis = analyse(ranking.real_job(name))
+    first = content(analysis).screen.tables[1].rows[0]
+
+    said = re.search(r"would be ([\d.]+) (µs|ms) \((\S+)\) shorter", verdict(analysis))
+
+    assert said
+    saved = float(said.group(1)) / (1 if said.group(2) == "ms" else 1000)
+    assert first[0] == "all ranks"
+    assert saved == pytest.approx(float(first[1]), abs=0.005)
+    assert said.group(3) == first[2]
+
+
+@pytest.mark.real
+def test_a_rank_that_is_late_and_costs_little_is_said_to() -> None:
+    said = verdict(analyse(ranking.real_job("torchrec_a2a_5")))
+
+    assert said.startswith("No straggler")
+    assert re.search(r"; rank 2 is late by 21\.\d ms \(8%\), but costs only 1\.6", said)
+
+
+@pytest.mark.real
+def test_collectives_that_some_ranks_did_not_record_are_not_said_to_be_of_all() -> None:
+    facts = dict(content(analyse(ranking.real_job("torchrec_a2a_5"))).screen.facts)
+
+    assert facts["matched"] == (
+        "32 collectives by order, 30 of them on all of their ranks"
+    )
+
+
+@pytest.mark.real
+def test_a_step_has_the_collective_that_opens_the_window() -> None:
+    job = ranking.real_job("resnet18")
+
+    assert job.collectives.height == 12
+    assert job.calls.rows() == [("all_to_all", 4.0)]

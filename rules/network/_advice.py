@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 # Part of the collective's name, and how to overlap it with compute.
 _ADVICE = (
     (
+        "reduce_?scatter",
+        "reduce a layer's gradients while the backward of the next runs: with FSDP,"
+        " wrap each layer with fully_shard; with several micro-batches a step,"
+        " set_requires_gradient_sync(False) on all but the last; in code of your own,"
+        " async_op=True and a later wait()",
+    ),
+    (
         "reduce",
         "start it earlier and wait for it later: with DDP, a smaller bucket_cap_mb and"
         " gradient_as_bucket_view=True; in code of your own, async_op=True and wait()"

@@ -21,7 +21,7 @@ from traceq.linter import (
 from ._shared import EARLY, HIDDEN, saving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from traceq.linter import Finding
 
@@ -30,6 +30,30 @@ _TENSOR_PARALLEL = (
     " rank first, then sequence parallelism and AsyncTP"
     " (torch._inductor.config._micro_pipeline_tp) overlap them with their matmuls"
 )
+_PEERS = (
+    "start it before work that does not need it (isend and irecv ahead), or choose a"
+    " schedule with more micro-batches in flight, as interleaved 1F1B"
+)
+# Of the kinds that do not reduce whole gradients: what they move, and how to hide it.
+_BY_KIND = {
+    "all_to_all": (
+        "split the batch in two and compute one half while the other is sent"
+        " (async_op=True); of embeddings, fetch the next batch's meanwhile, as"
+        " TorchRec's TrainPipelineSparseDist does; send less: 16 bits or fewer"
+    ),
+    "all_gather": (
+        "fetch the next layer's weights while this one computes: FSDP's prefetch; send"
+        " less: weights in bf16"
+    ),
+    "reduce_scatter": (
+        "reduce a layer's gradients while the backward of the next runs: FSDP does if"
+        " each layer is wrapped; send less: gradients in bf16, and only in the last of"
+        " several micro-batches"
+    ),
+    "send": _PEERS,
+    "recv": _PEERS,
+    "send_recv": _PEERS,
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +64,8 @@ class ExposedCollective(Rule):
 
     Adds up, over all ranks, the time in which a collective transfers, no rank is
     awaited any more, and the GPU computes nothing. The saving is by replay of all ranks
-    with these transfers hidden, and so the most that overlap can save.
+    with these transfers hidden, and so the most that overlap can save; it is less than
+    what is exposed where the ranks then wait for something else.
 
     ## Why is this bad?
 
@@ -112,13 +137,13 @@ class ExposedCollective(Rule):
         for row in rows.iter_rows(named=True):
             if row["exposed"] < self.min_share * job.job.window_ns:
                 continue
-            calls = row["calls"] / job.steps
+            calls = row["calls"]
             finding = self.finding(
                 f"{row['kind']} {often(calls)} while no rank waits and no GPU computes",
                 subject=row["kind"],
                 count=calls,
-                advice=_TENSOR_PARALLEL if row["tensor_parallel"] else None,
-                example="" if row["tensor_parallel"] else None,
+                advice=_advice(row),
+                example=None if _advice(row) is None else "",
                 evidence=[
                     Evidence(
                         "exposed",
@@ -137,6 +162,13 @@ class ExposedCollective(Rule):
             yield saving(finding, job, _saved(job, row["kind"]))
 
 
+def _advice(row: Mapping[str, Any]) -> str | None:
+    """Return what to do, if that is not what helps DDP's gradients."""
+    if row["tensor_parallel"]:
+        return _TENSOR_PARALLEL
+    return _BY_KIND.get(row["kind"])
+
+
 def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule
     """Return the collectives by kind: how long they are exposed, on a rank."""
     whole = job.job.collectives.filter(pl.col("missing").fill_null(0) == 0)
@@ -144,13 +176,13 @@ def _exposed(job: Any) -> pl.DataFrame:  # noqa: ANN401 - see Rule
     return (
         cells.group_by("kind")
         .agg(
-            calls=pl.col("instance").n_unique(),
             exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum()
             / pl.col("rank").n_unique(),
             tensor_parallel=pl.col("tensor_parallel").mean() > 1 / 2,
             wait=pl.col("wait").sum(),
             length=(pl.col("end") - pl.col("start")).sum(),
         )
+        .join(job.job.calls, on="kind", how="left")
         .sort("exposed", "kind", descending=[True, False])
     )
 

@@ -122,7 +122,7 @@ class DeviceSync(Rule):
                     "waits",
                     value=row["wait"] / row["waits"],
                     unit="ns",
-                    note="each, as recorded",
+                    note=_recorded(view, row["wait"] / row["waits"]),
                 ),
                 Evidence(
                     "idle",
@@ -141,6 +141,12 @@ class DeviceSync(Rule):
             advice=advice,
             ops=row["ops"],
         )
+
+
+def _recorded(view: View, wait: float) -> str:
+    """Return what is known of a recorded wait; longer than a step, it is not for it."""
+    earlier = ", mostly for work from before the step"
+    return f"each, as recorded{earlier if wait * view.steps > view.steady.time else ''}"
 
 
 def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:

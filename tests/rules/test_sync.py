@@ -771,3 +771,19 @@ def test_an_action_that_an_environment_needs_is_no_needless_wait(
     findings = drawn_findings(drawing, "SYN001")
 
     assert len(findings) == (1 if launched else found)
+
+
+_BUSY_BEFORE = """
+    host [cuLaunch>1]
+    host              [ProfilerStep#1                                              ]
+    host               [aten::item                          ][aten::mm  ]
+    host                [cudaStreamSynchronize             ]  [cuLaunch>2]
+    gpu 7    [before<1                                 ]            [gemm<2       ]
+"""
+
+
+def test_a_wait_longer_than_its_step_is_for_work_from_before_it() -> None:
+    (found,) = drawn_findings(_BUSY_BEFORE, "SYN001")
+    (waits,) = [one for one in found.evidence if one.label == "waits"]
+
+    assert waits.note == "each, as recorded, mostly for work from before the step"

@@ -182,7 +182,7 @@ def meetings_of(analysis: Analysis) -> dict[str, Meetings]:
     each = analysis.job.ranks.height * analysis.steps
     return {
         row["kind"]: Meetings(
-            row["count"] / analysis.steps,
+            row["calls"],
             row["length"] / each,
             row["wait"] / each,
             (row["length"] - row["wait"] - row["exposed"]) / each,

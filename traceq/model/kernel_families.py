@@ -79,6 +79,11 @@ FAMILIES = (
     Family("communication", r"mscclpp|mscclkernel", "microsoft/mscclpp"),
     Family(
         "communication",
+        r"userbuffers",
+        "NVIDIA/TransformerEngine, comm_gemm_overlap/userbuffers",
+    ),
+    Family(
+        "communication",
         r"oneccl_|(\b|\d)ccl::|\bhccl|\bhcom_",
         "uxlfoundation/oneCCL; HCCL of Gaudi and Ascend",
     ),
@@ -123,14 +128,30 @@ FAMILIES = (
         r"|topk_sum_and_topk|aux_fi_|unique_group_indices",
         "deepseek-ai/TileKernels, moe",
     ),
+    Family(
+        "routing",
+        r"_ep_(scatter|gather)|src2dst|seg_indptr|deepep_permute"
+        r"|(pre|post)_reorder_triton",
+        "sgl-project/sglang, layers/moe/ep_moe/kernels.py",
+    ),
     # Attention.
+    Family("gemm", r"(\b|_)bmm_chunk", "state-spaces/mamba, ssd_bmm.py"),
     Family("softmax", r"attn_softmax", "DeepSpeed: the softmax of its attention"),
     Family(
         "attention",
         r"flash_(fwd|bwd|attn)|flash::|flashattn|flashattention|fmha|mha_(fwd|bwd)",
         "Dao-AILab/flash-attention; xFormers; CK; TensorRT-LLM fmha",
     ),
-    Family("attention", r"flash_?mla|(\b|_)mla_(dec|pre|fwd)", "FlashMLA; AITER mla"),
+    Family(
+        "attention",
+        r"flash_?mla|(\b|[_0-9])mla_(dec|pre|fwd|a\d+w)",
+        "FlashMLA; AITER mla",
+    ),
+    Family(
+        "attention",
+        r"natten|neighborhoodattention|flash_decod|do_o_dot",
+        "NATTEN; LightLLM; Triton kernels of flash-attention",
+    ),
     Family(
         "attention",
         r"batch(decode|prefill)with|single(decode|prefill)with|merge_?states?"
@@ -166,7 +187,7 @@ FAMILIES = (
     Family(
         "norm",
         r"layer_?norm|rms_?norm|group_?norm|batch_?norm|instance_?norm|\bbn_(fw|bw)_"
-        r"|\bln_(fwd|bwd)_|rmsnorm2d|layernorm2d",
+        r"|\bln_(fwd|bwd)_|rmsnorm2d|layernorm2d|l2norm_(fwd|bwd)",
         "ATen, cuDNN, MIOpen, Apex, TransformerEngine, vLLM, AITER, Liger",
     ),
     Family(
@@ -218,7 +239,7 @@ FAMILIES = (
         "conv",
         r"convol|implicit_gemm|(\b|[_0-9])(fprop|dgrad|wgrad)|winograd|scudnn|im2col"
         r"|im2d2col|col2im|fft2d_|\bigemm_(fwd|bwd|wrw)|grouped_conv|conv_depthwise"
-        r"|bwd_weight|gcgemm|compute(b|wgrad\w*)?offsets|cudnn::cnn::|(\b|_)conv[123]d",
+        r"|bwd_weight|gcgemm|asmconv|naive_conv|compute(b|wgrad\w*)?offsets|cudnn::cnn::|(\b|_)conv[123]d",
         "cuDNN, MIOpen, CK, ATen DepthwiseConv; causal_conv1d",
     ),
     # Copies by ATen.
@@ -235,6 +256,7 @@ FAMILIES = (
         r"|koptimizer",
         "ATen MultiTensorApply.cuh; Apex; DeepSpeed; bitsandbytes",
     ),
+    Family("elementwise", r"silu_mul_fp8_quant", "vLLM: what goes into DeepGEMM"),
     # Matmuls. FBGEMM is none: it is a library of embeddings and quantised dtypes.
     Family(
         "gemm",
@@ -256,8 +278,8 @@ FAMILIES = (
     ),
     Family(
         "gemm",
-        r"grouped_mm|(\b|_)t?gmm_|_(sdd|dsd|dds)_kernel|(\b|_)b?mm_kernel",
-        "ATen GroupedMM; AITER gmm; MegaBlocks",
+        r"grouped_mm|(\b|_)t?gmm_|lora_(shrink|expand)|(\b|_)[bs]gmv_|_(sdd|dsd|dds)_kernel|(\b|_)b?mm_kernel",
+        "ATen GroupedMM; AITER gmm; MegaBlocks; LoRA of vLLM and Punica",
     ),
     # Fills.
     Family("memory", r"fillfunctor|\bfill_kernel", "ATen FillKernel.cu"),
@@ -269,7 +291,11 @@ FAMILIES = (
         r"|block_sort",
         "CUB, rocPRIM, ATen Sort.cu, TensorTopK.cu and Nonzero.cu",
     ),
-    Family("sort", r"sampling|sample_from", "FlashInfer sampling.cuh; vLLM"),
+    Family(
+        "sort",
+        r"sampling|sample_from|rejection_\w*sample",
+        "FlashInfer sampling.cuh; vLLM",
+    ),
     # Reductions and scans.
     Family(
         "reduction",
@@ -301,8 +327,9 @@ FAMILIES = (
     ),
     Family(
         "elementwise",
-        r"quant|_to_float|cast_to_fp8|cast_back|cast_and_transpose|fp8_qparam",
-        "casts to and from small dtypes: vLLM, TensorRT-LLM, AITER, FBGEMM, DeepSeek",
+        r"quant|_to_float|cast_to_fp8|cast_back|cast_(and_)?transpose|fp8_qparam",
+        "casts to and from small dtypes: vLLM, TensorRT-LLM, AITER, FBGEMM, DeepSeek,"
+        " TransformerEngine",
     ),
     Family(
         "elementwise",

@@ -302,7 +302,7 @@ def _changes(job: Job, whatifs: WhatIfs) -> list[WhatIf]:
 def by_kind(job: Job) -> pl.DataFrame:
     """Return the collectives of the window by ``kind``, the longest first.
 
-    ``count`` is how many there are; ``length``, ``wait`` and ``exposed``, the transfer
+    ``calls`` is how many a step has; ``length``, ``wait`` and ``exposed``, the transfer
     that compute does not hide, are of all their ``ranks`` together.
     """
     return (
@@ -310,12 +310,12 @@ def by_kind(job: Job) -> pl.DataFrame:
         .join(job.collectives.select("instance", "kind"), on="instance")
         .group_by("kind")
         .agg(
-            count=pl.col("instance").n_unique(),
             length=(pl.col("end") - pl.col("start")).sum(),
             wait=pl.col("wait").sum(),
             exposed=(pl.col("exposed") - pl.col("waited_exposed")).sum(),
             ranks=pl.col("rank").n_unique(),
         )
+        .join(job.calls, on="kind", how="left")
         .sort("length", "kind", descending=[True, False])
     )
 

@@ -103,6 +103,17 @@ class Job:
             cells.join(stepped, on="instance", how="semi") if stepped.height else cells
         )
 
+    @property
+    def calls(self) -> pl.DataFrame:
+        """Number of collectives a step by ``kind``: ``calls``; of all if none is known.
+
+        The first one counts here: it is in its step, though it opens the window.
+        """
+        stepped = self.collectives.drop_nulls("step")
+        rows = stepped if stepped.height and self.step_ns else self.collectives
+        steps = max(1, rows["step"].drop_nulls().n_unique()) if self.step_ns else 1
+        return rows.group_by("kind").agg(calls=pl.len() / steps)
+
 
 def jobs_of(digests: Iterable[Digest]) -> list[list[Digest]]:
     """Sort digests into jobs, the largest first.
@@ -162,14 +173,16 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
             **{STEP: pl.lit(0, pl.Int64)},
         )
     aligned = on_one_clock(matches.cells, clock)
-    together = instances(aligned)
+    world = mine[0].rank["world_size"]
+    all_here = not world or len(mine) >= world
+    together = instances(aligned, all_here=all_here)
     misfits = impossible(together, _TOLERATED)
     if len(misfits):
         fits = ~pl.col("instance").is_in(misfits.implode())
         aligned = _renumbered(
             aligned.with_columns(instance=pl.when(fits).then("instance"))
         )
-        together = instances(aligned)
+        together = instances(aligned, all_here=all_here)
     slotted = slots(together)
     waited = waits(aligned, slotted)
     meetings = _meetings(mine, ranks, _without_buffered(aligned, together), clock)

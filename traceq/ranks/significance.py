@@ -51,16 +51,18 @@ _MOST_PLACES = 20
 def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches with ``sure`` and ``seen``, in how many steps it was tried.
 
-    Those that are ``firm`` are so by one part of the time, with a tenth of the chance.
+    Those that are ``firm`` are so by one part of the time alone.
     All of a rank are sure if what they add up to in a step is more than chance; else
-    those before the same collective of each step, for which that can be said.
+    those before the same collective of each step, for which that can be said. Noise has
+    long tails, and the latest of several ranks is the one that is looked at: chance is
+    what happens once in 10,000 times.
     """
     by_step = compared.join(
         instances.select("instance", step=_steps(instances)), on="instance"
     )
     if by_step["step"].n_unique() == 1:
         return _in_one_step(by_step)
-    whole = _tested(by_step.with_columns(place=pl.lit("")), _RARE)
+    whole = _tested(by_step.with_columns(place=pl.lit("")), _RARER)
     places = by_step["place"].n_unique()
     parts = _tested(by_step, _RARER) if 1 < places <= _MOST_PLACES else whole
     sure = pl.any_horizontal(

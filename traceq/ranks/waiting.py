@@ -26,8 +26,11 @@ RATED_BYTES = 1 << 20
 _ONE_KIND = pl.col("kind").cast(pl.String).replace("recv", "send")
 
 
-def instances(cells: pl.DataFrame) -> pl.DataFrame:
+def instances(cells: pl.DataFrame, *, all_here: bool = True) -> pl.DataFrame:
     """Return the collectives that several ranks took part in, one row each.
+
+    They have rates if all their ranks are known: else part of the transfer may be a
+    wait, and where the size of the group is unknown, so is what crosses the links.
 
     ``last`` and ``end`` are when the last rank came and when it was done, ``late`` who
     came last and ``margin`` how much later than the one before; ``wait`` is what all
@@ -77,7 +80,10 @@ def instances(cells: pl.DataFrame) -> pl.DataFrame:
     whole = pl.when(pl.col("kind") == "all_gather").then(size).otherwise(1.0)
     end = pl.max_horizontal("end", "last")
     transfer = end - pl.col("last")
-    rated = pl.when(pl.col("bytes") >= RATED_BYTES, transfer > 0)
+    whole_group = pl.col("ranks") >= pl.col("group_size")
+    rated = pl.when(
+        pl.col("bytes") >= RATED_BYTES, transfer > 0, whole_group.fill_null(all_here)
+    )
     return (
         rows.with_columns(
             end=end,

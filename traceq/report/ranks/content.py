@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base.assumptions import STRAGGLER
+import polars as pl
+
+from traceq.analysis.base.assumptions import ALWAYS_LATE, STRAGGLER
 from traceq.common import units
 from traceq.common.safe_text import printable
 from traceq.common.words import counted
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.ranks.analysis import Analysis, Straggler
+    from traceq.ranks.job import Job
 
 _MOST_RANKS = 16
 _MOST_LINES = 24
@@ -114,8 +117,7 @@ def _holds(analysis: Analysis, worst: Straggler) -> str:
     unit = "a step" if analysis.job.step_ns else "the window"
     peers = f"{'it as the median of its' if one else 'them as the median of their'}"
     saved, late = (
-        f"{units.time(ns / analysis.steps)} ({units.share(ns, took)})"
-        for ns in (worst.saved_ns, worst.cause.late_ns)
+        _saved_of(analysis, ns) for ns in (worst.saved_ns, worst.cause.late_ns)
     )
     if worst.cause.cause != LINK and worst.saved_ns < STRAGGLER * took:
         return (
@@ -128,8 +130,6 @@ def _holds(analysis: Analysis, worst: Straggler) -> str:
 def _nobody(analysis: Analysis) -> str:
     """Return the verdict on a job in which nobody is named."""
     job = analysis.job
-    took = job.step_ns or analysis.whatifs.took
-    unit = "a step" if job.step_ns else "the window"
     if job.apart:
         sets = " and ".join(named(analysis, rows).lower() for rows in job.apart[:_SETS])
         more = " and others" if len(job.apart) > _SETS else ""
@@ -141,13 +141,19 @@ def _nobody(analysis: Analysis) -> str:
         return (
             "The ranks cannot be compared: no collective was recorded by two of them."
         )
-    saved = analysis.whatifs.all.saved_ns / analysis.whatifs.took
+    unit = "a step" if job.step_ns else "the window"
+    shorter = _saved_of(analysis, analysis.whatifs.all.saved_ns)
     made_of = composition(analysis)
     return (
-        f"No straggler: with all {job.ranks.height} ranks at their median {unit} of"
-        f" {units.time(took)} would be {units.share(saved, 1)} shorter"
-        f"{f', {made_of}' if made_of else ''}{_doubt(analysis)}."
+        f"No straggler: with all {job.ranks.height} ranks at their median {unit} would"
+        f" be {shorter} shorter{f'; {made_of}' if made_of else ''}{_doubt(analysis)}."
     )
+
+
+def _saved_of(analysis: Analysis, ns: float) -> str:
+    """Return a time of a step, or of the window, and its share of that."""
+    share = units.share(ns, analysis.whatifs.took)
+    return f"{units.time(ns / analysis.steps)} ({share})"
 
 
 def composition(analysis: Analysis) -> str:
@@ -171,24 +177,44 @@ def composition(analysis: Analysis) -> str:
         for number, saved in late.select("number", "saved").head(_PARTS).iter_rows()
     }
     worth = [
-        ", ".join(
-            f"{name} {units.share(share, 1)}"
-            for name, share in sorted(shares.items(), key=lambda one: -one[1])[:_PARTS]
-            if share > _WORTH
-        )
+        f"{name} {units.share(share, 1)}"
         for shares in (parts, ranks)
+        for name, share in sorted(shares.items(), key=lambda one: -one[1])[:_PARTS]
+        if share > _WORTH
     ]
-    sentence = "; ".join(filter(None, worth))
-    return f"by {sentence} alone" if sentence else "by no part and no rank alone"
+    alone = ", ".join(worth)
+    if not alone:
+        return "no part of their time and no rank saves any of it alone"
+    return f"alone at the median: {alone}"
 
 
 def _doubt(analysis: Analysis) -> str:
-    """Return the possible stragglers, if more was recorded; empty if there are none."""
+    """Return the rank that may be a straggler, or looks like one; empty if none is."""
     if analysis.doubtful is None:
-        return ""
+        return _harmless(analysis)
     seen = counted(int(analysis.by_rank["seen"].max() or 1), "step")  # type: ignore[arg-type] # of integers
     who = named(analysis, [analysis.doubtful]).lower()
     return f"; {who} was late most, which cannot be told from chance in {seen}"
+
+
+def _harmless(analysis: Analysis) -> str:
+    """Return who is late by much and costs little; empty if nobody is.
+
+    The others wait for it in collectives whose results they need later. A slowdown that
+    is taken apart names the ranks already.
+    """
+    if composition(analysis):
+        return ""
+    enough = ALWAYS_LATE * analysis.whatifs.took
+    late = analysis.by_rank.filter("sure", pl.col("late") >= enough)
+    worst = late.drop_nulls("saved").sort("late", descending=True).head(1)
+    for row in worst.iter_rows(named=True):
+        return (
+            f"; {named(analysis, [row['rank']]).lower()} is late by"
+            f" {_saved_of(analysis, row['late'])}, but costs only"
+            f" {_saved_of(analysis, row['saved'])}"
+        )
+    return ""
 
 
 def named(analysis: Analysis, rows: Sequence[int]) -> str:
@@ -243,12 +269,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
         if job.window_ns
         else "unknown",
     )
-    by = [f"{count} by {how}" for how, count in job.matched_by.items() if count]
-    yield (
-        "matched",
-        f"{counted(job.collectives.height, 'collective')} ({', '.join(by) or 'none'})"
-        + (f", {job.unmatched} parts of others" if job.unmatched else ""),
-    )
+    yield "matched", _matched(job)
     errors = job.ranks["error"].drop_nulls()
     # Ranks that nothing connects have clocks that nothing compares.
     if len(errors) and not job.apart:
@@ -280,6 +301,21 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
             f" {counted(layers.height, 'all-to-all')}, {min(layers['worst']):.2f} at"
             " worst (mean ÷ max)",
         )
+
+
+def _matched(job: Job) -> str:
+    """Return how many collectives are known to be the same, by what, on which ranks."""
+    every = job.collectives.height
+    by = " and ".join(how for how, count in job.matched_by.items() if count)
+    whole = job.collectives.select(
+        pl.col("ranks")
+        >= pl.coalesce("group_size", pl.col("ranks").max().over("lane")).fill_null(0)
+    )
+    complete = int(whole.to_series().sum())
+    on = f", {complete} of them on all of their ranks" if complete < every else ""
+    parts = counted(job.unmatched, "part")
+    others = f"; {parts} of others match nothing" if job.unmatched else ""
+    return f"{counted(every, 'collective')}{f' by {by}' if by else ''}{on}{others}"
 
 
 def _clock_set(analysis: Analysis) -> str:
@@ -377,7 +413,7 @@ def _collectives(analysis: Analysis) -> TextTable:
     rows = [
         (
             printable(row["kind"]),
-            f"{row['count'] / analysis.steps:.1f}",
+            f"{row['calls']:.1f}",
             units.milliseconds(row["length"] / row["ranks"] / analysis.steps),
             units.share(row["wait"], row["length"]),
             units.share(

@@ -1,0 +1,65 @@
+"""RNK: what is advised on a job's collectives depends on what they move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from linting import bundled_rules
+
+from traceq.linter import Bad
+from traceq.linter.config import Config
+from traceq.ranks.findings import lint_job
+from traceq.testing.examples import drawn_job
+
+if TYPE_CHECKING:
+    from traceq.model.finding import Finding
+
+_RANK = """
+    host   [ProfilerStep#1                                     ]
+    host    [cuLaunch>1] [cuLaunch>2] [cuLaunch>3]
+    gpu 7          [gemm<1  ]                         [adam<3 ]
+    gpu 20                    [ncclDevKernel_X<2    ]
+"""
+
+
+def _exposed(collective: str) -> Finding:
+    """Return the finding on a collective that no rank's compute hides."""
+    job = drawn_job(
+        Bad(
+            "",
+            finds="",
+            args={"ncclDevKernel_X": {"Collective name": collective}},
+            ranks=(_RANK, _RANK, _RANK),
+        )
+    )
+    assert job is not None
+    (outcome,) = lint_job("drawn", job, bundled_rules(), Config()).outcomes
+    (one,) = [one for one in outcome.findings if one.code == "RNK005"]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("collective", "advised"),
+    [
+        ("all_to_allv", "next batch's"),
+        ("_allgather_base", "weights"),
+        ("_reduce_scatter_base", "FSDP"),
+        ("send", "1F1B"),
+    ],
+)
+def test_only_reduced_gradients_are_advised_on_as_such(
+    collective: str, advised: str
+) -> None:
+    one = _exposed(collective)
+
+    assert advised in one.advice
+    assert "DDP" not in one.advice
+    assert not one.example
+
+
+def test_reduced_gradients_are_put_into_buckets() -> None:
+    one = _exposed("allreduce")
+
+    assert "DDP's buckets" in one.advice
+    assert "all_reduce" in str(one.example)
