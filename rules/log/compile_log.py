@@ -239,7 +239,7 @@ class CompileLog(Rule):
 
 
 def _reason(text: str) -> str:
-    """Return the first line of a reason, and the next where that only announces it.
+    r"""Return the first line of a reason, and the next where that only announces it.
 
     >>> _reason("backend='b' raised:\\nValueError: no such dtype\\n\\nSet ...")
     "backend='b' raised: ValueError: no such dtype"
