@@ -48,38 +48,42 @@ def compilations(log: pl.DataFrame) -> pl.DataFrame:
     rows = log.filter(pl.col("text").str.contains(_METRICS)).head(_MOST)
     # A compilation that the limit of recompilations forbids names no function.
     frame = pl.col("compile_id").str.extract(r"(\d+)/\d+$")
-    return rows.select(
-        "line",
-        compile_id=_field("compile_id", _TEXT),
-        function=_field("co_name", _TEXT),
-        file=_field("co_filename", _TEXT),
-        first_line=_field("co_firstlineno", r"(\d+)").cast(pl.Int64),
-        backward=pl.col("text").str.contains('"bwd_compilation_metrics"'),
-        seconds=_seconds(
-            "entire_frame_compile_time_s", "dynamo_cumulative_compile_time_us"
-        ),
-        backend=_seconds(
-            "backend_compile_time_s", "aot_autograd_cumulative_compile_time_us"
-        ),
-        inductor=_seconds(
-            "inductor_compile_time_s", "inductor_cumulative_compile_time_us"
-        ),
-        code_generation=_seconds(
-            "code_gen_time_s", "inductor_code_gen_cumulative_compile_time_us"
-        ),
-        fail_type=_field("fail_type", _TEXT),
-        fail_reason=_field("fail_reason", _TEXT),
-    ).with_columns(
-        # The backward is compiled outside of the frame's time.
-        seconds=pl.when("backward").then("inductor").otherwise("seconds"),
-        frame=frame,
-    ).with_columns(
-        pl.col(name).fill_null(
-            pl.when(pl.col("frame").is_not_null()).then(
-                pl.col(name).drop_nulls().first().over("frame")
-            )
+    return (
+        rows.select(
+            "line",
+            compile_id=_field("compile_id", _TEXT),
+            function=_field("co_name", _TEXT),
+            file=_field("co_filename", _TEXT),
+            first_line=_field("co_firstlineno", r"(\d+)").cast(pl.Int64),
+            backward=pl.col("text").str.contains('"bwd_compilation_metrics"'),
+            seconds=_seconds(
+                "entire_frame_compile_time_s", "dynamo_cumulative_compile_time_us"
+            ),
+            backend=_seconds(
+                "backend_compile_time_s", "aot_autograd_cumulative_compile_time_us"
+            ),
+            inductor=_seconds(
+                "inductor_compile_time_s", "inductor_cumulative_compile_time_us"
+            ),
+            code_generation=_seconds(
+                "code_gen_time_s", "inductor_code_gen_cumulative_compile_time_us"
+            ),
+            fail_type=_field("fail_type", _TEXT),
+            fail_reason=_field("fail_reason", _TEXT),
         )
-        for name in ("function", "file", "first_line")
+        .with_columns(
+            # The backward is compiled outside of the frame's time.
+            seconds=pl.when("backward").then("inductor").otherwise("seconds"),
+            frame=frame,
+        )
+        .with_columns(
+            pl.col(name).fill_null(
+                pl.when(pl.col("frame").is_not_null()).then(
+                    pl.col(name).drop_nulls().first().over("frame")
+                )
+            )
+            for name in ("function", "file", "first_line")
+        )
     )
 
 

@@ -332,7 +332,9 @@ def left_behind(job: DumpJob) -> list[Call]:
         .sort("seq", "nth")
         .unique(["key", "rank"], keep="last", maintain_order=True)
     )
-    ahead = last.filter(pl.col("seq").max().over("key") > pl.col("seq").min().over("key"))
+    ahead = last.filter(
+        pl.col("seq").max().over("key") > pl.col("seq").min().over("key")
+    )
     if ahead.is_empty():
         return []
     group = ahead.filter(pl.col("key") == ahead["key"][0]).sort("seq", "rank")
