@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from command import traceq as traceq_command
 
 import traceq
 
@@ -59,3 +60,20 @@ def test_a_table_that_does_not_fit_is_no_batch() -> None:
     data: Any = failed_allocation("small_blocks").data
     changes = pl.DataFrame(data["changes"])
     assert "batch" not in changes["change"]
+
+
+@pytest.mark.parametrize("name", ["forward", "leak", "fragmented", "small_blocks"])
+def test_the_first_screen_begins_with_the_answer(name: str) -> None:
+    lines = traceq_command("lint", RECORDED / name, "--no-cache", width=100).lines
+    first = next(line for line in lines if line.startswith("MEM010"))
+    top = [line.split("  ")[0] for line in lines[: lines.index(first)]]
+
+    assert [one for one in top if one in ("asked", "held by")] == ["asked", "held by"]
+    assert {"fits with", "too little"} & {*top}
+
+
+def test_what_was_requested_is_not_what_a_fix_saves() -> None:
+    screen = traceq_command("lint", RECORDED / "forward", "--no-cache", width=100)
+
+    assert "saves  where" not in screen.out
+    assert "which holds" not in screen.out

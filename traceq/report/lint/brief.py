@@ -59,6 +59,7 @@ def _top(outcome: RecordingReport, width: int, *, color: bool) -> Iterator[str]:
     yield name if cells(name) <= width else cut_middle(name, width)
     for line in wrapped(short.verdict(outcome), width):
         yield bold(line, color=color)
+    yield from short.out_of_memory(outcome, width)
     bar = step_bar.lines(outcome.bound, width, color=color) if outcome.bound else []
     if text := short.step(outcome):
         yield ""

@@ -13,6 +13,7 @@ from traceq.report.base.columns import cells, cut_module
 from traceq.report.base.text import styled
 from traceq.report.lint import content as words
 from traceq.report.lint import cpu
+from traceq.report.lint.out_of_memory import is_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +70,8 @@ def row(finding: Finding, outcome: RecordingReport, step_ns: int | None) -> Row:
 
 def _saves(finding: Finding, outcome: RecordingReport) -> tuple[str, str]:
     """Return what a fix saves, and its share of the step or of the memory."""
+    if is_failure(finding):
+        return "", ""
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return size(finding.cost_bytes), part

@@ -14,7 +14,7 @@ from traceq.report import steps as steps_words
 from traceq.report.base.text import styled
 from traceq.report.lint import content as words
 from traceq.report.lint import cpu
-from traceq.report.lint.out_of_memory import ran_out
+from traceq.report.lint.out_of_memory import answer, ran_out
 from traceq.report.lint.rows import cut_text
 from traceq.report.lint.slow_steps import BY, sentences
 
@@ -72,7 +72,7 @@ def _findings_line(outcome: RecordingReport) -> str:
         part = share(most.saves_ns, outcome.step_ns)
         return f"{text}, {which} saves {time(most.saves_ns)} ({part})"
     held = max(regular, key=lambda finding: finding.cost_bytes)
-    if outcome.memory and held.cost_bytes:
+    if outcome.memory and held.cost_bytes and not ran_out(outcome):
         return f"{text}, {which} holds {size(held.cost_bytes)}"
     return text
 
@@ -148,6 +148,14 @@ def notes(texts: Sequence[str], width: int, *, color: bool) -> list[str]:
     if texts[most:]:
         lines.append(f"note: {len(texts) - most} more notes: -v")
     return [styled(line, "yellow", color=color) for line in lines]
+
+
+def out_of_memory(outcome: RecordingReport, width: int) -> list[str]:
+    """Return what did not fit, what held the memory and what would fit, a line each."""
+    entries = answer(outcome)
+    widest = max((len(one.label) for one in entries), default=0)
+    texts = [f"{one.label:<{widest}}  {words.evidence(one)}" for one in entries]
+    return [cut_text(printable(one), width) for one in texts]
 
 
 def slow_steps(outcome: RecordingReport, width: int) -> list[str]:
