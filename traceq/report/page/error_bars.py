@@ -24,7 +24,7 @@ _ROOM = 1.06
 _GAP = 26.0
 _CAP = 4.0
 # Values that span more than these factors are drawn on log axes. Heuristic thresholds.
-_WIDE_X, _WIDE_Y = 8.0, 50.0
+_WIDE_X, _WIDE_Y = 8.0, 20.0
 
 
 def plot(chart: SweepChart, log: Log = "auto") -> Picture:
@@ -172,7 +172,7 @@ def _meetings(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
         marks += [
             charts.line(place[0], place[1], place[0], _BOTTOM, "ridge"),
             charts.circle(*place, 6, "crossing"),
-            charts.words(place[0] - 10, place[1] - 8, text, "strong", "end"),
+            charts.words(place[0] - 10, place[1] - 8, text, "strong clear", "end"),
         ]
     return marks
 
