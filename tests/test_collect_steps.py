@@ -359,3 +359,61 @@ def test_a_timer_counts_what_lies_between_its_laps() -> None:
     assert found["min_ms"] >= 20
     assert found["seconds"] >= 0.06
     assert step_timer.StepTimer(on_cuda=False).result() is None
+
+
+class TimedGpu:
+    """A clock, and the events of a GPU that does at once what it is asked to."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def perf_counter(self) -> float:
+        return self.ms / 1000
+
+    def synchronize(self) -> None:
+        pass
+
+    def Event(self, **_: object) -> TimedGpu:  # noqa: N802 - as torch calls it
+        return TimedEvent(self)
+
+
+class TimedEvent(TimedGpu):
+    def __init__(self, clock: TimedGpu) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def record(self) -> None:
+        self.ms = self.clock.ms
+
+    def elapsed_time(self, later: TimedEvent) -> float:
+        return later.ms - self.ms
+
+
+def test_what_a_program_does_after_its_last_step_is_not_of_the_step_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = TimedGpu()
+    monkeypatch.setattr(module("agent.step_timer"), "cuda", gpu)
+    monkeypatch.setattr(module("agent.step_timer"), "time", gpu)
+    timer = step_timer.StepTimer(on_cuda=True)
+    for _ in range(4):
+        gpu.ms += 10
+        timer.lap()
+    gpu.ms += 1000  # it writes a checkpoint, and ends
+
+    timed = timer.result()
+    assert (timed["ms"], timed["steps"]) == (pytest.approx(10), 4)
+
+
+def test_parameters_are_known_when_the_optimizer_is_gone() -> None:
+    source = steps.OptimizerSteps(lambda: None)
+    source.install()
+    try:
+        optimizer = torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1)
+        optimizer.step()
+        assert source.parameters() == 20
+        del optimizer
+        gc.collect()
+        assert source.parameters() == 20
+    finally:
+        source.remove()

@@ -566,6 +566,52 @@ def test_a_version_that_changed_is_named() -> None:
     assert difference([before], [after]).versions == (("torch", "2.10", "2.11"),)
 
 
+def test_kernels_that_take_turns_as_the_longest_are_not_others() -> None:
+    def run(kernel: str, ns: int) -> Digest:
+        work = structs.replace(_SYNC, kernel=kernel, kernels=2, gpu_ns=ns, syncs=0)
+        return structs.replace(base(), work=(work,))
+
+    before = [run("gemm", 5_000_000), run("splitk", 5_010_000)]
+    (cause,) = difference(before, [run("gemm", 6_000_000)]).causes
+    assert cause.kind == "kernel time"
+
+    (cause,) = difference(before, [run("cutlass", 6_000_000)]).causes
+    assert (cause.kind, cause.kernels[1]) == ("other kernel", "cutlass")
+
+
+def on_cpu(file: Path, longest: str) -> Path:
+    """Write a trace without a GPU: an op of 10 ms, one of two inside takes most."""
+    times = {"aten::relu": 6000 if longest == "aten::relu" else 1000}
+    times["aten::clamp_min"] = 4000 if longest == "aten::relu" else 5000
+    events = []
+    for step in range(3):
+        at = 20_000 * step
+        inside = times["aten::clamp_min"]
+        for name, begin, dur, category in (
+            (f"ProfilerStep#{step}", at, 20_000, "user_annotation"),
+            ("aten::relu", at + 10, inside + times["aten::relu"], "cpu_op"),
+            ("aten::clamp_min", at + 20, inside, "cpu_op"),
+        ):
+            times_of = {"ts": begin, "dur": dur, "pid": 1, "tid": 1}
+            events.append({"ph": "X", "cat": category, "name": name, **times_of})
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return file
+
+
+def test_without_a_gpu_calls_are_slower_and_no_kernels(tmp_path: Path) -> None:
+    file = tmp_path / "h.sqlite"
+    for number, longest in enumerate(("aten::clamp_min", "aten::relu")):
+        trace = on_cpu(tmp_path / f"{number}.json", longest)
+        words = ("--db", file, "--commit", f"{number:040x}", "--series", "train")
+        added = traceq("history", "add", trace, *words)
+        assert added.status == 0, added.err
+    found = traceq("history", "explain", "#1", "#2", "--db", file, "--digests")
+
+    assert found.status == 0, found.err
+    assert "same calls slower: aten::relu" in found.out
+    assert "kernel" not in found.out
+
+
 def test_the_same_digest_has_no_difference() -> None:
     found = difference([base()], [base()])
 

@@ -294,6 +294,32 @@ def test_a_program_that_cannot_run_is_a_row(tmp_path: Path) -> None:
     assert "0 of 1 runs measured" in said
 
 
+def test_a_number_that_no_run_printed_is_named(tmp_path: Path) -> None:
+    words = ["--out", "out", "--name", "sizes", "--grid", "n=1,2"]
+    patterns = ["--number", "loss=([0-9.]+)", "--number", r"lost=([0-9.]+)"]
+    code = "print('loss={n}')"
+    said = refused(tmp_path, *words, *patterns, "--", sys.executable, "-c", code)
+
+    assert "--number lost=([0-9.]+) matched nothing" in said
+    assert "--number loss=" not in said
+
+
+def test_a_number_at_the_end_of_a_sentence_is_read(tmp_path: Path) -> None:
+    words = ["--out", "out", "--name", "sizes", "--grid", "n=1"]
+    words += ["--number", "loss=([0-9.]+)"]
+    refused(tmp_path, *words, "--", sys.executable, "-c", "print('loss=0.{n}.')")
+
+    (row,) = rows(tmp_path).values()
+    assert row["numbers"]["loss"]["last"] == 0.1
+
+
+def test_a_folder_with_a_blank_is_quoted_in_what_to_run_next(tmp_path: Path) -> None:
+    words = ["--out", "my runs", "--name", "sizes", "--grid", "n=1"]
+    said = refused(tmp_path, *words, "--", sys.executable, "-c", "{n}")
+
+    assert "traceq sweep report 'my runs/sizes'" in said
+
+
 def test_a_run_that_takes_too_long_is_a_row(tmp_path: Path) -> None:
     words = ["--out", "out", "--name", "sizes", "--grid", "n=60", "--timeout", "0.5"]
     run = [sys.executable, "-c", "import time; time.sleep({n})"]

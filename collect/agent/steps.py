@@ -8,6 +8,7 @@ module calls get a hook.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -60,6 +61,7 @@ class OptimizerSteps(Source):
         super().__init__(boundary)
         self._called = False
         self._chosen: weakref.ref[Optimizer] | None = None
+        self._parameters: int | None = None  # of the chosen one
         self._thread: int | None = None  # whose optimizers count
         self._others = 0
         self._handle: Any = None
@@ -83,11 +85,7 @@ class OptimizerSteps(Source):
             self._annotation.remove()
 
     def parameters(self) -> int | None:
-        chosen = self._chosen() if self._chosen is not None else None
-        if chosen is None:
-            return None
-        groups = chosen.param_groups
-        return sum(int(one.numel()) for group in groups for one in group["params"])
+        return self._parameters
 
     def _hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if torch_state.compiling():
@@ -110,9 +108,17 @@ class OptimizerSteps(Source):
         if chosen is not None and not moved and self._others < self.STALE:
             return False
         self._chosen = weakref.ref(optimizer)
+        self._parameters = _parameters(optimizer)  # it may be gone when they are asked
         self._others = 0
         self.of = type(optimizer).__name__
         return True
+
+
+def _parameters(optimizer: Optimizer) -> int | None:
+    groups = optimizer.param_groups
+    with contextlib.suppress(Exception):  # this is inside of the program's step
+        return sum(int(one.numel()) for group in groups for one in group["params"])
+    return None
 
 
 def this_thread() -> int | None:

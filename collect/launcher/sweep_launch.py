@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import statistics
 import tempfile
@@ -20,6 +21,7 @@ FORMAT = 1
 FILE = "sweep.json"
 INTERRUPTED = 130
 _MINUTE = 60.0
+_ENDED_WELL = (sweep_row.OK, sweep_row.NOT_MEASURED)
 _KEPT = (
     *("grid", "repeat", "seed", "number", "tokens", "flops", "peak_tflops"),
     *("timeout", "words", "label"),
@@ -217,7 +219,7 @@ class Sweep:
         self.screen.say(
             f"interrupted after {done} of {len(self.runs)} runs; continue with:"
         )
-        self.screen.say(f"  {self.prog} --resume {self.folder}")
+        self.screen.say(f"  {self.prog} --resume {shlex.quote(str(self.folder))}")
         return INTERRUPTED
 
     def _conclude(self) -> int:
@@ -225,12 +227,26 @@ class Sweep:
         rows = [sweep_row.read(self.folder / run.name) for run in self.runs]
         for line in sweep_row.table(rows):
             self.screen.line(line)
+        for pattern in self._unmatched(rows):
+            self.screen.say(f"--number {pattern} matched nothing in any run's output")
         measured = sum(one["status"] == sweep_row.OK for one in rows)
         self.screen.say(
             f"{measured} of {len(rows)} runs measured, in {self.folder}; next:"
         )
-        self.screen.say(f"  traceq sweep report {self.folder}")
+        self.screen.say(f"  traceq sweep report {shlex.quote(str(self.folder))}")
         return 0 if measured else options.CANNOT_WORK
+
+    def _unmatched(self, rows: list[dict[str, Any]]) -> list[str]:
+        """Return the patterns of numbers that no run printed, if one ended well."""
+        ended = [one for one in rows if one["status"] in _ENDED_WELL]
+        return [
+            pattern
+            for pattern in self.options.number
+            if ended
+            and not any(
+                sweep_options.number_name(pattern) in one["numbers"] for one in ended
+            )
+        ]
 
 
 _HIDDEN = (

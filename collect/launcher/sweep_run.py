@@ -54,7 +54,7 @@ class Printed:
         for name, pattern in self._patterns:
             for match in pattern.finditer(line):
                 with contextlib.suppress(ValueError, TypeError):
-                    value = float(match[1].replace(",", ""))
+                    value = float(match[1].replace(",", "").rstrip("."))
                     self.values.setdefault(name, []).append(value)
 
 

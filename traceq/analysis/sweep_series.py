@@ -326,8 +326,14 @@ def _meeting(first: Series, second: Series) -> Meeting | None:
     bracket = _bracket(first, second)
     if bracket is not None:
         low, high, at, above = bracket
-        # Of curves that bend, the laws say it better than a line between two points.
-        fitted = met is not None and low <= met[1].at <= high
+        # Of curves that bend, the laws say it better than a line between two points,
+        # unless they miss the points by more than the curves differ there.
+        fitted = (
+            met is not None
+            and low <= met[1].at <= high
+            and _tells_apart(first, second, low)
+            and _tells_apart(first, second, high)
+        )
         where = met[1].at if met and fitted else at
         names = (first.name, second.name) if above else (second.name, first.name)
         return Meeting(*names, at=Crossing(where, extrapolated=False), fitted=fitted)
@@ -354,6 +360,19 @@ def _bracket(first: Series, second: Series) -> tuple[float, float, float, bool] 
         if (below > 0) != (above > 0):
             return low, high, low + (high - low) * below / (below - above), above > 0
     return None
+
+
+def _tells_apart(first: Series, second: Series, place: float) -> bool:
+    """Return whether two laws are as near to their points as the points differ."""
+    means = [
+        next(point.value.mean for point in one.points if point.at == place)
+        for one in (first, second)
+    ]
+    misses = [
+        abs(one.fit.at(place) - mean) if one.fit else 0.0
+        for one, mean in zip((first, second), means, strict=True)
+    ]
+    return max(misses) <= abs(means[0] - means[1])
 
 
 def _differ(one: Value, other: Value) -> bool:

@@ -253,7 +253,8 @@ def _cause_of(
         return [*causes, cause(kind, both, kernels)]
     matters = abs(gpu.change) >= max(_SAME_WORK * gpu.before, _OF_STEP * step_ns)
     if matters:
-        other = before[-1].kernel != after[-1].kernel
+        # Kernels that take about as long take turns as the longest.
+        other = not {one.kernel for one in before} & {one.kernel for one in after}
         causes.append(cause("other kernel" if other else "kernel time", gpu))
     return causes
 

@@ -271,6 +271,8 @@ def _work(half: Half, scale: Scale) -> tuple[Work, ...]:
     where = pl.concat_str(
         pl.col("file").fill_null(""), pl.col("function").fill_null(""), separator=":"
     ).str.strip_chars(":")
+    # Without a GPU the time is that of ops, which are no kernels.
+    launched = half.parts.kernels.clear() if half.parts.on_host else half.parts.kernels
     rows = half.parts.rows.with_columns(
         *(
             pl.col(name).cast(pl.String).fill_null("")
@@ -287,7 +289,7 @@ def _work(half: Half, scale: Scale) -> tuple[Work, ...]:
         sync_ns=pl.col("sync_idle_ns").sum() * scale.idle,
     )
     longest = (
-        half.parts.kernels.join(rows.select("row", *_ROW), on="row")
+        launched.join(rows.select("row", *_ROW), on="row")
         .group_by(*_ROW, "name")
         .agg(pl.col("gpu_ns").sum())
         .sort("gpu_ns", "name", descending=[True, False])

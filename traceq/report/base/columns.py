@@ -32,6 +32,13 @@ class Column(Struct, frozen=True):
     """Function that truncates its texts; without one, at their end."""
     spare: bool = False
     """True if the column is dropped first where room is scarce."""
+    short: bool = False
+    """True if its texts are a word or two, which are never truncated."""
+
+    @property
+    def whole(self) -> bool:
+        """True if its cells keep their width."""
+        return self.number or self.short
 
 
 def cells(text: str) -> int:
@@ -165,7 +172,7 @@ def _least(
         (GAP if at else 0)
         + (
             wanted[at]
-            if columns[at].number
+            if columns[at].whole
             else min(wanted[at], max(narrow, cells(columns[at].title)))
         )
         for at in remaining
@@ -183,7 +190,7 @@ def _widths(
     room = max(0, width - sum(least))
     # Whoever asks for the least for its weight comes first and leaves the rest.
     texts = sorted(
-        (at for at in remaining if not columns[at].number),
+        (at for at in remaining if not columns[at].whole),
         key=lambda at: (wanted[at] - widths[at]) / columns[at].weight,
     )
     for done, at in enumerate(texts):

@@ -246,12 +246,17 @@ def cause_text(cause: Cause) -> str:
     op = printable(cause.op)
     if cause.kind == "kernel time":
         word = "slower" if amount.change > 0 else "faster"
-        return f"same kernels {word}: {op}{place} {pair}"
+        return f"same {_kernels(cause)} {word}: {op}{place} {pair}"
     if cause.kind == "other kernel":
         old, new = map(printable, cause.kernels)
         return f"kernel {new or '-'} instead of {old or '-'}: {op}{place} {pair}"
-    count, more = _count(cause.count, cause.kind), _signed("step", amount.change)
-    return f"{count}: {op}{place} {more}"
+    kind = _kernels(cause) if cause.kind == "kernels" else cause.kind
+    return f"{_count(cause.count, kind)}: {op}{place} {_signed('step', amount.change)}"
+
+
+def _kernels(cause: Cause) -> str:
+    """Return what has the time: without a GPU there are no kernels."""
+    return "kernels" if any(cause.kernels) else "calls"
 
 
 def _count(count: Amount | None, kind: str) -> str:

@@ -23,8 +23,12 @@ def ended_by(outcome: RecordingReport) -> Finding | None:
 
     A failure after which the program went on is only a warning.
     """
-    failed = (finding for finding in outcome.findings if is_failure(finding))
-    return next((finding for finding in failed if finding.severity is Severity.error), None)
+    ended = (
+        finding
+        for finding in outcome.findings
+        if is_failure(finding) and finding.severity is Severity.error
+    )
+    return next(ended, None)
 
 
 def is_failure(finding: Finding) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -23,8 +24,9 @@ _CURVE = 60
 _ROOM = 1.06
 _GAP = 26.0
 _CAP = 4.0
+_MOST_SIZES = 6
 # Values that span more than these factors are drawn on log axes. Heuristic thresholds.
-_WIDE_X, _WIDE_Y = 8.0, 50.0
+_WIDE_X, _WIDE_Y = 8.0, 20.0
 
 
 def plot(chart: SweepChart, log: Log = "auto") -> Picture:
@@ -98,7 +100,9 @@ def _y_scale(chart: SweepChart, far: float, *, log: bool) -> Scale:
 
 def _axes(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
     unit = "" if chart.baseline else chart.number.unit
-    if y.log:
+    if y.log and unit == "bytes":
+        values = _powers_of_two(y.low, y.high)
+    elif y.log:
         values = charts.decades(y.low, y.high)
         if len(values) < 3:  # noqa: PLR2004 - too few to read values from
             values = charts.decades(y.low, y.high, (1, 2, 5))
@@ -166,13 +170,15 @@ def _meetings(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
     marks = []
     for meeting in chart.meetings:
         series = next(each for each in chart.series if each.name == meeting.second)
-        place = x(meeting.at.at), y(_at(series, meeting.at.at))
+        law = series.fit if meeting.fitted else None
+        height = law.at(meeting.at.at) if law else _at(series, meeting.at.at)
+        place = x(meeting.at.at), y(height)
         text = f"≈ {about(meeting.at.at)}"
         text += " (extrapolated)" if meeting.at.extrapolated else ""
         marks += [
             charts.line(place[0], place[1], place[0], _BOTTOM, "ridge"),
             charts.circle(*place, 6, "crossing"),
-            charts.words(place[0] - 10, place[1] - 8, text, "strong", "end"),
+            charts.words(place[0] - 10, place[1] - 8, text, "strong clear", "end"),
         ]
     return marks
 
@@ -200,6 +206,17 @@ def _curve(
         return []
     places = [low + (high - low) * at / _CURVE for at in range(_CURVE + 1)]
     return [(x(place), y(fit.at(place))) for place in places]
+
+
+def _powers_of_two(low: float, high: float) -> list[float]:
+    """Return sizes for a log axis, of which few are enough to read others from.
+
+    >>> _powers_of_two(100.0, 5000.0), _powers_of_two(1.0, 2.0**20)[:3]
+    ([128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0], [1.0, 16.0, 256.0])
+    """
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    every = math.ceil((last - first + 1) / _MOST_SIZES)
+    return [2.0**power for power in range(first, last + 1, max(1, every))]
 
 
 def _plain(value: float) -> str:

@@ -66,7 +66,7 @@ def text_table(shown: ShownSweep) -> TextTable:
     """Return a row for each configuration: labels, numbers, ratios, what happened."""
     table = shown.table
     columns = [Column(printable(key)) for key in table.keys]
-    columns.append(Column("outcome"))
+    columns.append(Column("outcome", short=True))
     for number in table.numbers:
         columns.append(Column(words.title(number), number=True))
         if shown.baseline and number.name == "step":

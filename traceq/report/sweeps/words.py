@@ -83,7 +83,7 @@ def amount(value: float, unit: NumberUnit) -> str:
     if unit == "share":
         percent = 100 * value
         return f"{percent:.1f}%" if percent >= 1 or not value else f"{percent:.2g}%"
-    if unit == "per second":
+    if unit == "per second" and abs(value) < _SCALES[-1][0]:
         return f"{units.three_digits(value):,.0f}" if value >= 1 else f"{value:.3g}"
     for size, name in _SCALES:
         if abs(value) >= size:
