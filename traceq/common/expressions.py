@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from polars._typing import PolarsDataType
 
@@ -58,7 +58,7 @@ def sharing_nulls(frame: pl.DataFrame) -> pl.DataFrame:
     >>> sharing_nulls(frame).equals(frame)
     True
     """
-    return _sharing_nulls(frame, frame.height, lambda column: column)
+    return _sharing_nulls(frame.iter_columns(), frame.height, lambda column: column)
 
 
 def rows_of(frame: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
@@ -68,28 +68,48 @@ def rows_of(frame: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     >>> rows_of(frame, pl.Series([1, None])).rows()
     [(2, None), (None, None)]
     """
-    return _sharing_nulls(frame, len(rows), lambda column: column[rows])
+    return _sharing_nulls(frame.iter_columns(), len(rows), lambda column: column[rows])
+
+
+def rows_moved(columns: list[pl.Series], rows: pl.Series) -> pl.DataFrame:
+    """Return rows of columns as ``rows_of`` does; each column then leaves the list.
+
+    So no more than one of them is in memory twice, if nothing else holds them.
+
+    >>> columns = [pl.Series("a", [1, 2]), pl.Series("b", [None, None])]
+    >>> rows_moved(columns, pl.Series([1, None])).rows(), columns
+    ([(2, None), (None, None)], [])
+    """
+    return _sharing_nulls(_moved(columns), len(rows), lambda column: column[rows])
+
+
+def _moved(columns: list[pl.Series]) -> Iterator[pl.Series]:
+    columns.reverse()
+    while columns:
+        yield columns.pop()
 
 
 def nulls_like(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame of the same columns without any value; these share memory."""
     nothing = frame.clear(1)
-    return _sharing_nulls(nothing, frame.height, lambda column: column)
+    return _sharing_nulls(nothing.iter_columns(), frame.height, lambda column: column)
 
 
 def _sharing_nulls(
-    frame: pl.DataFrame, height: int, taken: Callable[[pl.Series], pl.Series]
+    columns: Iterable[pl.Series],
+    height: int,
+    taken: Callable[[pl.Series], pl.Series],
 ) -> pl.DataFrame:
     empty: dict[PolarsDataType, pl.Series] = {}
 
     def column(of: pl.Series) -> pl.Series:
-        if of.null_count() < frame.height:
+        if of.null_count() < len(of):
             return taken(of)
         if of.dtype not in empty:
             empty[of.dtype] = constant(None, height, of.dtype)
         return empty[of.dtype].alias(of.name)
 
-    return pl.DataFrame([column(one) for one in frame.iter_columns()])
+    return pl.DataFrame([column(one) for one in columns])
 
 
 def rows_where(holds: pl.Series) -> pl.Series:

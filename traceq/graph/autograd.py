@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from traceq.common.expressions import known
+from traceq.common.expressions import constant, known
 from traceq.graph.nesting import INDEX, nearest
 
 
@@ -26,10 +26,31 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     one that began last is the one.
     """
     # Of a wide table few columns matter here.
-    few = ops[["id", "thread", "ts", "sequence", "forward_thread"]]
-    numbered = few.filter(ops["sequence"].is_not_null())
-    nodes = is_node(numbered)
-    backward, forward = numbered.filter(nodes), numbered.filter(~nodes)
+    numbered, nodes = ops["sequence"].is_not_null(), is_node(ops)
+    backward = ops[["id", "ts", "sequence", "forward_thread"]].filter(numbered & nodes)
+    forward = ops[["id", "ts", "sequence", "thread"]].filter(numbered & ~nodes)
+    threads = _forward_threads(backward, forward)
+    # Each step's rows take the place of those before: of a large trace they count.
+    backward = backward.join(threads, on="forward_thread").drop("forward_thread")
+    backward = backward.sort("ts")
+    forward = forward.rename({"id": "twin"}).sort("ts", maintain_order=True)
+    twins = backward.join_asof(
+        forward,
+        on="ts",
+        by=["sequence", "thread"],
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )[["id", "twin"]]
+    del backward, forward
+    twin = constant(None, ops.height, INDEX).scatter(twins["id"], twins["twin"])
+    return twin[nearest(ops["parent"], twin.is_not_null())].alias("forward")
+
+
+def _forward_threads(backward: pl.DataFrame, forward: pl.DataFrame) -> pl.DataFrame:
+    """Return the ``thread`` that each of autograd's own numbers of threads is of.
+
+    It is the one on which most pairs are found.
+    """
     # Counted without making the pairs: a number may be there any number of times.
     pairs = (
         backward.group_by("sequence", "forward_thread")
@@ -39,31 +60,10 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
             on="sequence",
         )
     )
-    # autograd's thread numbers are its own: the thread on which most pairs are found.
-    threads = (
+    return (
         pairs.group_by("forward_thread", "thread")
         .agg(found=(pl.col("nodes") * pl.col("ops")).sum())
         .sort("found", "thread", descending=[True, False])
         .unique("forward_thread", keep="first", maintain_order=True)
         .drop("found")
     )
-    twins = (
-        backward.select("id", "sequence", "forward_thread", "ts")
-        .join(threads, on="forward_thread")
-        .sort("ts")
-        .join_asof(
-            forward.sort("ts", "id").select("sequence", "thread", "ts", twin="id"),
-            on="ts",
-            by=["sequence", "thread"],
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-    )
-    twin = (
-        ops[["id"]]
-        .join(twins.select("id", "twin"), on="id", how="left", maintain_order="left")[
-            "twin"
-        ]
-        .cast(INDEX)
-    )
-    return twin[nearest(ops["parent"], twin.is_not_null())].alias("forward")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.expressions import text
-from traceq.graph.nesting import INDEX
+from traceq.common.expressions import constant, text
+from traceq.graph.host import describe, only
+from traceq.graph.nesting import INDEX, row_numbers
 from traceq.model import schema
 
 if TYPE_CHECKING:
@@ -52,7 +53,11 @@ _INDICES = {
 }
 _INDEX_TYPE = "long int"
 _DEEPEST = 64
-_KEY = ("inputs", "first", "others", "indices")
+# In the order of the alphabet: inputs are sorted by it.
+_DTYPE = pl.Enum(sorted({*_TYPES.values()}))
+# More than there are dtypes or places of indices, and a power of 2.
+_NO_CODE = 15
+_CODES = _NO_CODE + 1
 
 
 def with_inferred_dtypes(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -63,31 +68,45 @@ def with_inferred_dtypes(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.Dat
         return inferred
     requested = _requested_dtypes(ops, _of_ops(ops, _of_kernels(tables["kernels"])))
     distinct = (
-        requested.drop_nulls("inputs")
-        .unique()
-        .sort(_KEY, nulls_last=True)
-        .with_row_index("row")
+        requested.unique("key").drop_nulls("key").sort("key").with_row_index("row")
     )
-    rows = requested.join(
-        distinct, on=_KEY, how="left", maintain_order="left", nulls_equal=True
-    )["row"]
+    key = requested["key"]
+    rows = only(distinct["key"].search_sorted(key), key.is_not_null())
     typed = inputs[distinct["inputs"]].with_columns(
         id=distinct["row"], types=_types(distinct, inputs)
     )
     inferred["inputs"] = schema.TABLES["inputs"].shaped(typed)
-    inferred["ops"] = ops.with_columns(inputs=rows.cast(INDEX))
+    inferred["ops"] = ops.with_columns(rows.cast(INDEX).alias("inputs"))
     return inferred
 
 
 def _requested_dtypes(ops: pl.DataFrame, dtypes: pl.DataFrame) -> pl.DataFrame:
-    """Return for each op its inputs, with the dtypes of the first and of the others."""
-    name = text("name")
+    """Return for each op its inputs, with the dtypes of the first and of the others.
+
+    The ``key`` is one number for all of these, null without inputs.
+    """
     to, of = pl.col("to"), pl.coalesce("of", "to")
-    return pl.concat([ops.select("name", "inputs"), dtypes], how="horizontal").select(
+    columns = [ops.select("inputs"), dtypes, describe(ops, _describe_names)]
+    requested = pl.concat(columns, how="horizontal").select(
         "inputs",
-        first=pl.when(name.is_in(_CASTS)).then(of).otherwise(to),
-        others=pl.when(name.is_in([*_CASTS, _COPY])).then(of).otherwise(to),
-        indices=name.replace_strict(_INDICES, default=None, return_dtype=pl.Int64),
+        first=pl.when("casts").then(of).otherwise(to),
+        others=pl.when("copies").then(of).otherwise(to),
+        indices="indices",
+    )
+    key = pl.col("inputs").cast(pl.UInt64)
+    for column in ("first", "others", "indices"):
+        key = key * _CODES + pl.col(column).to_physical().fill_null(_NO_CODE)
+    return requested.with_columns(key=key)
+
+
+def _describe_names(names: pl.Series) -> pl.DataFrame:
+    """Return whether ops cast and copy, and which of their inputs are indices."""
+    return names.to_frame("name").select(
+        casts=pl.col("name").is_in(_CASTS),
+        copies=pl.col("name").is_in([*_CASTS, _COPY]),
+        indices=pl.col("name").replace_strict(
+            _INDICES, default=None, return_dtype=pl.UInt8
+        ),
     )
 
 
@@ -97,9 +116,7 @@ def _of_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
         kernels.select("name", "dtype")
         .unique("name", maintain_order=True)
         .with_columns(
-            to=text("dtype").replace_strict(
-                _TYPES, default=None, return_dtype=pl.String
-            ),
+            to=text("dtype").replace_strict(_TYPES, default=None, return_dtype=_DTYPE),
             to_half=text("name").str.contains(_TO_HALF),
             from_any=text("name").str.contains(_FROM_ANY),
         )
@@ -109,9 +126,9 @@ def _of_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     half = halves[0] if len(halves) else None
     of = (
         pl.when("to_half")
-        .then(pl.lit(_FLOAT))
+        .then(pl.lit(_FLOAT, _DTYPE))
         .when(pl.col("from_any") & (pl.col("to") == _FLOAT))
-        .then(pl.lit(half, pl.String))
+        .then(pl.lit(half, _DTYPE))
     )
     return computing.select(pl.col("op").cast(INDEX), "to", "dur", of=of).drop_nulls(
         ["op", "to"]
@@ -138,13 +155,12 @@ def _of_ops(ops: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         .group_by("op", "to", "of")
         .agg(pl.col("dur").sum())
         .sort("op", "dur", "to", "of", descending=[False, True, False, False])
-        .unique("op", keep="first", maintain_order=True)
+        .filter(pl.col("op").ne_missing(pl.col("op").shift(1)))
         .drop("dur")
     )
-    every = ops.select(op="id").join(
-        longest, on="op", how="left", maintain_order="left"
-    )
-    return every.select("to", "of")
+    nowhere = constant(None, ops.height, INDEX)
+    row = nowhere.scatter(longest["op"], row_numbers(longest.height))
+    return longest.select("to", "of")[row]
 
 
 def _types(distinct: pl.DataFrame, inputs: pl.DataFrame) -> pl.Series:
@@ -156,8 +172,8 @@ def _types(distinct: pl.DataFrame, inputs: pl.DataFrame) -> pl.Series:
         .when(pl.col("indices") == place)
         .then(pl.lit(_INDEX_TYPE))
         .when(place == 0)
-        .then("first")
-        .otherwise("others")
+        .then(text("first"))
+        .otherwise(text("others"))
     )
     lists = (
         distinct.with_columns(dims=inputs["dims"][distinct["inputs"]])

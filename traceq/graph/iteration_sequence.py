@@ -27,12 +27,12 @@ def event_sequence(raw: Frames) -> pl.DataFrame:
     host = _on_busiest_stream(raw["kernels"]) if host is None else host
     # Threads that only load data run ops too, and beside the loop.
     works = pl.col("call").any().over("thread") | ~pl.col("call").any()
+    names = host.select("name").unique(maintain_order=True).collect()["name"]
     return (
-        host.lazy()
-        .filter(works)
+        host.filter(works)
         .sort("thread", "ts", -pl.col("end"))
         .with_columns(of=_outer().cum_sum())
-        .join(_described(host["name"]), on="name", how="left", maintain_order="left")
+        .join(_described(names), on="name", how="left", maintain_order="left")
         .group_by("of", maintain_order=True)
         .agg(
             pl.col("number", "thread", "ts", "end").first(),
@@ -51,26 +51,31 @@ def event_sequence(raw: Frames) -> pl.DataFrame:
     )
 
 
-def _host(raw: Frames) -> pl.DataFrame:
+def _host(raw: Frames) -> pl.LazyFrame:
     """Return ops, runtime calls, and the regions that torch itself opens."""
     regions = raw["annotations"].filter(
         ~pl.col("on_gpu") & text("name").str.contains(TORCH_REGION)
     )
     tables = {"regions": regions, "ops": raw["ops"], "runtime": raw["runtime"]}
     host = pl.concat(
-        table.select("name", "thread", "ts", end=END, call=pl.lit(name == "runtime"))
+        table.lazy().select(
+            "name", "thread", "ts", end=END, call=pl.lit(name == "runtime")
+        )
         for name, table in tables.items()
     )
     # With a last one the profiler itself waits for the GPU, when it is stopped.
-    stop = (pl.col("ts") == pl.col("ts").max()) & text("name").str.contains(_STOP)
-    return host.filter(~stop)
+    calls = raw["runtime"]["name"].unique()
+    stops = calls.filter(calls.cast(pl.String).str.contains(_STOP))
+    is_stop = pl.col("name").is_in(stops.implode()) & pl.col("call")
+    return host.filter(~((pl.col("ts") == pl.col("ts").max()) & is_stop))
 
 
-def _on_busiest_stream(kernels: pl.DataFrame) -> pl.DataFrame:
+def _on_busiest_stream(kernels: pl.DataFrame) -> pl.LazyFrame:
     """Return the GPU's work in place of the host's, where that was not recorded."""
     busiest = kernels.group_by("thread").agg(pl.col("dur").sum()).sort("dur", "thread")
     work = kernels.join(busiest.select("thread").tail(1), on="thread", how="semi")
-    return work.select("name", "thread", "ts", end=END, call=pl.lit(value=False))
+    columns = work.select("name", "thread", "ts", end=END, call=pl.lit(value=False))
+    return columns.lazy()
 
 
 def _outer() -> pl.Expr:
@@ -80,14 +85,17 @@ def _outer() -> pl.Expr:
 
 
 def _described(names: pl.Series) -> pl.LazyFrame:
-    """Return a number for each name, and which landmarks it is."""
-    distinct = names.unique(maintain_order=True).to_frame("name")
-    return distinct.lazy().with_columns(
-        pl.int_range(pl.len(), dtype=pl.UInt64).alias("number"),
-        *(
-            text("name").str.contains(pattern).alias(landmark)
-            for landmark, pattern in LANDMARKS.items()
-        ),
+    """Return a number for each distinct name, and which landmarks it is."""
+    return (
+        names.to_frame("name")
+        .lazy()
+        .with_columns(
+            pl.int_range(pl.len(), dtype=pl.UInt64).alias("number"),
+            *(
+                text("name").str.contains(pattern).alias(landmark)
+                for landmark, pattern in LANDMARKS.items()
+            ),
+        )
     )
 
 

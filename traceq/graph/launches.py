@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from traceq.common.expressions import rows_of
 from traceq.graph.source import places
 from traceq.model import schema
 from traceq.model.names import BEGIN_CAPTURE, END_CAPTURE
@@ -17,11 +18,20 @@ _PLAIN_KINDS = ("elementwise", "reduction", "memory", "fused", "unknown")
 _LONGEST_START_NS = 1_000_000
 
 
+def in_order(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return GPU work by start."""
+    keys = ("ts", "stream", "correlation")
+    order = kernels.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
+    return rows_of(kernels, order)
+
+
 def link(
     kernels: pl.DataFrame, runtime: pl.DataFrame, ops: pl.DataFrame
 ) -> pl.DataFrame:
-    """Complete the table of GPU work: launches, ops, sources, and facts from names."""
-    kernels = kernels.sort("ts", "stream", "correlation", maintain_order=True)
+    """Complete the table of GPU work: launches, ops, sources, and facts from names.
+
+    ``kernels`` are in order.
+    """
     calls = (
         runtime.lazy()
         .filter(pl.col("correlation").is_not_null())

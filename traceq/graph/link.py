@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 from msgspec import Struct
 
-from traceq.common.expressions import constant, known, rows_of, sharing_nulls
+from traceq.common.expressions import (
+    constant,
+    known,
+    rows_moved,
+    rows_of,
+    sharing_nulls,
+)
 from traceq.common.parallel import run_both
 from traceq.common.progress import report_progress
 from traceq.graph import autograd, deep, host, launches, phases, steps, unreturned_calls
@@ -40,7 +46,12 @@ def link(
     raw: Frames, owners: Owners = NOBODY, steps_by: str = "", too_deep: int = 0
 ) -> Linked:
     """Return the linked tables."""
-    raw = {**raw, "frames": unreturned_calls.closed(raw["frames"])}
+    raw = {
+        **raw,
+        "frames": unreturned_calls.closed(raw["frames"]),
+        # Before there are others: of a large trace it is in memory twice for a while.
+        "kernels": launches.in_order(raw["kernels"]),
+    }
     frames, (regions, kinds, work) = run_both(
         lambda: _frames(raw["frames"], owners), lambda: _described(raw)
     )
@@ -111,11 +122,11 @@ def _on_host(
     del place, moment
     report_progress("graph", 4, _STAGES)
     ops, memory = run_both(
-        lambda: _ops(raw.pop("ops"), tree, context, owners),
-        lambda: _in_preorder(raw.pop("memory"), tree, "memory", context).sort("ts"),
+        lambda: _ops(raw, tree, context, owners),
+        lambda: _in_preorder(raw, tree, "memory", context).sort("ts"),
     )
     report_progress("graph", 5, _STAGES)
-    runtime = _runtime(raw.pop("runtime"), tree, context, ops)
+    runtime = _runtime(raw, tree, context, ops)
     if _has_callers(ops):
         callers = source_places.written_in_full(ops["caller"])
         runtime = source_places.like_op(runtime, ops, callers["file"].is_not_null())
@@ -148,7 +159,7 @@ def _described(raw: Frames) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     kinds = host.describe(raw["ops"], names.describe_ops).with_columns(
         autograd.is_numbered(raw["ops"]).alias("numbered")
     )
-    work = sharing_nulls(raw["kernels"])
+    work = raw["kernels"]
     facts = host.describe(work, describe_kernels)
     return regions, kinds, work.hstack(facts.get_columns())
 
@@ -174,19 +185,24 @@ def _moments(
 
 
 def _in_preorder(
-    raw: pl.DataFrame, tree: HostTree, part: str, context: pl.DataFrame
+    raw: dict[str, pl.DataFrame], tree: HostTree, part: str, context: pl.DataFrame
 ) -> pl.DataFrame:
-    """Sort a part of the tree as the tree is, and add what the tree says of it."""
+    """Sort a part of the tree as the tree is, and add what the tree says of it.
+
+    The raw table is moved, column by column.
+    """
     rows = tree.rows_of(part)
-    sorted_rows = rows_of(raw, tree.row[rows])
+    sorted_rows = rows_moved(raw.pop(part).get_columns(), tree.row[rows])
     return _numbered(sorted_rows.hstack(rows_of(context, rows).get_columns()))
 
 
 def _ops(
-    raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, owners: Owners
+    raw: dict[str, pl.DataFrame],
+    tree: HostTree,
+    context: pl.DataFrame,
+    owners: Owners,
 ) -> pl.DataFrame:
     ops = _in_preorder(raw, tree, "ops", context).rename({"op": "parent"})
-    del raw
     if _has_callers(ops):
         places = source_places.written(ops["caller"])
         ops = source_places.filled(ops, places, row_numbers(ops.height))
@@ -220,7 +236,10 @@ def _nested(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _runtime(
-    raw: pl.DataFrame, tree: HostTree, context: pl.DataFrame, ops: pl.DataFrame
+    raw: dict[str, pl.DataFrame],
+    tree: HostTree,
+    context: pl.DataFrame,
+    ops: pl.DataFrame,
 ) -> pl.DataFrame:
     runtime = _in_preorder(raw, tree, "runtime", context)
     of_op = source_places.gathered(ops, runtime["op"])
