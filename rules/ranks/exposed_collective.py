@@ -139,7 +139,8 @@ class ExposedCollective(Rule):
                 continue
             calls = row["calls"]
             finding = self.finding(
-                f"{row['kind']} {often(calls)} while no rank waits and no GPU computes",
+                f"{row['kind']} {_times(job, calls)} while no rank waits and no GPU"
+                " computes",
                 subject=row["kind"],
                 count=calls,
                 advice=_advice(row),
@@ -160,6 +161,11 @@ class ExposedCollective(Rule):
                 ],
             )
             yield saving(finding, job, _saved(job, row["kind"]))
+
+
+def _times(job: Any, calls: float) -> str:  # noqa: ANN401 - see Rule
+    """Return how often a kind is called: in a step, or in all if none is known."""
+    return often(calls) if job.job.step_ns else f"{calls:.0f} times"
 
 
 def _advice(row: Mapping[str, Any]) -> str | None:

@@ -63,3 +63,17 @@ def test_reduced_gradients_are_put_into_buckets() -> None:
 
     assert "DDP's buckets" in one.advice
     assert "all_reduce" in str(one.example)
+
+
+def test_without_steps_nothing_is_called_so_often_a_step() -> None:
+    marked = "host   [ProfilerStep#1                                     ]\n"
+    assert marked in _RANK
+    job = drawn_job(
+        Bad("", finds="", ranks=(_RANK.replace(marked, "host   [ ]\n"),) * 3)
+    )
+    assert job is not None
+    (outcome,) = lint_job("drawn", job, bundled_rules(), Config()).outcomes
+
+    assert job.job.step_ns is None
+    assert "RNK005" in [one.code for one in outcome.findings]
+    assert "a step" not in " ".join(one.message for one in outcome.findings)
