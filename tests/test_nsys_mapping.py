@@ -217,6 +217,14 @@ def test_kernels_of_whole_graphs_are_not_visible(drawing: _Drawing) -> None:
     assert "their kernels are not visible" in sentence
 
 
+def test_calls_without_a_thread_are_of_one_thread(drawing: _Drawing) -> None:
+    drawing.launched(0)
+    drawing.execute(
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME RENAME COLUMN globalTid TO odd"
+    )
+    assert drawing.loaded().runtime["thread"].null_count() == 0
+
+
 def test_overhead_of_nsys_is_the_profilers(drawing: _Drawing) -> None:
     drawing.execute("CREATE TABLE PROFILER_OVERHEAD (start, end, globalTid)")
     drawing.rows("PROFILER_OVERHEAD", (100, 150, _THREAD))

@@ -107,20 +107,19 @@ def _replaced(strings: pl.DataFrame, pattern: str, other: str) -> pl.DataFrame:
 
 
 def thread_lane(column: str) -> pl.Expr:
-    """Return the lane of a host thread, by its global id."""
-    both = [
-        (pl.col(column) // 2**24 % 2**24).cast(pl.String),
-        (pl.col(column) % 2**24).cast(pl.String),
-    ]
-    lane = pl.concat_str(both, separator=tables.LANE_SEPARATOR)
-    return lane.cast(pl.Categorical).alias("lane")
+    """Return the lane of a host thread, by its global id; without one of thread 0."""
+    both = [pl.col(column) // 2**24 % 2**24, pl.col(column) % 2**24]
+    return _lane(both)
 
 
 def gpu_lane() -> pl.Expr:
     """Return the lane of a GPU stream."""
-    both = [pl.col("deviceId").cast(pl.String), pl.col("streamId").cast(pl.String)]
-    filled = [pl.coalesce(one, pl.lit("0")) for one in both]
-    lane = pl.concat_str(filled, separator=tables.LANE_SEPARATOR)
+    return _lane([pl.col("deviceId"), pl.col("streamId")])
+
+
+def _lane(parts: list[pl.Expr]) -> pl.Expr:
+    texts = [pl.coalesce(part.cast(pl.String), pl.lit("0")) for part in parts]
+    lane = pl.concat_str(texts, separator=tables.LANE_SEPARATOR)
     return lane.cast(pl.Categorical).alias("lane")
 
 

@@ -86,9 +86,9 @@ def _notes(summary: Summary) -> Iterator[tuple[str, str]]:
     if facts.recorder and not summary.bound.measured:
         yield (
             "Note",
-            f"how much {facts.recorder} slows the host down is not known, so its time"
-            " counts as recorded: give the step time measured without it with"
-            " --step-ms",
+            f"how much {facts.recorder} slows the host down is not known: the host's"
+            " time counts as recorded, less the overhead that it reports; --step-ms"
+            " takes the time of a step that was measured without it",
         )
     elif facts.stacks and not summary.bound.measured:
         yield (
