@@ -42,8 +42,9 @@ def compilations(log: pl.DataFrame) -> pl.DataFrame:
 
     A row has ``line``, ``compile_id`` (as 0/1, null in old logs), ``function``,
     ``file`` and ``first_line``, ``seconds`` in all and of the phases ``backend``,
-    ``inductor`` and ``code_generation``, the number of the ``frame``, and why it failed: ``fail_type`` and
-    ``fail_reason``. A long line is cut: what stands late in it is null.
+    ``inductor`` and ``code_generation``, the number of the ``frame``, and why it
+    failed: ``fail_type`` and ``fail_reason``. A long line is cut: what stands late in
+    it is null.
     """
     rows = log.filter(pl.col("text").str.contains(_METRICS)).head(_MOST)
     # A compilation that the limit of recompilations forbids names no function.
