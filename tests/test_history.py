@@ -22,6 +22,7 @@ from ranking import Works, write_job
 from test_schemas import errors
 
 from traceq.errors import InputError, TraceqError, UsageError
+from traceq.errors import UsageError
 from traceq.history.bisection import bisect
 from traceq.history.changes import difference
 from traceq.history.digest import Digest, StepTime, Work, packed, unpacked
@@ -377,6 +378,18 @@ def test_bisect_asks_for_a_commit_again_that_tells_nothing() -> None:
     found = bisect(names, runs)
 
     assert (found.next, found.again) == (names[1], True)
+
+
+def test_commits_whose_own_runs_differ_as_much_are_not_bisected() -> None:
+    names = [f"{at:040x}" for at in range(2)]
+    steps = [(0, 5.15), (0, 15.66), (1, 17.47)]
+    runs = [
+        run_of(str(at), with_step(at, 1e6 * ms, commit=names[commit]))
+        for at, (commit, ms) in enumerate(steps)
+    ]
+
+    with pytest.raises(UsageError, match="do not differ"):
+        bisect(names, runs, "step")
 
 
 def test_commits_that_do_not_differ_are_not_bisected(

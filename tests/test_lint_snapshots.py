@@ -298,3 +298,14 @@ def test_a_line_without_a_drawing_is_refused() -> None:
 def test_a_segment_ends_empty() -> None:
     with pytest.raises(ValueError, match="while something is in it"):
         draw_history("segment [64M ]\na.py:1 f [64M")
+
+
+def test_without_stacks_no_line_is_advised() -> None:
+    history = """
+        segment                <80M
+        [78M
+        oom               [16M of 1M]
+        """
+    (found,) = memory_findings(history, "MEM010")
+
+    assert "record stacks" in found.advice

@@ -239,11 +239,7 @@ class CompileLog(Rule):
 
 
 def _reason(text: str) -> str:
-    r"""Return the first line of a reason, and the next where that only announces it.
-
-    >>> _reason("backend='b' raised:\\nValueError: no such dtype\\n\\nSet ...")
-    "backend='b' raised: ValueError: no such dtype"
-    """
+    """Return the first line of a reason, and the next where that only announces it."""
     lines = [line for line in text.split("\\n") if line]
     end = 2 if lines and lines[0].endswith(":") else 1
     return " ".join(lines[:end])

@@ -33,6 +33,8 @@ _ADVICE = {
     " checkpointing, a smaller dtype",
 }
 
+_LARGEST = "the largest tensors (record stacks to see their lines)"
+
 
 def totals(failed: oom_changes.Failure) -> Iterator[Evidence]:
     """Yield what was held and what was free."""
@@ -110,7 +112,8 @@ def place_line(row: dict[str, Any]) -> str:
 def usual_advice(failed: oom_changes.Failure, held: list[dict[str, Any]]) -> str:
     """Return what helps where nothing is known but who holds memory."""
     cause = failed.room.cause
-    first = place_line(held[0]) if held else "nothing"
+    named = held and held[0]["file"]
+    first = place_line(held[0]) if named else _LARGEST
     exact = cause
     if failed.limited:
         exact += ", limited"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, log2
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from traceq.errors import UsageError
 from traceq.history.jumps import NUMBERS, Name, Number, deviation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from traceq.history.store import Run
 
@@ -138,7 +138,8 @@ def _number(
         if not all(sides):
             continue
         before, after = map(median, sides)
-        noise = _noise(_values(runs, number), number)
+        repeats = [_values(repeated, number) for repeated in by_commit.values()]
+        noise = max(_noise(_values(runs, number), number), _spread(repeats))
         least = max(number.least * abs(before), number.least_count, _CLEAR * noise)
         clearness = abs(after - before) / (least or 1.0)
         if clearness > 1 and (clearest is None or clearness > clearest[0]):
@@ -158,6 +159,16 @@ def _noise(values: Sequence[float], number: Number) -> float:
     if len(values) >= _ENOUGH:
         return deviation_of(values)
     return 0.0 if number.least_count else MEASURED_NOISE / 2 * median(values)
+
+
+def _spread(repeats: Iterable[Sequence[float]]) -> float:
+    """Return the standard deviation of runs of the same commit; 0 if all ran once."""
+    squares, free = 0.0, 0
+    for values in repeats:
+        if values:
+            squares += sum((value - fmean(values)) ** 2 for value in values)
+            free += len(values) - 1
+    return float((squares / free) ** 0.5) if free else 0.0
 
 
 def _values(runs: Sequence[Run], number: Number) -> list[float]:
