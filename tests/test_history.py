@@ -22,7 +22,6 @@ from ranking import Works, write_job
 from test_schemas import errors
 
 from traceq.errors import InputError, TraceqError, UsageError
-from traceq.errors import UsageError
 from traceq.history.bisection import bisect
 from traceq.history.changes import difference
 from traceq.history.digest import Digest, StepTime, Work, packed, unpacked
