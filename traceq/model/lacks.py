@@ -21,7 +21,7 @@ NO_GPU_NAME = (
     " with nsys export"
 )
 UNKNOWN_OVERHEAD = (
-    "how much Nsight Systems slows the host down is not known: the host's time counts as"
-    " recorded, less the overhead that it reports; --step-ms takes the time of a step"
-    " that was measured without it"
+    "how much Nsight Systems slows the host down is not known: the host's time counts"
+    " as recorded, less the overhead that it reports; --step-ms takes the time of a"
+    " step that was measured without it"
 )
