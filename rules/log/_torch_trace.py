@@ -145,6 +145,13 @@ def recompilations(log: pl.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
+def short_reason(text: str) -> str:
+    """Return the first line of a reason, and the next where that only announces it."""
+    lines = [line for line in text.split("\\n") if line]
+    end = 2 if lines and lines[0].endswith(":") else 1
+    return " ".join(lines[:end])
+
+
 def _payload(log: pl.DataFrame, row: int) -> str:
     lines = []
     for text in log["text"][row + 1 : row + 1 + _PAYLOAD_LINES]:

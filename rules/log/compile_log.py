@@ -28,6 +28,7 @@ from ._torch_trace import (
     is_structured,
     kernel_origins,
     recompilations,
+    short_reason,
 )
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class CompileLog(Rule):
             )
 
     def _failed(self, row: Mapping[str, Any]) -> Finding:
-        reason = _reason(row["fail_reason"] or "")
+        reason = short_reason(row["fail_reason"] or "")
         # This type is of whatever torch has no code for: the reason names it.
         what = row["fail_type"]
         what = reason if what == "Unsupported" and reason else what
@@ -236,13 +237,6 @@ class CompileLog(Rule):
             " (TORCHINDUCTOR_CACHE_DIR), and compile fewer or smaller functions",
             severity=Severity.info,
         )
-
-
-def _reason(text: str) -> str:
-    """Return the first line of a reason, and the next where that only announces it."""
-    lines = [line for line in text.split("\\n") if line]
-    end = 2 if lines and lines[0].endswith(":") else 1
-    return " ".join(lines[:end])
 
 
 def _place(row: Mapping[str, Any]) -> Place | None:
