@@ -383,12 +383,12 @@ def verdict(outcome: RecordingReport) -> str:
             text = "; ".join([cpu.verdict(outcome), *minors])
         return f"{text}; {rules(outcome)}"
     text, of_these = counted(len(serious), "finding"), len(serious) > 1
-    worst = max(serious, key=lambda seriou: 0 if seriou.after else seriou.saves_ns)
+    worst = max(serious, key=lambda finding: 0 if finding.after else finding.saves_ns)
     if outcome.bound and worst.saves_ns:
         step = time(outcome.step_ns) + a_step(outcome)
         which = "the worst" if of_these else "which"
         text += f", {which} costs {time(worst.saves_ns)} of {step}"
-    largest = max(serious, key=lambda seriou: seriou.cost_bytes)
+    largest = max(serious, key=lambda finding: finding.cost_bytes)
     if outcome.memory and largest.cost_bytes:
         which = "the largest" if of_these else "which"
         text += (
