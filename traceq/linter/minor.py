@@ -17,6 +17,7 @@ LITTLE_MEMORY = "holds less than 1% of the reserved memory"
 # Memory that a rule thinks less of, as the GPU has room, is minor below either.
 LEAST_BYTES, LEAST_OF_MEMORY = 500 << 20, 0.05
 LITTLE_OF_ROOM = "holds less than 500 MiB or 5% of the reserved memory"
+COVERED = "saves next to nothing once"
 NO_TIME = "a fix saves nothing"
 NO_COST = "costs no time or memory of its own"
 
@@ -50,6 +51,20 @@ def weighed(
         return finding
     reason = LITTLE_OF_ROOM if info and finding.cost_bytes else _reason(finding)
     return replace(finding, severity=Severity.info, minor=reason)
+
+
+def covered(finding: Finding, by: str, left_ns: int) -> Finding:
+    """Return a finding that is minor, as the fix of another removes the same."""
+    return replace(
+        finding,
+        severity=Severity.info,
+        minor=f"{COVERED} {by} is fixed",
+        saves_ns=left_ns,
+        saves_low_ns=left_ns,
+        saves_high_ns=left_ns,
+        saves_alone_ns=finding.saves_ns,
+        after=(by,),
+    )
 
 
 def _doubt(finding: Finding) -> Doubt:

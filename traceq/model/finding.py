@@ -202,7 +202,7 @@ class Finding:
     known, or if it saves no time."""
     after: tuple[str, ...] = ()
     """Codes of findings to fix first, if it saves time only then; ``saves_ns`` is after
-    them and all others before it in the list."""
+    them and all others before it in the list. Or of the one that removes the same."""
     saves_alone_ns: int | None = None
     """Savings without these, where ``after`` is not empty."""
     minor: str = ""
