@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.model.finding import Severity
+from traceq.model.finding import COVERED, Severity
 
 if TYPE_CHECKING:
     from traceq.model.finding import Doubt, Finding
@@ -17,7 +17,6 @@ LITTLE_MEMORY = "holds less than 1% of the reserved memory"
 # Memory that a rule thinks less of, as the GPU has room, is minor below either.
 LEAST_BYTES, LEAST_OF_MEMORY = 500 << 20, 0.05
 LITTLE_OF_ROOM = "holds less than 500 MiB or 5% of the reserved memory"
-COVERED = "saves next to nothing once"
 NO_TIME = "a fix saves nothing"
 NO_COST = "costs no time or memory of its own"
 

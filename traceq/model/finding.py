@@ -128,6 +128,10 @@ class Evidence:
         return bool(self.name) or self.value is not None or self.count is not None
 
 
+COVERED = "saves next to nothing once"
+"""How the reason begins of a finding that is minor beside another one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Fix:
     """The part of the steps that a fix removes: the replayed step goes without it.

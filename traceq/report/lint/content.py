@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from traceq.common.safe_text import printable
 from traceq.common.units import amount, number, share, size, time
 from traceq.common.words import at_function, counted
-from traceq.linter.minor import COVERED
-from traceq.model.finding import Evidence, Severity
+from traceq.model.finding import COVERED, Evidence, Severity
 from traceq.report import bound as bound_words
 from traceq.report import graph_replays as replayed_words
 from traceq.report import steps as steps_words
