@@ -124,3 +124,20 @@ def test_a_rule_reads_the_account_from_its_view() -> None:
     trace = one_op("aten::mul", [LARGE, LARGE], ["float", "float"])
 
     assert View(trace).gpu_account is gpu_account(trace)
+
+
+def test_time_of_which_no_need_is_known_is_not_lost() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                  ]
+        host    [cudaLaunchKernel>1]
+        gpu 7                  [k<1            ]
+        """,
+        device=H200,
+    )
+
+    account = gpu_account(trace)
+
+    assert account.unjudged_ns == account.busy_ns > 0
+    assert account.above_ns == 0
+    assert account.losses().height == 0

@@ -17,6 +17,7 @@ from recordings import CAPTURES, ROOT, loaded
 
 from traceq.analysis.replay.host_costs import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change, TimeScale
+from traceq.linter.plan import with_covered
 from traceq.linter.run import worst_first
 from traceq.linter.savings import Savings, price
 from traceq.linter.view import View
@@ -316,3 +317,33 @@ def test_findings_on_what_remains_are_priced_in_the_order_of_the_list() -> None:
     assert [one.after for one in listed] == [(), ("LCH002",)]
     for one, (before, after) in zip(listed, pairwise(steps), strict=True):
         assert one.saves_ns == pytest.approx(before - after, abs=2)
+
+
+@pytest.mark.parametrize(("phase", "is_covered"), [("forward", True), (None, False)])
+def test_what_another_fix_removes_too_is_minor_and_names_that_finding(
+    phase: str | None, *, is_covered: bool
+) -> None:
+    trace = loaded(CAPTURES.trace("norm_fused"))
+    alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns
+    savings = Savings(View(trace, round(1.6 * alone)))
+    rules = {code: bundled_rules()[code]() for code in ("LCH001", "CPY004")}
+    ops = trace.ops.filter(pl.col("parent").is_null())
+    forward = ops.filter(pl.col("phase") == "forward")["id"]
+    others = ops.filter(pl.col("phase") != "forward")["id"]
+    fixes = {
+        "LCH001": Fix(ops=forward, host_share=0.9),
+        "CPY004": Fix(ops=forward if phase else others, host_share=0.3),
+    }
+    found = [
+        rule.finding("", subject="all", fix=fixes[code]) for code, rule in rules.items()
+    ]
+    priced, _ = price(found, rules, savings, None)
+
+    marked = with_covered(sorted(priced, key=worst_first), rules, savings)
+
+    copies = next(one for one in marked if one.code == "CPY004")
+    alone_ns = copies.saves_alone_ns or copies.saves_ns
+    assert alone_ns > 0.01 * savings.step_ns
+    assert copies.minor == (
+        "saves next to nothing once LCH001 is fixed" if is_covered else ""
+    )

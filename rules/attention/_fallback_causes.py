@@ -22,9 +22,8 @@ _CAUSES = {
     ),
     "dtype": (
         "query, key and value are {types}",
-        "cast query, key and value to bfloat16, or run the model in it with"
-        " model.to(torch.bfloat16) or torch.autocast('cuda', dtype=torch.bfloat16),"
-        " whose casts take host time: FlashAttention takes bfloat16 and float16 only",
+        "{precision}: FlashAttention takes bfloat16 and float16 only; results are"
+        " rounded to 8 bits: compare them",
     ),
     "head dims": (
         "query, key and value have head dims {width}, {key_width} and {value_width}",
@@ -64,6 +63,14 @@ _CAUSES = {
         " sdpa_kernel(...)",
     ),
 }
+_TO_BFLOAT16 = "cast query, key and value to bfloat16, or run the model in it with"
+# Autocast casts weights and activations, each by a launch.
+_PRECISION = {
+    "gpu": f"{_TO_BFLOAT16} model.to(torch.bfloat16) or"
+    " torch.autocast('cuda', dtype=torch.bfloat16)",
+    "host": f"{_TO_BFLOAT16} model.to(torch.bfloat16), not with torch.autocast, whose"
+    " casts are launches that this step would wait for",
+}
 UNEXPLAINED = ("", "unknown")
 _DIMS = ("batch", "heads", "length", "width")
 
@@ -74,8 +81,11 @@ def causes(call: Row) -> tuple[str, ...]:
     return ("",) if call["query"] else ("unknown",)
 
 
-def cause_and_advice(call: Row) -> tuple[str, str]:
-    """Return why a call falls back, and what to do about it."""
+def cause_and_advice(call: Row, bound_by: str) -> tuple[str, str]:
+    """Return why a call falls back, and what to do about it.
+
+    What is quick depends on whether host or GPU bounds the step.
+    """
     causes = [_CAUSES[cause] for cause in call["causes"] if cause != "mask"]
     why = ", and ".join(text for text, _ in causes)
     advice = "; ".join(text for _, text in causes)
@@ -83,7 +93,7 @@ def cause_and_advice(call: Row) -> tuple[str, str]:
         why, advice = f"{why}, and it has an attn_mask", f"{advice}; then see ATT001"
     if call["causes"][0] not in UNEXPLAINED:
         why = f"because {why}"
-    sizes = _sizes(call)
+    sizes = _sizes(call) | {"precision": _PRECISION[bound_by]}
     return why.format(**sizes), advice.format(**sizes)
 
 

@@ -87,7 +87,10 @@ def work_lines(view: View, work: Sequence[Row]) -> list[Evidence]:
     names = listed(list(dict.fromkeys(row["name"] for row in work)), _MOST_NAMES)
     kernels = [one for row in work for one in row["kernels"] or ()]
     took = int(view.trace.kernels["dur"][kernels].sum()) / view.steps
-    note = "a step on the GPU: work on the mask, which goes too"
+    goes = "work on the mask, which goes too"
+    if not took:
+        return [Evidence("making", f"{names}: {goes}")]
+    note = f"a step on the GPU: {goes}"
     return [Evidence("making", names, value=took, unit="ns", note=note)]
 
 

@@ -92,6 +92,9 @@ class AutocastActivationCast(Rule):
 
     code = "CPY008"
     since = "0.2.0"
+    # What it advises is what LCH002 and FUS001 do, and attention by one call has no
+    # casts inside: it saves what those leave.
+    residual = True
     see = ("torch.autocast", "torch.compile")
     needs = frozenset({Need.GPU, Need.SHAPES})
 

@@ -92,7 +92,7 @@ def more_workers(view: View, plan: WorkerPlan) -> str:
         return ""
     # Of how well many workers share a machine the trace knows nothing.
     rounded = ceil(2 * times) / 2 if times < _SOME else round(times)
-    return f" to about {rounded:g} times as many"
+    return f", to about {rounded:g} times the present number"
 
 
 def worker_evidence(plan: WorkerPlan) -> list[Evidence]:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from traceq.linter import Row, View
 
 _PLACE = ("file", "line", "function", "module", "via")
-# Fixes with nearly the same share are one: each is a change of the replay.
-_SHARES = 10
 _MOST_OPS = 12
+# A line that saves a smaller part of what the first one does is not worth naming.
+_SMALL_LINE = 0.05
 # Ops at one line that a call of torch's computes in one kernel.
 _CALLS = {
     "F.rms_norm": ({"pow", "mean", "rsqrt"}, {"square", "mean", "rsqrt"}),
@@ -36,35 +36,33 @@ _BREAKS = {
 def by_line(view: View, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the lines of a chain's kernels, the largest saving first.
 
-    A row has the place, ``saved`` and ``gpu``, ns of all steps.
+    A row has the place, ``saved`` and ``gpu``, ns of all steps. A line of the program
+    may call much of a library: ``via`` and ``module`` are what saves most there.
     """
     ops = view.trace.ops[["file", "line", "function", "module", "via"]]
-    rows = kernels.hstack(ops[kernels["op"]])
-    places = pl.col("module", "via").drop_nulls().first().cast(pl.String)
+    own = (text("file"), "line", text("function"))
+    rows = kernels.hstack(ops[kernels["op"]]).with_columns(
+        saved=pl.col("dur") * pl.col("share")
+    )
+    inner = rows.group_by(*own, text("via"), maintain_order=True).agg(
+        pl.col("module").drop_nulls().first().cast(pl.String),
+        pl.col("saved", "dur").sum(),
+    )
+    most = pl.col("via", "module").sort_by(
+        "saved", descending=True, maintain_order=True
+    )
     return (
-        rows.group_by(text("file"), "line", text("function"), maintain_order=True)
-        .agg(
-            places,
-            saved=(pl.col("dur") * pl.col("share")).sum(),
-            gpu=pl.col("dur").sum(),
-        )
+        inner.group_by("file", "line", "function", maintain_order=True)
+        .agg(most.first(), pl.col("saved").sum(), gpu=pl.col("dur").sum())
         .sort("saved", "file", "line", descending=[True, False, False])
     )
 
 
-def fixes(kernels: pl.DataFrame) -> list[Fix]:
-    """Return what fusing removes of the kernels, by share."""
-    by_share = kernels.group_by(
-        (pl.col("share") * _SHARES).round().alias("at"), maintain_order=True
-    ).agg(
-        "kernel",
-        share=(pl.col("dur") * pl.col("share")).sum() / pl.col("dur").sum(),
-    )
-    return [
-        Fix(kernels=row["kernel"], kernel_share=row["share"])
-        for row in by_share.sort("at").iter_rows(named=True)
-        if row["share"] > 0
-    ]
+def worth_naming(lines: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return the first lines, without those that save next to nothing."""
+    known = pl.col("file").is_not_null() | pl.col("module").is_not_null()
+    enough = pl.col("saved") >= _SMALL_LINE * pl.col("saved").max()
+    return lines.filter(known, enough).head(most)
 
 
 def host_fix(view: View, kernels: pl.DataFrame) -> list[Fix]:
@@ -85,13 +83,28 @@ def host_fix(view: View, kernels: pl.DataFrame) -> list[Fix]:
     return [Fix(ops=ran_by_host.sort(), host_share=assumptions.FUSED_OPS_HOST_SAVED)]
 
 
-def longest_chain(view: View, kernels: pl.DataFrame) -> list[Evidence]:
-    """Return the ops of the chain with the largest saving, in order."""
+def host_line(view: View, fixes: list[Fix]) -> list[Evidence]:
+    """Return what goes on the host, which counts where the host bounds what is left."""
+    goes = sum(
+        one.host_share * int(view.trace.ops["dur"][[*one.ops]].sum()) for one in fixes
+    )
+    note = "a step less, as recorded"
+    return (
+        [Evidence("host", value=goes / view.steps, unit="ns", note=note)]
+        if goes
+        else []
+    )
+
+
+def longest_chain(view: View, kernels: pl.DataFrame, line: Row) -> list[Evidence]:
+    """Return the ops of the chain with the largest saving at a line, in order."""
     forward = kernels.filter(~pl.col("back"))
     if not forward.height:
         return []
     saved = (pl.col("dur") * pl.col("share")).sum()
-    known = kernels.drop_nulls("chain").group_by("chain").agg(saved=saved)
+    here = kernels.filter(_at(view, kernels, line))
+    here = here.filter(pl.col("chain").is_in(forward["chain"].implode()))
+    known = here.group_by("chain").agg(saved=saved)
     longest = known.sort("saved", "chain")["chain"].last()
     mine = forward.filter(pl.col("chain").eq_missing(pl.lit(longest)))
     if longest is None or not mine.height:
@@ -99,6 +112,17 @@ def longest_chain(view: View, kernels: pl.DataFrame) -> list[Evidence]:
     names = view.trace.ops["name"][mine["op"].unique(maintain_order=True)]
     plain = [str(name).removeprefix("aten::") for name in names]
     return [Evidence("chain", listed(plain, _MOST_OPS))]
+
+
+def _at(view: View, kernels: pl.DataFrame, line: Row) -> pl.Series:
+    """Return which kernels are of ops at a line, by way of the same library's."""
+    places = view.trace.ops[["file", "line", "function", "via"]][kernels["op"]]
+    alike = (
+        text(key).eq_missing(pl.lit(line[key], pl.String))
+        for key in ("file", "function", "via")
+    )
+    same_line = pl.col("line").eq_missing(pl.lit(line["line"]))
+    return places.select(pl.all_horizontal(*alike, same_line)).to_series()
 
 
 def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:

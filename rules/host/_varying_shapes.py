@@ -96,10 +96,16 @@ def varying_sizes(view: View, calls: pl.DataFrame) -> Varying:
 
 
 def _varying(name: str, sizes: pl.DataFrame) -> Varying:
+    distinct_sizes = sizes.group_by("input", "dim", "nth").agg(
+        distinct=pl.col("size").n_unique()
+    )
+    if "convolution" in name:
+        # Those of the images: what later layers make of them is not the program's.
+        first = distinct_sizes.filter(pl.col("distinct") > 1)["nth"].min()
+        distinct_sizes = distinct_sizes.filter(pl.col("nth") == first)
+        sizes = sizes.filter(pl.col("nth") == first)
     varies = (
-        sizes.group_by("input", "dim", "nth")
-        .agg(distinct=pl.col("size").n_unique())
-        .group_by("input", "dim")
+        distinct_sizes.group_by("input", "dim")
         .agg(share=(pl.col("distinct") > 1).mean())
         .filter(pl.col("share") > 1 / 2)
         .sort("input", "dim")

@@ -108,6 +108,13 @@ class PythonOverhead(Rule):
     +         log(describe(batch))
     ```
 
+    ```diff
+      def watch(module, inputs, output):
+    +     if step % 100:
+    +         return
+          log(module, output.norm())
+    ```
+
     ## When it is wrong
 
     The line is where the function begins, not the one that takes long. Memory that is
@@ -219,4 +226,5 @@ class PythonOverhead(Rule):
                 Evidence("kernels", value=len(kernels) / view.steps, note="a step"),
             ],
             advice=_HOOKS,
+            example=self.example(1),
         )

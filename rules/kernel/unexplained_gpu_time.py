@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from traceq.linter import (
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from traceq.linter import Finding, Row
 
 _MOST_ENTRIES = 5
+_LONGEST = 60
+_MADE = re.compile(r"mm$|matmul|linear|conv|attention|^Torch-Compiled")
+_COMPILE = ", and at a torch.compile of the function"
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
     host    [model.py(9): forward                                                    ]
@@ -67,8 +71,8 @@ class UnexplainedGpuTime(Rule):
     ## When it is wrong
 
     The need is an estimate: bytes are the least that an op has to move, and the rates
-    of classes are medians of some programs on an H200. What is unknown has operations
-    that no shape shows, as in kernels of other libraries.
+    of classes are medians of some programs on an H200. Kernels whose need no shape
+    shows, as those of other libraries and of replayed graphs, are left out.
     """
 
     code = "KRN010"
@@ -79,8 +83,7 @@ class UnexplainedGpuTime(Rule):
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.WARM})
     advice = (
-        "look at these ops with traceq roofline: at their shapes, strides and dtypes,"
-        " and at a torch.compile of the function"
+        "look at these ops with traceq roofline: at their shapes, strides and dtypes"
     )
 
     # As LCH002 has it for the host's time. Heuristic thresholds.
@@ -127,7 +130,9 @@ class UnexplainedGpuTime(Rule):
         if left < least:
             return
         top = rest.head(_MOST_ENTRIES).rows(named=True)
-        names = dict.fromkeys(row["name"] or "unknown" for row in top)
+        names = dict.fromkeys(_short(row["name"]) for row in top)
+        # A compiler calls the same kernels of matmuls and convolutions.
+        fused = not view.compiled and not _MADE.search(top[0]["name"] or "")
         yield self.finding(
             "the GPU takes longer than its work needs, most in"
             f" {listed([*names], _MOST_ENTRIES)}",
@@ -143,7 +148,7 @@ class UnexplainedGpuTime(Rule):
                 *(
                     Evidence(
                         "in",
-                        f"{row['name']}: {row['part']}",
+                        f"{_short(row['name'])}: {row['part']}",
                         value=row["time"],
                         unit="ns",
                         note=_at(row),
@@ -156,7 +161,14 @@ class UnexplainedGpuTime(Rule):
                 "unexplained_ns": round(left),
                 "above_floor_ns": round(account.above_ns),
             },
+            advice=self.advice + (_COMPILE if fused else ""),
         )
+
+
+def _short(name: str | None) -> str:
+    """Return the name of an op or kernel, the longest without their end."""
+    name = name or "unknown"
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"
 
 
 def _at(row: Row) -> str:

@@ -161,7 +161,10 @@ def mostly_gaps(view: View) -> bool:
 
 
 def fixes_of_graph(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
-    """Return what a graph removes: the host's part, and the gaps between kernels."""
+    """Return what a graph removes: the host's part, and the gaps between kernels.
+
+    A model that is compiled for it also computes chains of small operators at once.
+    """
     trace, account = view.trace, view.host_account
     if replayed(view):
         return [
@@ -190,6 +193,10 @@ def fixes_of_graph(view: View, obstacles: Sequence[Obstacle]) -> list[Fix]:
         Fix(spans=_in_graph(trace, account, model), host_share=model.host_share),
         Fix(spans=engine, host_share=model.host_share * model.node_share),
         Fix(kernels=model.kernels, kernel_share=share),
+        *(
+            Fix(kernels=fused, kernel_share=saved)
+            for fused, saved in view.all_chains.by_share(model.kernels).iter_rows()
+        ),
     ]
 
 

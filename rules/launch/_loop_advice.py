@@ -72,6 +72,9 @@ _COMPILED = (
 _LAUNCHES_OF_MODEL = 20
 # What the host reads decides what it does next, or is only written down.
 _READ = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
+_READ_ONCE = (
+    ", and read the results once after the loop, as with torch.stack(results).tolist()"
+)
 _ACTS = (
     "an environment is stepped with what each iteration makes, so that iterations"
     " cannot be stacked: step several environments at once, as a batch, so that an"
@@ -151,11 +154,13 @@ def evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Evi
     yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
 
 
-def together(row: Mapping[str, Any]) -> str:
+def together(row: Mapping[str, Any], *, syncs: bool) -> str:
     """Return what does the same to all parameters at once."""
     named = dict.fromkeys(_FOREACH[op] for op in row["names"] if op in _FOREACH)
     clips = _CLIPPED if "aten::_foreach_norm" in row["names"] else ""
-    return f"{clips}give the tensors of all parameters as lists to {listed([*named])}"
+    once = _READ_ONCE if syncs and set(row["names"]) & set(_READ) else ""
+    lists = f"give the tensors of all parameters as lists to {listed([*named])}"
+    return f"{clips}{lists}{once}"
 
 
 def _updates(row: Mapping[str, Any]) -> bool:

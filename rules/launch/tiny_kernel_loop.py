@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    import polars as pl
+
     from traceq.analysis.patterns.loops import Loops
     from traceq.linter import Finding
 
@@ -192,7 +194,8 @@ class TinyKernelLoop(Rule):
 
     def _finding(self, view: View, row: Mapping[str, Any], all_loops: Loops) -> Finding:
         experts, parameters = row["experts"], over_parameters(row, view)
-        syncs = row["syncs"] >= row["iterations"]
+        # The last iteration of a call may be cut short.
+        syncs = row["syncs"] >= row["iterations"] - row["calls"]
         loop = all_loops.spans_of(row)
         acting = acts(view, row, loop)
         # More environments at once make a step worth more, and no shorter.
@@ -215,14 +218,21 @@ class TinyKernelLoop(Rule):
                 "ops": row["names"],
                 "modules": row["modules"],
             },
-            advice=together(row)
+            advice=together(row, syncs=syncs)
             if parameters
             else acting_advice(row)
             if acting
             else advice(row, experts=experts, syncs=syncs),
             severity=Severity.info if acting else None,
             ops=row["ops"],
+            kernels=_kernels_of(view, row),
         )
+
+
+def _kernels_of(view: View, row: Mapping[str, Any]) -> pl.Series:
+    """Return the kernels that the ops of a loop launch."""
+    ran = view.outermost_ops[view.kernels["op"]]
+    return view.kernels["id"].filter(ran.is_in([*row["ops"]]).fill_null(value=False))
 
 
 def _of_sharding(view: View, row: Mapping[str, Any]) -> bool:

@@ -45,6 +45,23 @@ def message(row: Row, what: str) -> str:
     )
 
 
+def example(page: str, row: Row) -> str:
+    """Return the page's example with a program's own sizes: of a vocabulary's head."""
+    size = row["size"]
+    widths = [
+        left[-1]
+        for left, right in (pair.values() for pair in row["pairs"])
+        if left and right and right[-1] == size and left[-1] == right[0]
+    ]
+    if size is None or size < _VOCABULARY or not widths:
+        return ""
+    rows = -(-size // _TILE) * _TILE
+    sizes = {"768": widths[0], "50257": size, "50304": rows}
+    for shown, own in sizes.items():
+        page = page.replace(shown, str(own))
+    return page
+
+
 def advice(size: int | None) -> str:
     """Return the size to pad to."""
     if size is None:

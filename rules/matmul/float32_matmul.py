@@ -43,6 +43,12 @@ _SIMT = (
 )
 # The first compute capability with TF32.
 _TF32 = (8, 0)
+_TF32_ADVICE = (
+    'call torch.set_float32_matmul_precision("high") at the start of the program if'
+    " inputs with a mantissa of 10 bits are enough"
+)
+# Where the host bounds the step, autocast makes it longer: each cast is a launch.
+_FASTER = ", or compute in bfloat16 (torch.autocast), which is faster still"
 _MM = inputs([[4096, 1024], [1024, 1024]], ["float", "float"])
 
 
@@ -66,7 +72,8 @@ class Float32Matmul(Rule):
     ## How to fix it
 
     ``torch.set_float32_matmul_precision("high")`` at the start of the program. bfloat16
-    is faster still, with ``torch.autocast`` or for the whole model.
+    is faster still, for the whole model; ``torch.autocast`` adds casts, which are
+    launches, and so suits GPU-bound steps alone.
 
     ```diff
     + torch.set_float32_matmul_precision("high")
@@ -202,8 +209,6 @@ class Float32Matmul(Rule):
                 *kernel_lines(view, slow["id"]),
             ],
             data={"matmuls": round(count), "gpu": view.gpu.name},
-            advice='call torch.set_float32_matmul_precision("high") at the start of the'
-            " program if inputs with a mantissa of 10 bits are enough, or compute in"
-            " bfloat16 (torch.autocast), which is faster still",
+            advice=_TF32_ADVICE + (_FASTER if view.bound.by == "gpu" else ""),
             ops=slow["op"],
         )

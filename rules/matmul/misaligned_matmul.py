@@ -29,7 +29,7 @@ from traceq.linter import (
 )
 from traceq.model import dtypes
 
-from ._misaligned import advice, message, misaligned, padded
+from ._misaligned import advice, example, message, misaligned, padded
 from ._shared import shape_lines
 
 if TYPE_CHECKING:
@@ -207,5 +207,6 @@ class MisalignedMatmul(Rule):
             ],
             data={"size": row["size"], "loads": int(row["loaded"] or 0)},
             advice=advice(row["size"]),
+            example=example(self.example(), row),
             ops=row["op"],
         )

@@ -773,7 +773,7 @@ def test_attention_on_another_thread_is_found() -> None:
     assert one.data["scores"] == SCORES
 
 
-def mask_is_cast(cast: dict[str, Any]) -> Finding:
+def mask_is_cast(cast: dict[str, Any], *, kernel: bool = True) -> Finding:
     """Return the finding on a masked call after a cast of this tensor."""
     drawing = f"""
     host  [ProfilerStep#1                                                          ]
@@ -782,6 +782,8 @@ def mask_is_cast(cast: dict[str, Any]) -> Finding:
     host                         [cudaLaunchKernel>2]
     gpu 7            [cast<1          ]      [{KERNELS["efficient"]}<2]
     """
+    if not kernel:
+        drawing = drawing.replace("[cast<1          ]", " " * 17)
     mask = [8, 1, 1024, 1024]
     call = called(*[SQUARE] * 3, mask, types=(HALF, HALF, HALF, HALF))
     args = {"aten::to": cast, "aten::scaled_dot_product_attention": call}
@@ -817,3 +819,39 @@ def test_matmuls_of_a_bias_between_scores_and_softmax_belong_to_the_attention() 
 
     assert "its scores [12,1024,1024]" in found.message
     assert "attn_mask=bias" in found.advice
+
+
+@pytest.mark.parametrize(("wait", "host_bound"), [(400, True), (0, False)])
+def test_autocast_is_not_advised_where_its_casts_are_waited_for(
+    wait: int, *, host_bound: bool
+) -> None:
+    pause = " " * wait
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                {pause}]
+        host    [model.py(44): attend                                        {pause}]
+        host     [aten::scaled_dot_product_attention                        ]
+        host      [aten::_scaled_dot_product_efficient_attention           ]
+        host       [cudaLaunchKernel>1]
+        gpu 7                [fmha_cutlassF_f32_aligned_64x64_rf_sm80<1      ]
+        """,
+        {
+            "aten::scaled_dot_product_attention": inputs(
+                [[8, 12, 1024, 64]] * 3, ["float"] * 3
+            )
+        },
+        H200,
+    )
+
+    (found,) = outcome(Recording("drawn", trace), "ATT002").findings
+
+    assert ("not with torch.autocast" in found.advice) is host_bound
+    assert ("torch.autocast" in found.example) is not host_bound
+    assert "compare them" in found.advice
+
+
+def test_work_on_a_mask_that_takes_the_gpu_no_time_has_no_figure() -> None:
+    found = mask_is_cast(inputs([[8, 1, 1024, 1024]], ["bool"]), kernel=False)
+    (line,) = (one for one in found.evidence if one.label == "making")
+
+    assert line.value is None

@@ -11,12 +11,14 @@ from linting import (
     case_findings,
     drawn_findings,
     mentions,
+    outcome,
     priced_findings,
     says,
 )
-from recordings import saved_ns
+from recordings import ROOT, loaded, saved_ns
 
 from traceq.linter import View, inputs
+from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -922,3 +924,12 @@ def test_casts_inside_ops_without_autocast_are_those_of_the_program() -> None:
     drawing = _CASTS_FOR_EXP.format(matmul="aten::sum   ")
 
     assert not drawn_findings(drawing, "CPY008", args=_autocast_args())
+
+
+def test_casts_of_activations_save_what_compiling_for_a_graph_leaves() -> None:
+    trace = loaded(ROOT / "benchmarks" / "models" / "autocast_small.trace.json.gz")
+    findings = outcome(Recording("autocast_small", trace), "CPY008", "LCH002").findings
+    by_code = {one.code: one for one in findings}
+
+    assert by_code["LCH002"].saves_ns > 10 * by_code["CPY008"].saves_ns
+    assert by_code["CPY008"].minor

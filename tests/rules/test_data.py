@@ -280,7 +280,7 @@ def test_the_workers_of_a_real_program_are_as_many_as_its_loading_needs() -> Non
 def test_workers_that_are_too_few_are_needed_in_proportion() -> None:
     (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
 
-    assert "to about 6 times as many" in found.advice
+    assert "to about 6 times the present number" in found.advice
 
 
 def _taken(inside: str, then_us: int = 400) -> Finding:
@@ -325,7 +325,7 @@ def test_without_stacks_a_short_wait_may_be_the_taking_of_a_batch() -> None:
     found = _taken("")
 
     assert "stacks tell which it is" in found.advice
-    assert "times as many" not in found.advice
+    assert "times the present number" not in found.advice
 
 
 def test_without_stacks_a_long_wait_is_for_the_workers() -> None:

@@ -126,3 +126,39 @@ def test_a_wait_that_costs_time_after_other_fixes_is_in_the_plan() -> None:
 
     assert sync.after
     assert sync.saves_ns > 0.02 * found.together[-1].step_ns
+
+
+def test_the_place_is_where_the_library_saves_most() -> None:
+    found = of_model("gpt2_eager").findings
+    (mine,) = (one for one in found if one.code == "FUS001")
+    (chain,) = (one for one in mine.evidence if one.label == "chain")
+
+    # Once it was the first function of the library, which checks for packed sequences.
+    assert "(transformers/activations.py:65)" in (mine.place.via or "")
+    assert "tanh" in str(chain)
+
+
+def test_lines_that_save_next_to_nothing_are_not_named() -> None:
+    (mine,) = (one for one in of_model("gpt2_eager").findings if one.code == "FUS001")
+    lines = [one.value or 0 for one in mine.evidence if one.label == "line"]
+
+    assert min(lines) > 0.05 * max(lines)
+
+
+def test_a_loop_over_parameters_is_left_to_its_own_finding() -> None:
+    findings = of_model("averaged_weights").findings
+    (loop,) = (one for one in findings if one.code == "LCH001")
+    (chains,) = (one for one in findings if one.code == "FUS001")
+
+    assert loop.kernels
+    assert not chains.kernels & loop.kernels
+
+
+def test_compiling_a_host_bound_model_includes_what_it_fuses() -> None:
+    findings = of_model("averaged_weights").findings
+    (graph,) = (one for one in findings if one.code == "LCH002")
+    (chains,) = (one for one in findings if one.code == "FUS001")
+
+    shares = {fix.kernel_share for fix in graph.fixes if len(fix.kernels)}
+    assert len(shares) > 1
+    assert chains.minor

@@ -789,3 +789,18 @@ def test_sizes_that_padding_would_not_change_are_not_advised_to_be_padded_to(
 
     assert "are left" not in found.advice
     assert "pad the inputs to fewer sizes" in found.advice
+
+
+def test_the_sizes_to_pad_are_those_of_the_images() -> None:
+    # Later layers have sizes of their own, as 1, 6, 8 and 11, that nobody can pad.
+    trace = load(ROOT / "benchmarks" / "models" / "mobilenet_sizes.trace.json.gz")
+    (found,) = findings_of(Recording("mobilenet_sizes", trace), "HST001")
+
+    assert found.data["sizes"] == [167, 237]
+    assert "multiples of 16 (176, 240 are left)" in found.advice
+
+
+def test_the_example_of_a_hook_is_a_hook() -> None:
+    (hook,) = found_in("forward_hooks", "HST003")
+
+    assert "def watch(module, inputs, output):" in hook.example

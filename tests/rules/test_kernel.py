@@ -9,7 +9,13 @@ from linting import (
     case_findings,
     linted,
     mentions,
+    outcome,
 )
+
+from traceq.linter import inputs
+from traceq.model.recording import Recording
+from traceq.testing import load_drawn
+from traceq.testing.examples import DEVICE
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
 # What a step takes as recorded here and with the advice followed, measured without the
@@ -68,3 +74,26 @@ def test_rows_that_are_picked_often_are_found_by_the_time_of_their_gradient() ->
     # One of the three calls takes 1.13 ms: all of its rows go to one place.
     assert 1_100_000 > one.kernel_ns > 700_000
     assert "F.embedding(index, x)" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("op", "advised"), [("aten::mm", False), ("aten::_softmax", True)]
+)
+def test_a_compiler_is_advised_for_what_it_computes_itself(
+    op: str, *, advised: bool
+) -> None:
+    shapes = [[64, 64], [64, 64]] if op == "aten::mm" else [[64, 1024]]
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                       ]
+        host    [{op:<22}]
+        host      [cudaLaunchKernel>1]
+        gpu 7                  [k<1                                                 ]
+        """,
+        {op: inputs(shapes, ["c10::BFloat16"] * len(shapes))},
+        DEVICE,
+    )
+
+    (found,) = outcome(Recording("drawn", trace), "KRN010").findings
+
+    assert ("torch.compile" in found.advice) is advised

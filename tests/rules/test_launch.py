@@ -1101,3 +1101,13 @@ def test_copies_of_sharding_are_no_loop_of_the_program(file: str, found: int) ->
     """
 
     assert len(drawn_findings(drawing, "LCH001")) == found
+
+
+def test_a_loop_that_reads_a_value_of_each_parameter_reads_them_after_it() -> None:
+    name = "gradient_norms_logged"
+    trace = loaded(ROOT / "benchmarks" / "models" / f"{name}.trace.json.gz")
+    (found,) = findings_of(Recording(name, trace), "LCH001")
+
+    assert loop(found) == ("parameters", 76, 2)
+    assert found.message.endswith("syncs with the GPU")
+    assert found.advice.endswith("as with torch.stack(results).tolist()")

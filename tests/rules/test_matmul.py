@@ -7,13 +7,16 @@ from linting import (
     bundled_rules,
     case_findings,
     drawn_findings,
+    outcome,
     priced_findings,
 )
 from recordings import saved_ns
 
 from traceq.linter.rule import Bad, inputs
 from traceq.linter.run import Views, run_rule
-from traceq.testing.examples import drawn
+from traceq.model.recording import Recording
+from traceq.testing import load_drawn
+from traceq.testing.examples import DEVICE, drawn
 
 
 def test_float32_matmuls_without_tf32_are_one_finding() -> None:
@@ -138,3 +141,35 @@ def test_a_matrix_times_a_vector_gains_nothing_from_tensor_cores(
     findings = run_rule(bundled_rules()[code](), Views(drawn(example)))
 
     assert len(findings) == found
+
+
+@pytest.mark.parametrize(("host", "advised"), [(300, False), (2, True)])
+def test_autocast_is_faster_only_where_the_gpu_bounds_the_step(
+    host: int, *, advised: bool
+) -> None:
+    wait = " " * host
+    trace = load_drawn(
+        f"""
+        host  [ProfilerStep#1{wait}                           ]
+        host   [aten::mm    ]{wait}[aten::mm    ]
+        host    [cuLaunch>1]{wait} [cuLaunch>2]
+        gpu 7         [ampere_sgemm_9<1]{wait[8:]}[ampere_sgemm_9<2]
+        """,
+        {"aten::mm": inputs([[512, 512], [512, 512]], ["float", "float"])},
+        DEVICE,
+    )
+
+    (found,) = outcome(Recording("drawn", trace), "GEM001").findings
+
+    assert ("autocast" in found.advice) is advised
+
+
+def test_the_example_of_a_head_has_the_program_s_sizes() -> None:
+    rule = bundled_rules()["GEM002"]
+    bad = next(one for one in rule.examples if isinstance(one, Bad))
+    sizes = inputs([[64, 1024], [1024, 32003]], ["c10::BFloat16"] * 2)
+
+    (found,) = drawn_findings(bad.drawing, "GEM002", args={"aten::mm": sizes})
+
+    assert "nn.Linear(1024, 32003" in found.example
+    assert "nn.Linear(1024, 32064" in found.example

@@ -18,7 +18,7 @@ from traceq.linter.explained_idle import explained_idle
 from traceq.linter.lacks import with_counts
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
-from traceq.linter.plan import with_later
+from traceq.linter.plan import with_covered, with_later
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
 from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.select import selected
@@ -105,6 +105,7 @@ def _lint(
     priced, unpriced = price(findings, by_code, savings, peak)
     priced = sorted(priced, key=worst_first)
     if savings and not brief:
+        priced = with_covered(priced, by_code, savings)
         priced = with_later(priced, by_code, savings)
     accounts = _Accounts()
     if view and savings and not brief:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.model.finding import Severity
+from traceq.model.finding import COVERED, Severity
 
 if TYPE_CHECKING:
     from traceq.model.finding import Doubt, Finding
@@ -50,6 +50,20 @@ def weighed(
         return finding
     reason = LITTLE_OF_ROOM if info and finding.cost_bytes else _reason(finding)
     return replace(finding, severity=Severity.info, minor=reason)
+
+
+def covered(finding: Finding, by: str, left_ns: int) -> Finding:
+    """Return a finding that is minor, as the fix of another removes the same."""
+    return replace(
+        finding,
+        severity=Severity.info,
+        minor=f"{COVERED} {by} is fixed",
+        saves_ns=left_ns,
+        saves_low_ns=left_ns,
+        saves_high_ns=left_ns,
+        saves_alone_ns=finding.saves_ns,
+        after=(by,),
+    )
 
 
 def _doubt(finding: Finding) -> Doubt:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.common.progress import report_progress
+from traceq.linter.minor import WORTH_FIXING, covered
 from traceq.linter.savings import to_fix
 
 if TYPE_CHECKING:
@@ -26,6 +27,37 @@ WORTH_GOING_ON = 0.02
 _MOST_LATER = 8
 # A single fix that makes way for this part of the saving is the one that does.
 _MOST_OF_IT = 0.5
+
+
+def with_covered(
+    findings: Sequence[Finding], rules: Mapping[str, Rule], savings: Savings
+) -> list[Finding]:
+    """Return findings, with those minor of which another removes the same.
+
+    Of a loop that is rewritten the waits and copies inside go, too: they save time
+    alone, and next to none once the loop's finding is fixed.
+    """
+    made: list[Finding] = []
+    marked = []
+    for one in findings:
+        may = to_fix([one]) and _may(one, rules) and not one.residual
+        other = _covering(one, made, savings) if may else None
+        if may and not other:
+            made.append(one)
+        marked.append(other or one)
+    return sorted(marked, key=lambda one: bool(one.minor))
+
+
+def _covering(
+    finding: Finding, made: Sequence[Finding], savings: Savings
+) -> Finding | None:
+    """Return a finding as one of these leaves it, if it leaves next to nothing."""
+    for other in made:
+        if savings.shares(finding, other):
+            left = savings.saved_after(finding, [other])
+            if left < WORTH_FIXING * savings.step_after([other]):
+                return covered(finding, other.code, left)
+    return None
 
 
 def with_later(

@@ -248,6 +248,28 @@ class Savings:
         made = [change for other in others for change in self._changes(other)]
         return self._saved(self._changes(finding), 1, made)[0]
 
+    def shares(self, finding: Finding, other: Finding) -> bool:
+        """Return whether the fix of another removes most of what this one's does.
+
+        That is most of the calls that block, of the kernels, or of the host's time.
+        """
+        mine, theirs = (self._changes(one) for one in (finding, other))
+        syncs, kernels = _rows_of(mine)
+        other_syncs, other_kernels = _rows_of(theirs)
+        # Of a copy and the wait after it, as one, only the wait is in the replay.
+        syncs &= set(self._view.replay.model.waits["id"])
+        if syncs and len(syncs & other_syncs) > _MOSTLY * len(syncs):
+            return True
+        if kernels and len(kernels & other_kernels) > _MOSTLY * len(kernels):
+            return True
+        spans, other_spans = (
+            pl.concat([NO_SPANS, *(one.spans for one in some)])
+            for some in (mine, theirs)
+        )
+        length = _length(spans)
+        both = length + _length(other_spans) - _length(pl.concat([spans, other_spans]))
+        return both > _MOSTLY * length
+
     def step_after(self, findings: Sequence[Finding]) -> float:
         """Return how long a step likely is with these findings fixed."""
         changes = [change for finding in findings for change in self._changes(finding)]
@@ -379,6 +401,21 @@ class Savings:
             host_share=fix.host_share,
             syncs=syncs,
         )
+
+
+def _rows_of(changes: Iterable[Change]) -> tuple[set[int], set[int]]:
+    """Return the calls that changes let go on, and the kernels that they shorten."""
+    every = list(changes)
+    return (
+        {call for one in every for call in one.syncs},
+        {kernel for one in every if one.kernel_share for kernel in one.kernels},
+    )
+
+
+def _length(spans: pl.DataFrame) -> int:
+    """Return the time that spans cover; each instant counts once."""
+    covers = disjoint(spans)
+    return int((covers["end"] - covers["start"]).sum())
 
 
 def removed_host_time(view: View, fix: Fix) -> pl.DataFrame:

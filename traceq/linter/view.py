@@ -125,7 +125,12 @@ class View:
     @cached_property
     def chains(self) -> Chains:
         """Chains of memory-bound ops that a compiler would fuse, without ``named``."""
-        return fusible_chains(self.trace).without(self.named)
+        return self.all_chains.without(self.named)
+
+    @property
+    def all_chains(self) -> Chains:
+        """The same, with the kernels of other findings."""
+        return fusible_chains(self.trace)
 
     @cached_property
     def host_scale(self) -> float:

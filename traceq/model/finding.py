@@ -128,6 +128,10 @@ class Evidence:
         return bool(self.name) or self.value is not None or self.count is not None
 
 
+COVERED = "saves next to nothing once"
+"""How the reason begins of a finding that is minor beside another one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Fix:
     """The part of the steps that a fix removes: the replayed step goes without it.
@@ -208,7 +212,7 @@ class Finding:
     known, or if it saves no time."""
     after: tuple[str, ...] = ()
     """Codes of findings to fix first, if it saves time only then; ``saves_ns`` is after
-    them and all others before it in the list."""
+    them and all others before it in the list. Or of the one that removes the same."""
     saves_alone_ns: int | None = None
     """Savings without these, where ``after`` is not empty."""
     minor: str = ""

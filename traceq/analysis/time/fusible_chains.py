@@ -64,6 +64,8 @@ _LOOSE = r"^aten::(add_?|copy_|fill_|zero_|cat|sum)$"
 _SUM = r"^aten::sum$"
 _OUTSIDE = ("backward", "optimizer", "data")
 _MOST_JOINED = 4
+# Fixes with nearly the same share are one.
+_SHARES = 10
 _GENERATED = REGION
 
 
@@ -89,6 +91,23 @@ class Chains(Struct, frozen=True):
         """The kernels that have others to be fused with."""
         alone = self.chains.filter(pl.col("kernels") == 1).select("chain", "back")
         return self.kernels.join(alone, on=["chain", "back"], how="anti")
+
+    def by_share(self, among: pl.Series | None = None) -> pl.DataFrame:
+        """Return the kernels that fusing shortens, by the ``share`` that goes.
+
+        Kernels with nearly the same share are one row, as each is a change of the
+        replay. ``among`` are those that are compiled, unless all are.
+        """
+        kernels = self.kernels
+        if among is not None:
+            kernels = kernels.filter(pl.col("kernel").is_in(among.implode()))
+        rows = kernels.group_by(
+            (pl.col("share") * _SHARES).round().alias("at"), maintain_order=True
+        ).agg(
+            "kernel",
+            share=(pl.col("dur") * pl.col("share")).sum() / pl.col("dur").sum(),
+        )
+        return rows.sort("at").filter(pl.col("share") > 0).select("kernel", "share")
 
     def without(self, claimed: Collection[int]) -> Chains:
         """Return the chains without kernels that other fixes change.

@@ -66,6 +66,8 @@ _TENSOR_CORES = ("gemm", "conv")
 _ALIGNED = 8
 _PLACE = ("file", "line", "function", "module")
 _LINE = ("part", "name", "file", "line", "function")
+# The time of kernels of which neither operations nor bytes are known.
+_UNJUDGED = pl.col("part").is_in([UNKNOWN, BLOCKS, LAUNCH]) & pl.col("bound").is_null()
 
 
 class GpuAccount(Struct, frozen=True, dict=True):
@@ -90,10 +92,15 @@ class GpuAccount(Struct, frozen=True, dict=True):
         needed = self.parts.filter(pl.col("part").is_in([WORK, TRANSFERS]))
         return int(needed["time"].sum()) / self.steps
 
+    @cached_property
+    def unjudged_ns(self) -> float:
+        """Time of a step in kernels of which nothing shows what their work needs."""
+        return int(self.parts.filter(_UNJUDGED)["time"].sum()) / self.steps
+
     @property
     def above_ns(self) -> float:
-        """Time of a step above that."""
-        return self.busy_ns - self.floor_ns
+        """Time of a step above that, of kernels whose need is known."""
+        return self.busy_ns - self.floor_ns - self.unjudged_ns
 
     @property
     def ridge(self) -> dict[str, float]:
@@ -125,8 +132,11 @@ class GpuAccount(Struct, frozen=True, dict=True):
         return self.by("part", "module", of=named)
 
     def losses(self, without: Collection[int] = ()) -> pl.DataFrame:
-        """Return the losses by part, op and line, without those of some kernels."""
-        lost = self.parts.filter(~pl.col("part").is_in([WORK, TRANSFERS]))
+        """Return the losses by part, op and line, without those of some kernels.
+
+        What nothing is known of may need all of its time.
+        """
+        lost = self.parts.filter(~pl.col("part").is_in([WORK, TRANSFERS]) & ~_UNJUDGED)
         if without:
             some = pl.Series([*without], dtype=lost["kernel"].dtype)
             lost = lost.filter(~pl.col("kernel").is_in(some.implode()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traceq.common.safe_text import printable
 from traceq.common.units import amount, number, share, size, time
 from traceq.common.words import at_function, counted
-from traceq.model.finding import Evidence, Severity
+from traceq.model.finding import COVERED, Evidence, Severity
 from traceq.report import bound as bound_words
 from traceq.report import graph_replays as replayed_words
 from traceq.report import steps as steps_words
@@ -132,6 +132,11 @@ def cost(finding: Finding, outcome: RecordingReport) -> str:
     if finding.cost_bytes and outcome.memory:
         part = share(finding.cost_bytes, outcome.memory.reserved)
         return f"{size(finding.cost_bytes)} ({part})"
+    if finding.minor.startswith(COVERED):
+        alone = time(finding.saves_alone_ns or 0)
+        part = share(finding.saves_alone_ns or 0, outcome.step_ns)
+        then = finding.minor.removeprefix("saves ")
+        return f"saves {alone}{_per(outcome)} ({part}) alone, {then}"
     if saves_time(finding, outcome):
         return _saving(finding, outcome)
     return _saves_nothing(finding, outcome)
