@@ -178,8 +178,8 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
     compiled = view.compiled
     if hard := [_FORBIDS[one.reason] for one in obstacles if one.reason in HARD]:
         cure = (
-            f"a CUDA graph cannot be replayed with {hard[0]}: reduce the host activity"
-            " that `traceq lint --explain LCH002` lists under waits"
+            "reduce the host activity that `traceq lint --explain LCH002` lists under"
+            f" waits: no CUDA graph can be replayed with {hard[0]}"
         )
     elif view.distributed:
         cure = _DISTRIBUTED

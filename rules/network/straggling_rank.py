@@ -89,11 +89,10 @@ class StragglingRank(Rule):
           longest  174 µs
           sent     2.00 KiB each, estimated
           op       c10d::allreduce_
-          fix      this rank is not the straggler in these, and one rank's trace
-                   does not show who is: run `traceq ranks` on the traces of all
-                   ranks, which names the rank and the cause; without them, look for
-                   the one with the shortest allreduce, and for what it does more of
-                   (longer batches, logging, checkpoints)
+          fix      run `traceq ranks` on the traces of all ranks, which names the
+                   straggler and the cause: it is not this rank; without them, look
+                   for the rank with the shortest allreduce, and for what it does
+                   more of (longer batches, logging, checkpoints)
         """,
     )
 
@@ -172,8 +171,8 @@ class StragglingRank(Rule):
 def _advice(rank: int | None, collective: str) -> str:
     this = "this rank" if rank is None else f"rank {rank}"
     return (
-        f"{this} is not the straggler in these, and one rank's trace does not show who"
-        " is: run `traceq ranks` on the traces of all ranks, which names the rank and"
-        f" the cause; without them, look for the one with the shortest {collective},"
-        " and for what it does more of (longer batches, logging, checkpoints)"
+        "run `traceq ranks` on the traces of all ranks, which names the straggler and"
+        f" the cause: it is not {this}; without them, look for the rank with the"
+        f" shortest {collective}, and for what it does more of (longer batches,"
+        " logging, checkpoints)"
     )
