@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import ROOT
 
+from traceq.agent import tools
 from traceq.agent.mcp_server import build
 from traceq.agent.tools import MOST_CHARACTERS, Tools
 from traceq.errors import UsageError
@@ -254,3 +256,21 @@ def test_a_missing_sdk_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -
 
     with pytest.raises(UsageError, match=r"torch-traceq\[mcp\]"):
         build([folder])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no signal to end it")
+def test_a_program_ends_with_the_try_that_takes_too_long(tmp_path: Path) -> None:
+    program, started = tmp_path / "train.py", tmp_path / "started"
+    program.write_text(
+        "import os, time\n"
+        f"open({str(started)!r}, 'w').write(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    run = ("try", ["--out", str(tmp_path / "runs")], sys.executable, str(program))
+
+    with pytest.raises(UsageError, match="took longer than 12 s"):
+        tools._traceq(*run, seconds=12)  # noqa: SLF001 - its limit is half an hour
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)

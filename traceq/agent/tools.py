@@ -26,6 +26,7 @@ MOST_CHARACTERS = 20_000
 MOST_ROWS = 1_000
 _SECONDS = 120
 _TRY_SECONDS = 1_800
+_END_SECONDS = 20
 _MOST_FILES = 20_000
 _LONGEST = 10_000
 _CHUNK = 1 << 20
@@ -180,6 +181,23 @@ def _number(value: object, name: str, most: int) -> int:
     return value
 
 
+def _wait(child: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait for a process and return its status; end it if it takes longer.
+
+    It has time to end what it started: `traceq try` ends the program that it runs.
+    """
+    try:
+        return child.wait(seconds)
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise
+
+
 def _traceq(
     command: str,
     options: Sequence[str],
@@ -196,24 +214,23 @@ def _traceq(
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
     with TemporaryFile() as output, TemporaryFile() as errors:
         try:
-            done = subprocess.run(  # noqa: S603 - traceq itself, and no shell
+            child = subprocess.Popen(  # noqa: S603 - traceq itself, and no shell
                 line,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                timeout=seconds,
-                check=False,
                 env=environment,
             )
+            status = _wait(child, seconds)
         except subprocess.TimeoutExpired:
             msg = f"traceq {command} took longer than {seconds} s"
             raise UsageError(msg) from None
         except (OSError, ValueError) as error:
             msg = f"traceq {command} cannot be run: {error}"
             raise UsageError(msg) from None
-        if done.returncode not in (0, _FOUND):
+        if status not in (0, _FOUND):
             lines = _read(errors, _CHUNK).text.strip().splitlines()
-            ended = f"traceq {command} ended with {done.returncode}"
+            ended = f"traceq {command} ended with {status}"
             msg = lines[-1].removeprefix("traceq: ") if lines else ended
             raise UsageError(msg[:_LONGEST])
         return _read(output, most)
