@@ -15,7 +15,7 @@ from ranking import digests, real_job
 
 from traceq.ranks.analysis import analyse
 from traceq.ranks.job import assemble
-from traceq.report.ranks.content import verdict
+from traceq.report.ranks.content import content, verdict
 
 if TYPE_CHECKING:
     from traceq.ranks.digest import Digest
@@ -88,6 +88,20 @@ def test_ranks_without_a_common_collective_cannot_be_compared() -> None:
 
     assert analysis.job.apart == ((0,), (1,))
     assert verdict(analysis).startswith("The ranks cannot be compared: rank 0 and rank")
+
+
+def test_ranks_without_a_common_collective_have_no_table_of_zeros() -> None:
+    first, second = (
+        _only(one, rows)
+        for one, rows in zip(
+            digests("resnet18"), (slice(0, 4), slice(8, 12)), strict=True
+        )
+    )
+
+    screen = content(analyse(assemble([first, second]))).screen
+
+    assert screen.tables == ()
+    assert "slowdown" not in dict(screen.facts)
 
 
 def test_two_sets_of_ranks_that_do_not_meet_are_both_named() -> None:

@@ -73,12 +73,16 @@ class RanksContent:
 
 def content(analysis: Analysis) -> RanksContent:
     """Return the words on a job."""
-    tables = [
-        _ranks(analysis),
-        _changes(analysis),
-        _collectives(analysis),
-        _links(analysis),
-    ]
+    tables = (
+        [
+            _ranks(analysis),
+            _changes(analysis),
+            _collectives(analysis),
+            _links(analysis),
+        ]
+        if analysis.job.collectives.height
+        else []
+    )
     return RanksContent(
         verdict(analysis),
         Content(
@@ -260,6 +264,10 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
             f"{units.time(job.step_ns)} as recorded, median of the ranks"
             f"{_on_average(analysis, job.step_ns)}",
         )
+    if not job.collectives.height:
+        # Nothing else can be compared.
+        yield "matched", _matched(job)
+        return
     off = round(100 * (whatifs.took / job.window_ns - 1), 1) if job.window_ns else 0.0
     replay = f"{off:+.1f}% off" if off else "as long as the job"
     yield (
@@ -273,11 +281,14 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     errors = job.ranks["error"].drop_nulls()
     # Ranks that nothing connects have clocks that nothing compares.
     if len(errors) and not job.apart:
-        offset = highest(job.ranks["offset"].abs())
+        offset, error = highest(job.ranks["offset"].abs()), max(errors)
+        was_set = _clock_set(analysis)
         yield (
             "clocks",
-            f"up to {units.time(offset)} apart, known within {units.time(max(errors))}"
-            f"{_clock_set(analysis)}",
+            f"up to {units.time(offset)} apart, known within {units.time(error)}"
+            f"{was_set}"
+            if offset or error or was_set
+            else "one clock for all ranks",
         )
     waited, sending = (total(analysis.by_rank[name]) for name in ("wait", "sending"))
     yield (
@@ -333,7 +344,7 @@ def _clock_set(analysis: Analysis) -> str:
 def _on_average(analysis: Analysis, step_ns: int) -> str:
     """Return what the steps take that are compared, where that differs much."""
     mean = analysis.whatifs.took / analysis.steps
-    if abs(mean / step_ns - 1) <= _DIFFERS:
+    if not mean or abs(mean / step_ns - 1) <= _DIFFERS:
         return ""
     mean_of = ", the mean" if analysis.steps > 1 else ""
     return (
@@ -413,7 +424,7 @@ def _collectives(analysis: Analysis) -> TextTable:
     rows = [
         (
             printable(row["kind"]),
-            f"{row['calls']:.1f}",
+            units.average(row["calls"]),
             units.milliseconds(row["length"] / row["ranks"] / analysis.steps),
             units.share(row["wait"], row["length"]),
             units.share(
