@@ -132,6 +132,14 @@ def test_a_file_that_is_not_there_stays_as_recorded_and_is_said(tmp_path: Path) 
     assert "gone/x.py is in no file there" in sentence
 
 
+def test_a_lambda_does_not_tell_which_of_several_files_it_is(tmp_path: Path) -> None:
+    for name, source in (("a", "run = lambda x: x"), ("b", "x = 1")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").write_text(f"{source}\n")
+
+    assert read_repository(tmp_path).find("net.py", "<lambda>", 1) is None
+
+
 def test_of_several_files_it_is_the_one_in_which_the_function_begins(
     tmp_path: Path,
 ) -> None:

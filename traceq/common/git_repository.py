@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # What Python calls the function that a file's own statements are in.
 _MODULE_LEVEL = "<module>"
+_LAMBDA = "<lambda>"
 _GIT_S = 30
 _MOST_FILES = 200_000
 _LARGEST = 2_000_000
@@ -41,8 +42,8 @@ class Repository:
     ) -> str | None:
         """Return the one file that a recorded path means, from the root; else none.
 
-        Where several end alike, it is the one in which the function begins at the line;
-        one without a function of that name is another program's.
+        Where several end alike, it is the one in which the function begins at the line,
+        if it has a name; one without a function of that name is another program's.
         """
         path = PurePosixPath(file.replace("\\", "/"))
         ends = self.files.get(path.name, [])
@@ -51,6 +52,8 @@ class Repository:
             tail = "/".join(parts[-count:])
             files = [end for end in ends if end == tail or end.endswith(f"/{tail}")]
             if len(files) > 1:
+                if function == _LAMBDA:  # nothing but its line names it
+                    return None
                 files = [file for file in files if self.begins(file, function, line)]
             files = [file for file in files if self._may_have(file, function)]
             if files:
@@ -112,7 +115,7 @@ def _functions(source: str) -> frozenset[tuple[str, int, int]]:
             ]
             spans.add((node.name, min(first), node.end_lineno or node.lineno))
         elif isinstance(node, ast.Lambda):
-            spans.add(("<lambda>", node.lineno, node.end_lineno or node.lineno))
+            spans.add((_LAMBDA, node.lineno, node.end_lineno or node.lineno))
     return frozenset(spans)
 
 
