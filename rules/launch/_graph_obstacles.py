@@ -43,6 +43,7 @@ _SIZED_BY_VALUES = r"^aten::(nonzero|masked_select|argwhere|_?unique|repeat_inte
 # algorithm. Heuristic threshold.
 _BRANCH = "aten::is_nonzero"
 _FEW_BRANCHES = 8
+_EVENT_SYNCS = ("cudaEventSynchronize", "hipEventSynchronize")
 # What makes the gradient of an embedding with ``sparse=True``.
 _SPARSE = ("aten::embedding_sparse_backward", "aten::_embedding_bag_sparse_backward")
 # What ``tensor.data = other`` asks first.
@@ -108,17 +109,20 @@ def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:
     """Return the syncs for a data-dependent size, those to branch, and all others."""
     syncs = in_model(trace, in_steps(device_syncs.device_syncs(trace), trace, steady))
+    if (trace.kernels["kind"] == "communication").any():
+        # DDP's reducer reads its timers, outside of ops.
+        syncs = syncs.filter(~named(syncs, _EVENT_SYNCS) | pl.col("op").is_not_null())
     ops = trace.ops["name"][syncs["op"]].cast(pl.String)
-    named = syncs.with_columns(of=ops, name=text("name"))
-    sized, of = fill_false(named["of"].str.contains(_SIZED_BY_VALUES)), steady.count
+    syncs = syncs.with_columns(of=ops, name=text("name"))
+    sized, of = fill_false(syncs["of"].str.contains(_SIZED_BY_VALUES)), steady.count
     name = pl.coalesce("of", "name")
     branches = ownership.outermost_ops(trace, (_BRANCH,))[syncs["op"]].is_not_null()
     # A few are like any other sync.
     branches &= int(branches.sum()) > _FEW_BRANCHES * of
     return [
-        largest_place("values", named.filter(sized), name, of),
-        largest_place("branches", named.filter(branches), pl.lit(_BRANCH), of),
-        largest_place("syncs", named.filter(~sized & ~branches), name, of),
+        largest_place("values", syncs.filter(sized), name, of),
+        largest_place("branches", syncs.filter(branches), pl.lit(_BRANCH), of),
+        largest_place("syncs", syncs.filter(~sized & ~branches), name, of),
     ]
 
 

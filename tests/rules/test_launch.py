@@ -1053,6 +1053,24 @@ def test_a_step_with_collectives_is_promised_no_graph_that_nobody_tried() -> Non
     assert not several.example
 
 
+@pytest.mark.parametrize(("last", "is_of_model"), [("k", True), ("nccl_reduce", False)])
+def test_a_sync_outside_of_ops_is_of_ddp_where_there_are_collectives(
+    last: str, *, is_of_model: bool
+) -> None:
+    step, ops, launches, kernels = MANY.replace("[k<200]", f"[{last}<200]").splitlines()
+    # In place of two ops in the middle of the step.
+    at, width = 7 + 21 * 100, 2 * 21
+    ops = ops[:at] + " " * width + ops[at + width :]
+    sync = "[cudaEventSynchronize]".ljust(width)
+    launches = launches[: at + 1] + sync + launches[at + 1 + width :]
+    kernels = kernels.replace("[k<101]", " " * 7).replace("[k<102]", " " * 7)
+    drawing = f"{step}\n{ops}\n{launches}\n{kernels}"
+
+    (found,) = drawn_findings(drawing, "LCH002")
+
+    assert ("take the syncs out of the model" in found.advice) is is_of_model
+
+
 def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:
     region = "Torch-Compiled Region: 0/0"
     first, *rest = MANY.splitlines()
