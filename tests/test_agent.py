@@ -192,7 +192,7 @@ def test_the_most_valuable_findings_come_first() -> None:
     assert re.findall(r"^\[\d\] (\w+)", text, re.MULTILINE) == [
         "CPY003",
         "CPY002",
-        "CPY008",
+        "LCH004",
     ]
     assert "findings: 8, 5 not shown (--top), 2 minor" in text
 

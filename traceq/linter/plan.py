@@ -100,7 +100,7 @@ def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:
 def _removes(finding: Finding, worth: float) -> bool:
     """Return whether a fix removes that much time of GPU and host, or a wait."""
     removed = finding.kernel_ns + finding.host_ns
-    return removed >= worth or any(fix.syncs for fix in finding.fixes)
+    return removed >= worth or any(len(fix.syncs) for fix in finding.fixes)
 
 
 def _later(

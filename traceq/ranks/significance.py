@@ -38,6 +38,7 @@ _STUDENT = {
 }
 _RARE, _RARER = 0, 1
 _MANY = 16
+_PAIR = 2
 _LEAST = 3
 # Of one step, one rank of this many may be late, and is not counted as noise.
 _SUSPECTED = 4
@@ -53,16 +54,17 @@ def surely_late(compared: pl.DataFrame, instances: pl.DataFrame) -> pl.DataFrame
 
     Those that are ``firm`` are so by one part of the time alone.
     All of a rank are sure if what they add up to in a step is more than chance; else
-    those before the same collective of each step, for which that can be said. Noise has
-    long tails, and the latest of several ranks is the one that is looked at: chance is
-    what happens once in 10,000 times.
+    those before the same collective of each step, for which that can be said. Chance is
+    what happens once in 1,000 times; of more than two ranks, of which the latest is
+    tested, once in 10,000 times, as noise has long tails.
     """
     by_step = compared.join(
         instances.select("instance", step=_steps(instances)), on="instance"
     )
     if by_step["step"].n_unique() == 1:
         return _in_one_step(by_step)
-    whole = _tested(by_step.with_columns(place=pl.lit("")), _RARER)
+    rare = _RARE if by_step["rank"].n_unique() <= _PAIR else _RARER
+    whole = _tested(by_step.with_columns(place=pl.lit("")), rare)
     places = by_step["place"].n_unique()
     parts = _tested(by_step, _RARER) if 1 < places <= _MOST_PLACES else whole
     sure = pl.any_horizontal(
