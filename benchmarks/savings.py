@@ -78,7 +78,7 @@ class Said:
 
     @property
     def inside(self) -> bool:
-        """Whether the true time is in the range."""
+        """True if the measured time is in the range."""
         return self.low <= self.true <= self.high
 
     @property
@@ -90,10 +90,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Result:
-    """What was said of a pair."""
+    """Prediction of a pair."""
 
     file: str
-    """Which of the files has it."""
+    """File that has it."""
     pair: str
     """The name of the sick program."""
     bound: str

@@ -23,7 +23,7 @@ def open_folder(chosen: Any) -> Path:
 
 
 class TrialFolder:
-    """What the runs of one trial write, and read of each other."""
+    """Files of the runs of one trial, which they write and read of each other."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

@@ -54,12 +54,12 @@ _MOST_NAMED = 4
 
 
 class Advice(NamedTuple):
-    """What an operator does, and advice on it."""
+    """Work of an operator, and advice on it."""
 
     does: str
     text: str
     example: int | None = None
-    """Which of the examples of the rule's page shows it."""
+    """Number of the example on the rule's page that shows it."""
 
 
 def advice_on(view: View, chain: Sequence[Mapping[str, Any]]) -> Advice:

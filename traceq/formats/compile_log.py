@@ -48,7 +48,7 @@ _NAMED = re.compile(rb'\{"(?:artifact": \{"name": ")?(\w+)"')
 
 
 class _Piece(Struct):
-    """What a log has of one piece of code, so far."""
+    """Records of one piece of code, so far."""
 
     graph: str
     text: str

@@ -22,7 +22,7 @@ _UNIX_TIME = 10**18
 RECORDER = "traceq: recorder"
 """Member of a trace with the profiler that recorded it, if not PyTorch's."""
 RECORDERS = re.compile(r"Nsight Systems(?: [0-9.]{1,20})?")
-"""What it may be."""
+"""Possible values."""
 _OLDEST = (0, 0)
 _NEWEST = (99, 0)
 # Threads that run in step on AMD's GPUs for computing; NVIDIA's have 32.

@@ -36,7 +36,7 @@ class Measured(Struct, frozen=True):
 
 
 class Bisection(Struct, frozen=True):
-    """What is known of the commits between a good and a bad one."""
+    """Commits between a good and a bad one, as far as they are measured."""
 
     number: Name
     good: Measured

@@ -26,8 +26,8 @@ Kind = Literal[
     "memory",
     "account",
 ]
-"""What differs: the number of casts, copies, syncs or other kernels, the kernel of the
-same work, the time of the same kernels, the host's time before launches, memory at the
+"""Kind of difference: the number of casts, copies, syncs or other kernels, the kernel
+of the same work, the time of the same kernels, the host's time before launches, memory at the
 peak, or a part of the account where no work is known."""
 State = Literal["new", "worse", "better", "gone"]
 
@@ -86,7 +86,7 @@ class Difference(Struct, frozen=True):
     """Difference between two groups of runs."""
 
     numbers: tuple[tuple[Name, Amount], ...]
-    """What both have, the most important first."""
+    """Differences of both, the most important first."""
     causes: tuple[Cause, ...]
     """Those of the time first, largest first; then those of memory."""
     findings: tuple[FindingChange, ...]

@@ -91,7 +91,7 @@ class Memory(Struct, frozen=True):
     allocated: int
     reserved: int | None = None
     held: tuple[Held, ...] = ()
-    """What is live at the peak, largest first; empty without a memory snapshot."""
+    """Live memory at the peak, largest first; empty without a memory snapshot."""
 
 
 class Digest(Struct, frozen=True, kw_only=True):

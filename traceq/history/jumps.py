@@ -65,7 +65,7 @@ NUMBERS = (
     Number("syncs", "syncs", 0.1, least_count=0.5),
     Number("kernels", "kernels", 0.02, least_count=0.5),
 )
-"""What is watched, the most important first. Heuristic thresholds: less is not worth a
+"""Watched numbers, the most important first. Heuristic thresholds: less is not worth a
 look, whatever the noise is. The host's time drifts from run to run, the GPU's less."""
 
 

@@ -53,7 +53,7 @@ _ROW = ("phase", "module", "where", "op", "role")
 
 
 class Origin(Struct, frozen=True):
-    """What is known of a run beside its recording."""
+    """Facts of a run beside its recording."""
 
     name: str
     series: str

@@ -39,7 +39,7 @@ class SnapshotView(History, frozen=True):
 
     rank: int = 0
     oom: OutOfMemory | None = None
-    """What the program was doing when memory ran out, where that was recorded."""
+    """State of the program when memory ran out, if that was recorded."""
 
     def place(self, row: Mapping[str, Any], size: int | None = None) -> Place:
         """Return the place of a row that has a file, a line, a function and ``op``.

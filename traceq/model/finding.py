@@ -129,7 +129,7 @@ class Evidence:
 
 
 COVERED = "saves next to nothing once"
-"""How the reason begins of a finding that is minor beside another one."""
+"""Beginning of the reason of a finding that is minor beside another one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,7 @@ class OutOfMemory(Struct, frozen=True):
     """Bytes of the allocation, as the allocator rounds it."""
     device_bytes: int
     limit: int | None
-    """What the process allows itself of the device, in bytes; None for all of it."""
+    """Limit of the process on the device, in bytes; None if it has none."""
     phase: str
     """``forward``, ``backward``, ``optimizer``, or empty."""
     stack: tuple[Line, ...]
@@ -71,7 +71,7 @@ class OutOfMemory(Struct, frozen=True):
     layers: Layers | None
     optimizers: tuple[Optimizer, ...]
     count: int
-    """How many allocations of the process failed."""
+    """Number of allocations of the process that failed."""
     steps_after: int
     """Steps that the program made after it; 0 if it ended."""
 

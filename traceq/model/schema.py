@@ -42,7 +42,7 @@ KINDS = (
     "other",
     "unknown",
 )
-"""What kernels compute: fused is of elementwise ops and reductions by torch.compile,
+"""Work of kernels: fused is of elementwise ops and reductions by torch.compile,
 embedding any indexing, routing brings tokens to experts and back, memory fills; other
 is known but none of these, and unknown is in no family of model/kernel_families.py."""
 CALLS = (

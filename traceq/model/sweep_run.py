@@ -29,7 +29,7 @@ class SweepRun(Struct, frozen=True, kw_only=True):
     status: str
     """``ok``, ``out of memory``, ``failed``, ``timed out`` or ``not measured``."""
     reason: str
-    """What happened, where the run was not measured."""
+    """Reason, if the run was not measured."""
     step_ns: float | None = None
     """Mean time of a step without the profiler."""
     step_std_ns: float | None = None

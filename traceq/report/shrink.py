@@ -31,13 +31,13 @@ class Result:
 
     folder: Path
     named: bool
-    """Whether the program is named."""
+    """True if the program is named."""
     whole: bool
-    """Whether its command lacks nothing."""
+    """True if its command is complete."""
     written: tuple[str, ...] = ()
     """Files with what is expected of it; none if that is for ``--update`` to write."""
     on_gpu: bool = True
-    """Whether it was recorded on a GPU, or nothing is known of that."""
+    """True if it was recorded on a GPU, or that is unknown."""
 
 
 def render(result: Result, shrunk: Shrunk, max_kb: int) -> str:

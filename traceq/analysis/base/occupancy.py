@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """What a multiprocessor has: blocks, warps, and bytes of shared memory."""
+    """Limits of a multiprocessor: blocks, warps, and bytes of shared memory."""
 
     blocks: int
     warps: int

@@ -65,7 +65,7 @@ class Room:
     largest: int
     """The largest of them."""
     whole_pages: int
-    """What expandable segments could release of them: whole pages within a block."""
+    """Bytes that expandable segments could release: whole pages within a block."""
     other_streams: int
     """Reserved memory that is free for other streams, which it cannot use."""
     cause: str

@@ -85,7 +85,7 @@ class Fused(NamedTuple):
     forward: float
     backward: float
     reduces: bool
-    """Whether it has a norm, a softmax or a sum."""
+    """True if it has a norm, a softmax or a sum."""
 
 
 def reads(unit: Unit) -> list[Key]:

@@ -24,7 +24,7 @@ class Issue(Struct, frozen=True):
     line: int = 1
     level: str = "critical"
     same: str = ""
-    """What is the same in another run; the text and the path unless given."""
+    """Fingerprint: the same in another run; by default the text and the path."""
 
 
 def document(issues: Iterable[Issue]) -> str:

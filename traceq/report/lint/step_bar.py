@@ -32,7 +32,7 @@ class Part(Struct, frozen=True):
 
     @property
     def named(self) -> bool:
-        """Whether the words fit into the cells, with a cell of the fill beside them."""
+        """True if the words fit into the cells, with a cell of the fill beside them."""
         return len(self.words) + 4 <= self.cells
 
 
