@@ -27,8 +27,8 @@ Kind = Literal[
     "account",
 ]
 """Kind of difference: the number of casts, copies, syncs or other kernels, the kernel
-of the same work, the time of the same kernels, the host's time before launches, memory at the
-peak, or a part of the account where no work is known."""
+of the same work, the time of the same kernels, the host's time before launches, memory
+at the peak, or a part of the account where no work is known."""
 State = Literal["new", "worse", "better", "gone"]
 
 # A change of the time of the same kernels is one from this share of it on, and from
