@@ -7,8 +7,12 @@ form are skipped.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from traceq.model.compiled_graphs import Frame, LoweredNode, Node, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Short dtypes in the graph's text, where they differ from torch's own names.
 _DTYPES = {
@@ -35,6 +39,7 @@ _NUMBER = "Sym("
 # Before it may be what activation checkpointing says of the ops.
 _FILE = " File: "
 _NO_FILE = "# No stacktrace"
+_SIGNATURE = "def forward("
 # A node of the program: an operator between two, a call, or a part of something.
 _ALIAS = re.compile(r" +(\w+) = (\w+)$")
 _NODE = re.compile(r' +(\w+)(?:: "([^"]*)")? = ([^;]+)')
@@ -54,19 +59,13 @@ _OPS = "torch.ops."
 def read_lowered(text: str) -> dict[str, LoweredNode]:
     """Return the nodes of a graph that was written as text, by name, in order."""
     nodes: dict[str, LoweredNode] = {}
-    frame: Frame | None = None
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("#") and _FILE in line:
-            frame = _frame(line)
-        elif line.startswith(_NO_FILE):
-            frame = None
-        elif line.startswith("def forward("):
+    for line, frame in _framed(text):
+        if line.lstrip().startswith(_SIGNATURE):
             for name, size in _PARAMETER.findall(line):
                 if size.startswith(_NUMBER):
                     continue
                 nodes[name] = LoweredNode(name, "placeholder", (), None, _size(size))
-        elif node := _LOWERED.match(raw):
+        elif node := _LOWERED.match(line):
             name, size, target, rest = node.groups()
             # A name that is given twice could make a node depend on itself.
             if name in nodes or (size and size.startswith(_NUMBER)):
@@ -76,6 +75,19 @@ def read_lowered(text: str) -> dict[str, LoweredNode]:
             short = target.rsplit(".", 1)[0] if "." in target else "getitem"
             nodes[name] = LoweredNode(name, short, used, frame, _size(size or ""))
     return nodes
+
+
+def _framed(text: str) -> Iterator[tuple[str, Frame | None]]:
+    """Yield the lines of a graph, each with the place that the comment before names."""
+    frame: Frame | None = None
+    for line in text.splitlines():
+        comment = line.strip()
+        if comment.startswith("#") and _FILE in comment:
+            frame = _frame(comment)
+        elif comment.startswith(_NO_FILE):
+            frame = None
+        else:
+            yield line, frame
 
 
 def outputs_of(text: str) -> tuple[str, ...]:
@@ -107,20 +119,14 @@ def read_program(text: str) -> tuple[Node, ...]:
     """Return the program's ops of a graph of Dynamo's, in order, each with its line."""
     sizes: dict[str, str] = {}
     nodes: dict[str, Node] = {}
-    frame: Frame | None = None
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("#") and _FILE in line:
-            frame = _frame(line)
-        elif line.startswith(_NO_FILE):
-            frame = None
-        elif line.startswith("def forward("):
+    for line, frame in _framed(text):
+        if line.lstrip().startswith(_SIGNATURE):
             sizes = dict(_PARAMETER.findall(line))
-        elif (alias := _ALIAS.match(raw)) and alias[2] in sizes:
+        elif (alias := _ALIAS.match(line)) and alias[2] in sizes:
             name, target = alias.groups()
             size = _size(sizes[target])
             nodes[name] = Node(name, "placeholder", target, (), (), (), size)
-        elif (node := _NODE.match(raw)) and node[1] not in nodes:
+        elif (node := _NODE.match(line)) and node[1] not in nodes:
             name, size_text, made = node.groups()
             used = dict.fromkeys(one for one in _WORD.findall(made) if one in nodes)
             frames = (frame,) if frame else ()
