@@ -74,7 +74,7 @@ class Predicted:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured saving is in the predicted range."""
+        """True if the measured saving is in the predicted range."""
         return self.low <= max(0.0, self.measured) <= self.high
 
     @property
@@ -84,7 +84,7 @@ class Predicted:
 
     @property
     def base(self) -> float:
-        """What errors are a share of: the saving, and a part of the step."""
+        """Base of the errors: the saving, and a part of the step."""
         return self.said + SAVING_ERROR_OF_STEP * self.step
 
 
@@ -143,7 +143,7 @@ def validated(found: Sequence[Predicted], bound: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """What a trial proved of a program."""
+    """Result of a trial of a program, as far as it is proved."""
 
     name: str
     bound: str
@@ -166,12 +166,12 @@ class Program:
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast it is with the remedies."""
+        """Speed-up by the remedies, as a factor."""
         return 1 / (1 + self.share)
 
     @property
     def without_help(self) -> bool:
-        """Whether it is known that no remedy that was asked for helps."""
+        """True if no remedy that was asked for helps, and that is proved."""
         return not self.remedies and not self.unproved and not self.undecided
 
 
