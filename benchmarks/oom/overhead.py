@@ -3,7 +3,8 @@
 ``python benchmarks/oom/overhead.py OUT.json`` on a machine with a GPU; needs torch and
 the standard library only. Three programs: a GPU-bound transformer, a host-bound MLP of
 many small layers, and a convolutional network. For each, blocks of steps without
-anything, with the allocator's history, and with the watch for slow steps take turns.
+anything, with the allocator's history as it is while it is on and as ``collect`` has it
+after its first steps, and with the watch for slow steps take turns.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 COLLECT = Path(__file__).resolve().parents[2] / "collect"
 ROUNDS, WARMUP = 8, 10
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-LIMITS = {"history": 0.01, "watch": 0.02}
+LIMITS = {"history": 0.01, "rested": 0.01, "watch": 0.02}
+RESTS_AFTER = 64  # steps: collect looks at the memory after every 16 from 50 on
 
 
 def collect(name: str) -> Any:  # noqa: ANN401 - a module of collect/
@@ -98,6 +100,16 @@ def watched(step: Callable[[], None], steps: int, what: str) -> float:
             return seconds(step, steps)
         finally:
             history.stop()
+    if what == "rested" and DEVICE == "cuda":
+        oom = collect("agent.out_of_memory")
+        history = oom.OutOfMemory(None, lambda: False, lambda: 0)
+        history.install()
+        try:
+            for _ in range(RESTS_AFTER):
+                step()
+            return seconds(step, steps)
+        finally:
+            history.remove()
     if what == "watch":
         watch = collect("agent.slow_steps").SlowSteps(1.5)
         watch.install()
@@ -118,8 +130,8 @@ def measure(make: Callable[[], Callable[[], None]]) -> dict[str, Any]:
     step = make()
     for _ in range(WARMUP):
         step()
-    steps = max(10, min(200, round(0.5 / seconds(step, 10))))
-    shares: dict[str, list[float]] = {"plain": [], "history": [], "watch": []}
+    steps = max(10, min(200, round(0.4 / seconds(step, 10))))
+    shares: dict[str, list[float]] = {what: [] for what in ("plain", *LIMITS)}
     base = []
     for _ in range(ROUNDS):
         for what, values in shares.items():
