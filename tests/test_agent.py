@@ -105,10 +105,14 @@ def test_a_certain_edit_is_of_the_file_and_parses(folder: Path) -> None:
 @pytest.mark.real
 def test_json_is_at_most_two_and_a_half_times_the_text() -> None:
     sizes = [
-        (len(one.json()), len(one.text(verbose=True))) for one in map(linted, FIXTURES)
+        (len(one.json().encode()), len(one.text(verbose=True).encode()))
+        for one in map(linted, FIXTURES)
     ]
 
-    assert sum(size for size, _ in sizes) <= 2.5 * sum(size for _, size in sizes)
+    # What JSON has of each recording is more than half of a text of one small finding.
+    larger = [data / text for data, text in sizes if text > 2_000]
+    assert max(larger) <= 2.5
+    assert sum(size for size, _ in sizes) <= 2.2 * sum(size for _, size in sizes)
 
 
 @pytest.mark.real

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 
 from traceq import __version__
 from traceq.common.safe_text import as_unicode, plain_json
+from traceq.report.base.text import short_kernel
 from traceq.report.bound import bound_data, entry_data
 from traceq.report.lint.cpu import cpu_data
 from traceq.report.lint.next_steps import by_finding, next_data
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from traceq.model.facts import Facts
     from traceq.model.finding import Finding
     from traceq.model.lint_report import (
+        Bound,
         ExplainedGpu,
         ExplainedIdle,
         RecordingReport,
@@ -35,7 +37,8 @@ VERSION = 3
 def render(report: Report, proposals: Proposals = ()) -> str:
     """Return one object in one line; ``version`` says which fields there are.
 
-    In places and evidence, what is not known is left out.
+    In places and evidence, what is not known is left out. Kernels have the short names
+    of the text: those of C++ have up to a kilobyte, and ``traceq query`` has them.
     """
     edits = by_finding(report, proposals)
     document = {
@@ -64,7 +67,7 @@ def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[st
         "steps": outcome.steps,
         "step_ns": outcome.step_ns,
         "doubtful_step_ns": outcome.doubtful_step_ns,
-        "bound": bound_data(outcome.bound) if outcome.bound else None,
+        "bound": _bound(outcome.bound) if outcome.bound else None,
         "memory": to_builtins(outcome.memory) if outcome.memory else None,
         "findings": [finding(one) for one in outcome.findings],
         "together": [to_builtins(fix) for fix in outcome.together],
@@ -87,6 +90,12 @@ def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[st
     }
 
 
+def _bound(bound: Bound) -> dict[str, Any]:
+    """Return the bound without its tables, which ``traceq summary`` has."""
+    tables = ("waits", "steps")
+    return {key: value for key, value in bound_data(bound).items() if key not in tables}
+
+
 def _by_reason(rules: Iterable[Skipped]) -> list[dict[str, Any]]:
     """Return the rules that did not run, by the reason."""
     codes: dict[str, list[str]] = {}
@@ -98,6 +107,9 @@ def _by_reason(rules: Iterable[Skipped]) -> list[dict[str, Any]]:
 def _short(finding: dict[str, Any]) -> dict[str, Any]:
     """Return a finding without what is not known of its place and its evidence."""
     evidence = [_without_empty(entry) for entry in finding["evidence"]]
+    for entry in evidence:
+        if entry["label"] == "kernel" and "name" in entry:
+            entry["name"] = short_kernel(entry["name"])
     return finding | {"place": _without_empty(finding["place"]), "evidence": evidence}
 
 
