@@ -1,13 +1,14 @@
 """One change of a program, switched on and off in alternating blocks of its steps.
 
-    python .../benchmarks/fresh/alternate.py CHANGES.py [--only A,B] -- train.py --epochs 9
+    python .../fresh/alternate.py CHANGES.py [--only A,B] -- train.py --epochs 9
 
-runs in the program's folder. CHANGES.py has ``CHANGES``, a dict of (on, off) functions by name, which are called
-between steps of the running program, and, where the step is not one step of the
-optimizer, ``EVERY`` (optimizer steps of one step) or ``install(step)``, which makes the
-program call ``step`` at the end of each step. The program warms up; then blocks of a
-change go off, on, on, off. The GPU is waited for at the ends of blocks alone. A line of
-JSON comes last, and the program ends. Needs torch alone.
+runs in the program's folder. CHANGES.py has ``CHANGES``, a dict of (on, off) functions
+by name, which are called between steps of the running program, and, where the step is
+not one step of the optimizer, ``EVERY`` (optimizer steps of one step) or
+``install(step)``, which makes the program call ``step`` at the end of each step. The
+program warms up; then blocks of a change go off, on, on, off. The GPU is waited for at
+the ends of blocks alone. A line of JSON comes last, and the program ends. Needs torch
+alone.
 """
 
 from __future__ import annotations
