@@ -25,7 +25,7 @@ def record(folder: Path, out: Path) -> str:
     """Record one program; return how that ended."""
     about = tomllib.loads((folder / "program.toml").read_text())
     words = [sys.executable, str(COLLECT), "--out", str(out), "--name", folder.name]
-    words += ["--then-exit", "--", *about["command"]]
+    words += ["--then-exit", "--", sys.executable, *about["command"][1:]]
     log = out / f"{folder.name}.log"
     with log.open("w") as output:
         process = subprocess.Popen(
