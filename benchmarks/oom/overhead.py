@@ -45,7 +45,7 @@ def collect(name: str) -> Any:  # noqa: ANN401 - a module of collect/
 def transformer() -> Callable[[], None]:
     """Return a step that the GPU bounds."""
     layer = nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
-    return training(nn.TransformerEncoder(layer, 8), torch.randn(16, 512, 1024))
+    return training(nn.TransformerEncoder(layer, 4), torch.randn(8, 512, 1024))
 
 
 def small_layers() -> Callable[[], None]:
