@@ -15,6 +15,8 @@ from recordings import SHARED
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from traceq.model.finding import Finding
+
 LOGS = sorted((SHARED / "torch_trace").glob("*.gz"))
 RECOMPILED = "dedicated_log_torch_trace_rank_0.log.gz"
 FAILED = "chromium_events.log.gz"
@@ -222,3 +224,28 @@ def test_what_is_not_the_backends_time_is_dynamos() -> None:
     (phases,) = [one.name for one in overview.evidence if one.label == "phases"]
 
     assert phases.startswith("dynamo 0.8 s, backend 0.2 s")
+
+
+def not_ended(overview: Finding) -> list[str]:
+    """Return what an overview lists as begun and not ended."""
+    return [one.name for one in overview.evidence if one.label == "not ended"]
+
+
+@there
+def test_a_compilation_that_did_not_end_is_named_beside_those_that_did() -> None:
+    text = text_of(SHARED / "torch_trace" / RECOMPILED)
+    last = text.rindex('{"compilation_metrics"')
+    *_, overview = log_findings(text[: text.rindex("\n", 0, last) + 1], "LOG010")
+
+    assert mentions(overview, "3 compilations", "one more did not end")
+    assert not_ended(overview) == ["a compilation"]
+
+
+def test_a_backward_whose_compilation_did_not_end_is_named() -> None:
+    head = "V1118 23:32:27.521000 11866 torch/_dynamo/utils.py:2350] "
+    ids = '"frame_id": 0, "frame_compile_id": 0, "attempt": 0'
+    begins = f'{head}{{"chromium_event": {{}}, {ids}, "has_payload": "5"}}\n\t{{\n'
+    event = '\t"name": "entire_backward_compile",\n\t"ph": "B"\n\t}\n'
+    (overview,) = log_findings(begins + event, "LOG010")
+
+    assert not_ended(overview) == ["that of a backward"]

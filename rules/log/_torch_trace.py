@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from traceq.linter import NOWHERE, Place
+from traceq.linter import NOWHERE, Evidence, Place
 
 from ._messages import library_file, resumed
 
@@ -26,6 +26,7 @@ _REASON = re.compile(r'"?\d+/\d+: (?P<reason>[^\n]+?)\s*"?,?\s*$', re.MULTILINE)
 _NUMBER = r"([0-9.eE+-]+)"
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _METRICS = r'\] \{"(?:bwd_)?compilation_metrics": '
+_BACKWARD = '^\t"name": "entire_backward_compile"'
 _MICROSECONDS = 1e-6
 _PROVENANCE = r'"cppCodeToPost": \{|^\t\{"(?:triton_|extern_kernels)'
 _KERNEL = re.compile(r'"(triton_\w+|extern_kernels\.\w+)(?::\d+)?": \[([^\]]*)\]')
@@ -86,6 +87,27 @@ def compilations(log: pl.DataFrame) -> pl.DataFrame:
             for name in ("function", "file", "first_line")
         )
     )
+
+
+def unended(log: pl.DataFrame) -> list[Evidence]:
+    """Return the compilation that the log ends in, of a frame or of its backward.
+
+    One begins after the last one has ended; the ids stand late in a line, and are cut.
+    """
+    text = pl.col("text")
+    begun, ended = (
+        log.filter(text.str.contains(pattern))["line"]
+        for pattern in (r'\] \{"dynamo_start": ', r'\] \{"compilation_metrics": ')
+    )
+    begun = begun.filter(begun > (ended.max() or 0)).head(1)
+    # One event begins it and one ends it.
+    backward = log.filter(text.str.contains(_BACKWARD))["line"]
+    backward = backward.tail(len(backward) % 2)
+    return [
+        Evidence("not ended", name, note=f"(line {line})")
+        for name, lines in (("a compilation", begun), ("that of a backward", backward))
+        for line in lines
+    ]
 
 
 def cache_results(log: pl.DataFrame) -> dict[str, int]:

@@ -29,6 +29,7 @@ from ._torch_trace import (
     kernel_origins,
     recompilations,
     short_reason,
+    unended,
 )
 
 if TYPE_CHECKING:
@@ -165,22 +166,21 @@ class CompileLog(Rule):
             )
 
     def _failed(self, row: Mapping[str, Any]) -> Finding:
-        reason = short_reason(row["fail_reason"] or "")
         # This type is of whatever torch has no code for: the reason names it.
-        what = row["fail_type"]
-        what = reason if what == "Unsupported" and reason else what
+        kind, reason = row["fail_type"], short_reason(row["fail_reason"] or "")
+        what = reason if kind == "Unsupported" and reason else kind
         return self.finding(
             f"torch.compile failed on {resumed(row['function'] or '?')}: {what}",
             subject=f"failure {row['function']}",
             place=_place(row) or NOWHERE,
             evidence=[Evidence("reason", reason, note=f"(line {row['line']})")],
-            data={"type": row["fail_type"], "reason": reason},
+            data={"type": kind, "reason": reason},
             advice="change what the reason names, or keep the function out with"
             " torch.compiler.disable: it runs uncompiled, or ends the program",
         )
 
     def _overview(self, log: pl.DataFrame, compiled: pl.DataFrame) -> Finding:
-        caches, kernels = cache_results(log), kernel_origins(log)
+        caches, kernels, left = cache_results(log), kernel_origins(log), unended(log)
         functions = (
             compiled.filter(~pl.col("backward"))
             .with_columns(pl.col("function").str.replace(RESUME, "$1"))
@@ -196,6 +196,7 @@ class CompileLog(Rule):
             if compiled.height
             else "a TORCH_TRACE log without a compilation that ended"
         )
+        message += "; one more did not end" if left and compiled.height else ""
         # Of the frame's time the backend's is a part, the rest is Dynamo's.
         dynamo = pl.when(~pl.col("backward")).then(
             pl.col("seconds") - pl.col("backend").fill_null(0.0)
@@ -219,6 +220,7 @@ class CompileLog(Rule):
                     for row in functions.head(_MOST_FUNCTIONS).iter_rows(named=True)
                 ),
                 *([Evidence("phases", phases)] if compiled.height else []),
+                *left,
                 *(
                     Evidence("cache", f"{name} of an FX graph", count=times)
                     for name, times in caches.items()
