@@ -7,13 +7,17 @@ by name, which are called between steps of the running program, and, where the s
 not one step of the optimizer, ``EVERY`` (optimizer steps of one step) or
 ``install(step)``, which makes the program call ``step`` at the end of each step. The
 program warms up; then blocks of a change go off, on, on, off. The GPU is waited for at
-the ends of blocks alone. A line of JSON comes last, and the program ends. Needs torch
-alone.
+the ends of blocks alone. A line of JSON comes last, and the program ends.
+
+With ``--turns FILE``, programs that were started together wait for their turn at their
+first step, so that one starts while another is measured. With ``--after N`` the warm-up
+begins after N steps, so that ``collect`` can record them first. Needs torch alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import runpy
@@ -23,7 +27,7 @@ import time
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
@@ -39,12 +43,15 @@ class Alternation:
     """Switches changes, and times the blocks."""
 
     def __init__(
-        self, changes: dict[str, Change], names: list[str], rounds: int
+        self,
+        changes: dict[str, Change],
+        names: list[str],
+        chosen: argparse.Namespace,
     ) -> None:
-        """``names`` of the changes are tried in this order, ``rounds`` times each."""
+        """``names`` of the changes are tried in this order, ``--rounds`` times each."""
         self.changes = changes
         self.name = Path.cwd().name
-        order = (False, True, True, False) * rounds
+        order = (False, True, True, False) * chosen.rounds
         self.plan = [(name, on) for name in names for on in order]
         self.blocks: list[dict[str, Any]] = []
         self.errors: list[str] = []
@@ -54,12 +61,21 @@ class Alternation:
         self.settle = 0
         self.laps: list[float] = []
         self.first: float | None = None
+        self.after: int = chosen.after
+        self.turns: Path | None = chosen.turns
+        self.turn: IO[str] | None = None
 
     def step(self) -> None:
         """End a step of the program."""
-        now = time.perf_counter()
+        if self.turns is not None and self.turn is None:
+            self.turn = self.turns.open("a")
+            fcntl.flock(self.turn, fcntl.LOCK_EX)  # until the process ends
+        if self.after:
+            self.after -= 1
+            return
         if self.first is None:
-            self.first = now
+            self.first = time.perf_counter()
+        now = time.perf_counter()
         self.steps += 1
         if not self.length:
             if now - self.first > WARM_S:
@@ -111,7 +127,10 @@ class Alternation:
             self.blocks and self.blocks[-1]["variant"] == name and self.blocks[-1]["on"]
         ):
             self.call(name, on=True)
-        self.settle = SETTLE * (5 if first or on else 1)
+        new = on and not any(
+            one["variant"] == name and one["on"] for one in self.blocks
+        )
+        self.settle = SETTLE * (5 if first or new else 1)
 
     def call(self, name: str, *, on: bool) -> None:
         """Switch a change; one that fails is left out."""
@@ -166,6 +185,8 @@ def main() -> None:
     parser.add_argument("changes", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=Path)
+    parser.add_argument("--after", type=int, default=0)
     chosen = parser.parse_args(sys.argv[1:split])
     spec = spec_from_file_location("changes", chosen.changes)
     if spec is None or spec.loader is None:
@@ -174,7 +195,7 @@ def main() -> None:
     sys.path.insert(0, str(Path.cwd()))
     spec.loader.exec_module(changes)
     names = [one for one in chosen.only.split(",") if one] or [*changes.CHANGES]
-    alternation = Alternation(changes.CHANGES, names, chosen.rounds)
+    alternation = Alternation(changes.CHANGES, names, chosen)
     if hasattr(changes, "install"):
         changes.install(alternation.step)
     else:
