@@ -62,6 +62,7 @@ class Alternation:
         self.laps: list[float] = []
         self.first: float | None = None
         self.after: int = chosen.after
+        self.warm_s = WARM_S / 4 if self.after else WARM_S
         self.turns: Path | None = chosen.turns
         self.turn: IO[str] | None = None
 
@@ -72,13 +73,15 @@ class Alternation:
             fcntl.flock(self.turn, fcntl.LOCK_EX)  # until the process ends
         if self.after:
             self.after -= 1
+            if self.after == 0:
+                self.wait()
             return
         if self.first is None:
             self.first = time.perf_counter()
         now = time.perf_counter()
         self.steps += 1
         if not self.length:
-            if now - self.first > WARM_S:
+            if now - self.first > self.warm_s:
                 each = (now - self.first) / self.steps
                 self.length = max(LEAST, round(BLOCK_S / each))
                 self.switch(first=True)
