@@ -31,7 +31,6 @@ MOST_MEMBERS = 118
 ALLOWED = {
     "traceq.analysis.base": "assumptions callers ownership",
     "traceq.analysis.base.gpu_idle": "busy_spans idle_gaps",
-    "traceq.analysis.base.group_ids": "alike",
     "traceq.analysis.base.profiler_overhead": "recorder_keeps recorder_overhead",
     "traceq.analysis.base.start_up": "start_up",
     "traceq.analysis.base.steady": "SteadySteps in_steps steady_steps",
@@ -59,6 +58,7 @@ ALLOWED = {
     "traceq.analysis.replay.simulation": "Change NO_SPANS",
     "traceq.analysis.time": "device_syncs host_activity serving",
     "traceq.analysis.time.launch_overhead": "launches_outside_captures",
+    "traceq.analysis.time.new_sizes": "in_model new_sizes",
     "traceq.analysis.time.op_calls": "on_host",
     "traceq.analysis.time.roofline": "roofline",
     "traceq.common": "intervals",
@@ -69,7 +69,6 @@ ALLOWED = {
     "traceq.model.finding": "Json",
     "traceq.model.owners": "third_party",
     "traceq.model.run": "CompiledPlace",
-    "traceq.model.tables": "COPY",
     "traceq.model.torch_versions": "version",
     "traceq.ranks.analysis": "Analysis Straggler",
 }

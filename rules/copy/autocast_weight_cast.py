@@ -118,6 +118,7 @@ class AutocastWeightCast(Rule):
           backward  99.9 µs a step
           kernel    unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×12
           kernel    vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×12
+          with      FUS001: one torch.compile fixes both
           fix       keep the weights in bfloat16 and float32 copies of them in the
                     optimizer (an optimizer with master weights), or compile the
                     model, which fuses the casts

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base import ownership
-from traceq.analysis.base.group_ids import alike
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns import kv_cache
 from traceq.analysis.time import device_syncs
+from traceq.analysis.time.new_sizes import in_model, new_sizes
 from traceq.linter import (
     fill_false,
     has_named,
@@ -23,7 +23,6 @@ from traceq.linter import (
     text,
 )
 from traceq.model import names
-from traceq.model.tables import COPY
 
 from ._compile_obstacles import (
     calls_in_loop,
@@ -31,7 +30,7 @@ from ._compile_obstacles import (
     several_backwards,
     work_between_passes,
 )
-from ._obstacle import PLACE, Obstacle, in_model, largest_place
+from ._obstacle import PLACE, Obstacle, largest_place
 
 if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
@@ -49,18 +48,17 @@ _SPARSE = ("aten::embedding_sparse_backward", "aten::_embedding_bag_sparse_backw
 # What ``tensor.data = other`` asks first.
 _SET_DATA = "aten::_has_compatible_shallow_copy_type"
 # Steps of one program differ by less: in a step that logs, or at the end of an epoch.
-# Heuristic thresholds.
+# Heuristic threshold.
 _OTHER_LAUNCHES = 0.01
-_OTHER_SHAPES = 0.01
-_CALLED = ("id", "name", "inputs", "ts", "step", "captured", "module")
 
 
 def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
     """Return the obstacles to a CUDA graph of the model, worst first."""
+    syncs = _syncs(trace, steady)
     obstacles = (
-        _shapes(trace, steady),
+        _shapes(trace, steady, syncs),
         _launches(trace, steady),
-        *_syncs(trace, steady),
+        *syncs,
         _cache(trace, steady),
         _replaced(trace, steady),
         _sparse(trace, steady),
@@ -73,26 +71,20 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
     return [one for one in obstacles if one]
 
 
-def _shapes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
-    """Return ops that launch work on a shape that no step before had."""
-    if trace.steps.height < 2 or not trace.facts.shapes:  # noqa: PLR2004 - one is all new
+def _shapes(
+    trace: Trace, steady: SteadySteps, forbidding: list[Obstacle | None]
+) -> Obstacle | None:
+    """Return ops that launch work on a size no step before had, or what made it."""
+    ops, reads = new_sizes(trace, steady)
+    if not len(ops):
         return None
-    launching = trace.kernels["op"].drop_nulls().unique().sort()
-    # Ops of a replay lie before the trace: the host does not run them.
-    ops = in_model(trace, trace.ops[[*_CALLED]][launching])
-    ops = ops.filter(~COPY, pl.col("inputs").is_not_null())
-    ops = ops.sort("ts", maintain_order=True)
-    shape = trace.inputs["dims_text"].rank("dense")[ops["inputs"]]
-    last = ops["step"] == steady.windows["step"].max()
-    first = alike(ops["name"], shape).first
-    # A module that only the last step runs, as an encoder of images, has no other size.
-    again = ops["module"].is_null() | ops["module"].is_in(
-        ops["module"].filter(~last).unique().implode()
-    )
-    new = first.filter(last[first] & again[first])
-    if len(new) <= _OTHER_SHAPES * int(last.sum()):
+    if not reads.height:
+        return largest_place("shapes", trace.ops[[*PLACE]][ops], text("name"), 1)
+    if any(one and one.reason == "values" for one in forbidding):
         return None
-    return largest_place("shapes", trace.ops[[*PLACE]][ops["id"][new]], text("name"), 1)
+    of = trace.ops["name"][reads["op"]].cast(pl.String)
+    reads = reads.with_columns(name=pl.coalesce(of, text("name")))
+    return largest_place("values", reads, text("name"), 1)
 
 
 def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:

@@ -65,8 +65,8 @@ _AVERAGES = (
     *("aten::add_", "aten::detach"),
 )
 _COMPILED = (
-    '; or compile the model that each iteration runs with mode="reduce-overhead", so'
-    " that one launch is left of it"
+    '; or replay what each iteration runs as a CUDA graph, with mode="reduce-overhead"'
+    " of torch.compile, so that one launch is left of it"
 )
 # An iteration with this many launches runs a model. Heuristic threshold.
 _LAUNCHES_OF_MODEL = 20

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import polars as pl
-
 from traceq.linter import (
     dataclass,
     text,
 )
 
 if TYPE_CHECKING:
-    from traceq.linter import Trace
+    import polars as pl
 
 Reason = Literal[
     "shapes",
@@ -61,12 +59,6 @@ class Obstacle:
     file: str | None = None
     line: int | None = None
     function: str | None = None
-
-
-def in_model(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are of a module; every row where none was recorded."""
-    in_modules = trace.ops["module"].null_count() < trace.ops.height
-    return rows.filter(pl.col("module").is_not_null()) if in_modules else rows
 
 
 def largest_place(

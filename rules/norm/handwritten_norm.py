@@ -141,6 +141,7 @@ class HandwrittenNorm(Rule):
           kernel   unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×39
           kernel   elementwise_kernel<BinaryFunctor, MulFunctor> ×26
           modules  Transformer_0/Block_0/Norm_0 and 12 more
+          with     LCH002: one torch.compile fixes both
           fix      in forward: call F.rms_norm(x, (768,), weight, eps=eps), with
                    weight and x in one dtype, or compile the model
         """,
@@ -232,8 +233,9 @@ def _advice(row: Row) -> str:
     width = row["dims"][row["axis"]]
     if not _is_last(row):
         return (
-            f"compile it, which makes one kernel of it; or, where dim {row['axis']} can"
-            f" be the last without a copy, call {call}(x, ({width},), weight)"
+            "compile the model, which makes one kernel of it; or, where dim"
+            f" {row['axis']} can be the last without a copy, call"
+            f" {call}(x, ({width},), weight)"
         )
     weight, of = "weight", "weight"
     if row["shifted"]:

@@ -95,9 +95,11 @@ class NormBetweenCasts(Rule):
           kernel   unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×8
           kernel   vectorized_elementwise_kernel<CUDAFunctor_add> ×8
           modules  LM_0/Block_0/RMSNorm_0 and 7 more
+          with     FUS001: one torch.compile fixes both
           fix      keep the model in bfloat16 (model.to(torch.bfloat16)), with
-                   float32 weights in the optimizer only, instead of autocast, or
-                   compile it: the norm's kernel computes in float32 inside anyway
+                   float32 weights in the optimizer only, instead of autocast: the
+                   norm's kernel computes in float32 inside anyway; or compile the
+                   model
         """,
     )
 
@@ -172,8 +174,8 @@ class NormBetweenCasts(Rule):
             ],
             data={key: most[key] for key in ("norm", "half", "up", "down", "dims")},
             advice=f"keep the model in {half} (model.to(torch.{half})), with float32"
-            " weights in the optimizer only, instead of autocast, or compile it: the"
-            " norm's kernel computes in float32 inside anyway",
+            " weights in the optimizer only, instead of autocast: the norm's kernel"
+            " computes in float32 inside anyway; or compile the model",
             ops=[op for row in rows for op in row["ops"]],
         )
 

@@ -97,6 +97,7 @@ class UnfusedRmsNorm(Rule):
           line     Mismatch dtype between input and weight: input dtype =
                    c10::BFloat16, weight dtype = float, Cannot dispatch to fused
                    implementation. (line 1)
+          with     FUS001: one torch.compile fixes both
           fix      give the norm a bfloat16 weight (norm.to(torch.bfloat16)), its
                    kernel computes in float32 inside; or compile the model
         """,
@@ -205,7 +206,7 @@ def _cause_and_advice(row: Row) -> tuple[str, str]:
     if row["cause"] == "version":
         return (
             ": this torch has no fused RMSNorm",
-            "use torch 2.9 or later, whose RMSNorm is one kernel, or torch.compile",
+            "use torch 2.9 or later, whose RMSNorm is one kernel, or compile the model",
         )
     if row["cause"] == "dtype":
         dtype, weight = dtype_name(row["type"]), dtype_name(row["weight"])

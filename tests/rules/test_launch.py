@@ -213,6 +213,40 @@ def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
     assert "pad or bucket" in found.advice
 
 
+READ_SIZES = """
+    host  [ProfilerStep#1                    ][ProfilerStep#2                          ]
+    host    [aten::mm                   ]      [aten::item            ] [aten::bmm     ]
+    host             [cudaLaunchKernel>1]       [cudaStreamSynchronize]  [cudaLaunch>2]
+    gpu 7                           [k<1]                                     [k<2]
+"""
+
+
+def test_sizes_that_are_made_by_values_are_not_advised_to_be_padded() -> None:
+    (found,) = priced_findings(READ_SIZES, "LCH002", args=SIZES)
+
+    assert found.saves_ns == 0
+    assert found.data["forbids"] == ["values", "syncs"]
+    assert "avoid data-dependent sizes" in found.advice
+    assert "pad" not in found.advice
+
+
+def test_an_input_of_a_new_size_after_a_value_is_advised_to_be_padded() -> None:
+    sent = """
+    host  [ProfilerStep#1             ][ProfilerStep#2                                ]
+    host   [aten::mm            ]        [aten::item           ] [aten::bmm           ]
+    host                                                          [aten::to           ]
+    host    [cudaLaunchKernel>1]          [cudaStreamSynchronize] [cudaMemcpyAsync>2]
+    gpu 7                  [k<1]                                     [Memcpy HtoD<2]
+    """
+
+    (found,) = priced_findings(
+        sent, "LCH002", args={**SIZES, "aten::to": SIZES["aten::bmm"]}
+    )
+
+    assert found.data["forbids"] == ["shapes", "syncs", "copies"]
+    assert "pad or bucket" in found.advice
+
+
 def test_a_module_that_one_step_alone_runs_has_no_other_size() -> None:
     module = "host    [nn.Module: {}                 ]"
     first, second = module.format("Decoder_0"), module.format("Encoder_0")

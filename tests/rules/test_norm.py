@@ -378,7 +378,7 @@ def test_vectors_of_length_one_that_are_scaled_are_an_rms_norm() -> None:
     (one,) = drawn_findings(drawing, "NRM002", args=NORMALIZED)
 
     assert mentions(one, "RMSNorm", 64, "dim 1", 5, "once")
-    assert "compile it" in one.advice
+    assert "compile the model" in one.advice
     assert "x.permute(0, 2, 3, 1)" in one.example
 
 

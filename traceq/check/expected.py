@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from traceq.errors import InputError
-from traceq.model.finding import Evidence, Place
+from traceq.model.finding import LED, Evidence, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,10 @@ def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
             subject=finding.subject,
             count=finding.count,
             cost_bytes=finding.cost_bytes,
-            evidence=tuple(map(unmeasured, finding.evidence)),
+            # Which finding leads depends on what the others save.
+            evidence=tuple(
+                unmeasured(one) for one in finding.evidence if one.label != LED
+            ),
             message=finding.message,
         )
         for finding in findings

@@ -12,6 +12,7 @@ from traceq.analysis.time.cpu_time import cpu_time
 from traceq.analysis.time.slow_steps import slow_steps
 from traceq.errors import ConfigError
 from traceq.linter.by_recorder import by_recorder
+from traceq.linter.compiling import fitted, led
 from traceq.linter.config import configured
 from traceq.linter.explained_gpu import changed_kernels, explained_gpu
 from traceq.linter.explained_idle import explained_idle
@@ -100,6 +101,7 @@ def _lint(
     unsuppressed, allowed = suppress(ran.findings, allows, recording)
     by_code = {rule.code: rule for rule in rules}
     findings = unconfirmed(explained(unsuppressed), rules, ran, views)
+    findings = fitted(findings, view) if view else findings
     facts = recording.trace.facts if recording.trace else None
     findings = by_recorder(findings, by_code, facts)
     priced, unpriced = price(findings, by_code, savings, peak)
@@ -111,6 +113,7 @@ def _lint(
     if view and savings and not brief:
         accounts = _accounts(view, savings, ran.findings)
     shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]
+    shown = led(shown, by_code)
     crashed = (*ran.crashed, *unpriced)
     step_ns = round(savings.step_ns) if savings else 0
     together = tuple(savings.together(to_fix(shown))) if savings and not brief else ()

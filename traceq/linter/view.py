@@ -39,6 +39,7 @@ from traceq.analysis.replay.bound import (
 )
 from traceq.analysis.time.fusible_chains import fusible_chains
 from traceq.analysis.time.gpu_account import gpu_account
+from traceq.analysis.time.new_sizes import new_sizes
 from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
@@ -190,6 +191,11 @@ class View:
     def compiled(self) -> bool:
         """True if code of torch.compile ran in these steps."""
         return has_like(self.ops, REGION)
+
+    @property
+    def sizes_vary(self) -> bool:
+        """True if steps bring the model sizes that no step before had."""
+        return len(new_sizes(self.trace, self.steady).ops) > 0
 
     @cached_property
     def distributed(self) -> bool:

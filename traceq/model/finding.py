@@ -128,6 +128,8 @@ class Evidence:
         return bool(self.name) or self.value is not None or self.count is not None
 
 
+LED = "with"
+"""Label of the evidence that another finding leads, as it has the same fix."""
 COVERED = "saves next to nothing once"
 """Beginning of the reason of a finding that is minor beside another one."""
 

@@ -1,0 +1,95 @@
+"""Advice to compile: for sizes that vary, beside compiled code, and said by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linting import outcome, priced_findings
+from recordings import CAPTURES, FIXTURE_TRACES, loaded
+
+from traceq.linter import inputs
+from traceq.model.recording import Recording
+
+if TYPE_CHECKING:
+    from traceq.linter import Finding
+
+CAST = """
+    host  [ProfilerStep#1                                                          ]
+    host  {around}
+    host   [aten::linear                                      ]
+    host    [aten::to               ]
+    host     [aten::_to_copy       ]
+    host      [aten::copy_        ]
+    host       [cudaLaunchKernel>1]
+    gpu 7                         [bfloat16_copy_kernel_cuda<1]
+"""
+ARGS = {
+    "aten::linear": inputs(
+        [[32, 64], [128, 64], [128]], ["c10::BFloat16", "float", "float"]
+    ),
+    "aten::copy_": inputs(
+        [[128, 64], [128, 64], []], ["c10::BFloat16", "float", "Scalar"]
+    ),
+}
+
+
+def pointers(finding: Finding) -> list[str]:
+    """Return what a finding says of another one with the same fix."""
+    return [one.name for one in finding.evidence if one.label == "with"]
+
+
+def test_sizes_that_vary_are_compiled_for_all_of_them() -> None:
+    trace = loaded(FIXTURE_TRACES["moe_dropless"])
+
+    (found,) = outcome(Recording("experts", trace), "CPY006").findings
+
+    assert "compile the model with dynamic=True, as its sizes vary" in found.advice
+    assert "dynamic=True" in found.example
+
+
+def test_sizes_that_stay_are_compiled_for_each() -> None:
+    trace = loaded(CAPTURES.trace("norm_mismatch"))
+
+    for found in outcome(Recording("norms", trace), "CPY006", "FUS001").findings:
+        assert "dynamic" not in found.advice
+        assert "dynamic" not in found.example
+
+
+def test_beside_compiled_code_the_rest_is_to_be_compiled() -> None:
+    region = "                                  [Torch-Compiled Region: 0/0]"
+    (beside,) = priced_findings(CAST.format(around=region), "CPY006", args=ARGS)
+    (alone,) = priced_findings(CAST.format(around=""), "CPY006", args=ARGS)
+
+    assert "compile the function too that these ops are in" in beside.advice
+    assert "compile the model" not in beside.advice
+    assert not beside.example
+    assert "compile the model" in alone.advice
+    assert alone.example
+
+
+def test_of_findings_that_compile_the_most_general_leads() -> None:
+    trace = loaded(CAPTURES.trace("norm_mismatch"))
+
+    found = outcome(Recording("norms", trace)).findings
+
+    said = {one.code: pointers(one) for one in found if "compile the" in one.advice}
+    assert not said.pop("FUS001")
+    assert {*said} >= {"CPY006", "NRM003"}
+    assert {*map(tuple, said.values())} == {("FUS001: one torch.compile fixes both",)}
+
+
+def test_of_a_host_bound_step_the_graph_of_the_model_leads() -> None:
+    trace = loaded(CAPTURES.trace("memory_leak"))
+
+    found = {one.code: one for one in outcome(Recording("leak", trace)).findings}
+
+    assert pointers(found["FUS001"]) == ["LCH002: one torch.compile fixes both"]
+    assert not pointers(found["LCH002"])
+
+
+def test_a_finding_that_alone_compiles_names_no_other() -> None:
+    trace = loaded(CAPTURES.trace("norm_mismatch"))
+
+    (found,) = outcome(Recording("norms", trace), "FUS001").findings
+
+    assert not pointers(found)

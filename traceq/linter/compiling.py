@@ -1,0 +1,71 @@
+"""Advice to compile: fit for the program, and led by one finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from traceq.model.finding import LED, Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceq.linter.rule import Rule
+    from traceq.linter.view import View
+    from traceq.model.finding import Finding
+
+MODEL = "compile the model"
+"""The words in which rules advise it; what the program needs besides is added here."""
+_BESIDE = "compile the function too that these ops are in"
+_SIZES = "compile the model with dynamic=True, as its sizes vary"
+_CALL = "torch.compile("
+_EXAMPLE = "torch.compile(Model().cuda())"
+_DYNAMIC = "torch.compile(Model().cuda(), dynamic=True)"
+
+
+def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
+    """Return findings with advice to compile that fits the program.
+
+    Beside compiled code it is what is not compiled yet. Where sizes vary it is to
+    compile for all of them: otherwise each new size may be compiled again.
+    """
+    if not any(MODEL in one.advice for one in findings):
+        return list(findings)
+    if not view.compiled and not view.sizes_vary:
+        return list(findings)
+    return [
+        _fitted(one, compiled=view.compiled) if MODEL in one.advice else one
+        for one in findings
+    ]
+
+
+def _fitted(finding: Finding, *, compiled: bool) -> Finding:
+    advice = finding.advice.replace(MODEL, _BESIDE if compiled else _SIZES)
+    example = finding.example.replace(_EXAMPLE, _DYNAMIC)
+    # It shows the model, which is compiled.
+    shown = "" if compiled and _CALL in example else example
+    return replace(finding, advice=advice, example=shown)
+
+
+def led(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
+    """Return findings of which those that advise to compile name the one that leads.
+
+    One call of ``torch.compile`` is the fix of all of them: the most general leads, of
+    several the one that saves most.
+    """
+    compiling = [one for one in findings if _advises(one)]
+    leading = [one for one in compiling if not one.minor and rules[one.code].residual]
+    if len(compiling) < 2 or not leading:  # noqa: PLR2004 - a second points to the first
+        return list(findings)
+    first = max(leading, key=lambda one: (rules[one.code].general, one.saves_ns))
+    pointer = Evidence(LED, f"{first.code}: one torch.compile fixes both")
+    return [
+        replace(one, evidence=(*one.evidence, pointer))
+        if one in compiling and one is not first
+        else one
+        for one in findings
+    ]
+
+
+def _advises(finding: Finding) -> bool:
+    return any(words in finding.advice for words in (MODEL, _BESIDE, _CALL))
