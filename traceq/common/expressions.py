@@ -48,7 +48,12 @@ def constant(value: object, count: int, dtype: PolarsDataType) -> pl.Series:
     >>> constant(None, 2, pl.UInt32).to_list()
     [None, None]
     """
-    return pl.Series([value], dtype=dtype).new_from_index(0, count)
+    return _one_row(value, dtype).new_from_index(0, count)
+
+
+@cache
+def _one_row(value: object, dtype: PolarsDataType) -> pl.Series:
+    return pl.Series([value], dtype=dtype)
 
 
 def sharing_nulls(frame: pl.DataFrame) -> pl.DataFrame:
@@ -91,8 +96,9 @@ def _moved(columns: list[pl.Series]) -> Iterator[pl.Series]:
 
 def nulls_like(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame of the same columns without any value; these share memory."""
-    nothing = frame.clear(1)
-    return _sharing_nulls(nothing.iter_columns(), frame.height, lambda column: column)
+    kinds = dict(zip(frame.columns, frame.dtypes, strict=True))
+    nulls = {kind: constant(None, frame.height, kind) for kind in kinds.values()}
+    return pl.DataFrame([nulls[kind].alias(name) for name, kind in kinds.items()])
 
 
 def _sharing_nulls(

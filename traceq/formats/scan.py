@@ -205,7 +205,7 @@ class Scan:
         made = [rows["ts"], rows["dur"]]
         made += of_head[place].iter_columns()
         made += [
-            self._values(number, at)[rows[name]].alias(name)
+            self._column(number, at, rows[name])
             for at, name in enumerate(asked.texts[1:], start=1)
         ]
         args = [pl.when(pl.col(name) != _NO_NUMBER).then(name) for name in asked.args]
@@ -216,13 +216,16 @@ class Scan:
         ]
         return pl.DataFrame(made)
 
-    def _values(self, number: int, column: int) -> pl.Series:
-        """Return the distinct values of a column of texts, by their numbers."""
+    def _column(self, number: int, column: int, rows: pl.Series) -> pl.Series:
+        """Return a column of texts: the value that each row has by its number."""
         asked, texts = columns()[number], self._scanner.texts(number, column)
         name = asked.texts[column]
+        dtype = tables.dtypes(asked.table)[name]
+        if not texts:
+            return constant(None, len(rows), dtype).alias(name)
         if name == _INPUTS:
-            values = pl.Series(texts, dtype=pl.Categorical)
+            values = pl.Series(texts, dtype=dtype)
         else:
             values = tables.read_values(asked.table, name, texts)
         # Texts count from 1: what has none gets the null in front.
-        return pl.concat([constant(None, 1, values.dtype), values])
+        return pl.concat([constant(None, 1, dtype), values])[rows].alias(name)

@@ -184,9 +184,15 @@ def split(events: pl.DataFrame) -> Sorted:
 
 def whole(table: str, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return a raw table of its parts, which may be none."""
-    return pl.concat(parts) if parts else pl.DataFrame(schema=dtypes(table))
+    return pl.concat(parts) if parts else _without_rows(table)
 
 
+@cache
+def _without_rows(table: str) -> pl.DataFrame:
+    return pl.DataFrame(schema=dtypes(table))
+
+
+@cache
 def dtypes(table: str) -> dict[str, Dtype]:
     """Return the types of a raw table's columns, in their order."""
     if table == _METADATA:
@@ -301,8 +307,6 @@ def keys_of(table: str) -> dict[str, str]:
 
 def read_values(table: str, column: str, values: Sequence[str]) -> pl.Series:
     """Return the values of a column, from JSON texts of its key."""
-    if not values:
-        return pl.Series(column, [], dtypes(table)[column])
     key = keys_of(table)[column]
     args = pl.Series("args", [f'"{key}": {value}' for value in values], pl.String)
     return args.to_frame().select(_column(table, column).alias(column)).to_series()

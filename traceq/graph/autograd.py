@@ -28,6 +28,8 @@ def forward_twins(ops: pl.DataFrame) -> pl.Series:
     # Of a wide table few columns matter here.
     numbered, nodes = ops["sequence"].is_not_null(), is_node(ops)
     backward = ops[["id", "ts", "sequence", "forward_thread"]].filter(numbered & nodes)
+    if backward.is_empty():
+        return constant(None, ops.height, INDEX).alias("forward")
     forward = ops[["id", "ts", "sequence", "thread"]].filter(numbered & ~nodes)
     threads = _forward_threads(backward, forward)
     # Each step's rows take the place of those before: of a large trace they count.

@@ -171,6 +171,8 @@ def place_stray(kernels: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFram
     Not so the backlog: when recording began, the GPU may still have been busy with
     work launched before, and that belongs to no step. Returns when it was done too.
     """
+    if not (kernels["step"].is_null() & kernels["launch"].is_null()).any():
+        return kernels, 0
     stray = pl.col("step").is_null() & pl.col("launch").is_null()
     rows = kernels.with_columns(
         stray.alias("stray"),

@@ -18,7 +18,13 @@ from msgspec import Struct
 
 from traceq.common.expressions import ascii_only
 from traceq.model import schema
-from traceq.model.names import any_case, first_match, matches, with_small_letters
+from traceq.model.names import (
+    any_case,
+    first_match,
+    matches,
+    once_for_names,
+    with_small_letters,
+)
 
 UNKNOWN = "unknown"
 """The kind of a kernel whose name is in no family."""
@@ -429,6 +435,7 @@ def _kinds() -> tuple[tuple[str, str], ...]:
     )
 
 
+@once_for_names
 def describe_kernels(names: pl.Series) -> pl.DataFrame:
     """Return the kind, dtype and library of each kernel name."""
     name = pl.col("name")

@@ -12,12 +12,20 @@ compiled as it stands, it takes twice as long.
 from __future__ import annotations
 
 import re
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.common.expressions import ascii_only
 from traceq.model import schema
 from traceq.model.owners import NOBODY, Owners, owned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+# Names that are described again and again are those of small traces, and of ranks.
+_FEW_NAMES = 1000
 
 # Regions that torch names itself.
 STEP = r"^(?:ProfilerStep|traceq: step)#([0-9]+)"
@@ -173,6 +181,27 @@ _CALL = (
 _FRAME = r"^(?<file>.+?)\((?<line>\d+)\): (?<function>.+)$"
 
 
+def once_for_names(
+    describe: Callable[..., pl.DataFrame],
+) -> Callable[..., pl.DataFrame]:
+    """Return a function that describes names, and the same few names only once.
+
+    To compile the patterns takes longer than to match them against few names.
+    """
+
+    @lru_cache
+    def describe_few(names: tuple[str | None, ...], *others: Hashable) -> pl.DataFrame:
+        return describe(pl.Series("name", names, pl.String), *others)
+
+    @wraps(describe)
+    def describe_once(names: pl.Series, *others: Hashable) -> pl.DataFrame:
+        if len(names) > _FEW_NAMES:
+            return describe(names, *others)
+        return describe_few(tuple(names), *others)
+
+    return describe_once
+
+
 def with_small_letters(names: pl.Series) -> pl.DataFrame:
     """Return the names as ``name``, and in small letters as ``small``."""
     return pl.DataFrame([names.alias("name"), names.str.to_lowercase().alias("small")])
@@ -205,12 +234,14 @@ def _compiles(name: pl.Expr) -> pl.Expr:
     return compiling & ~name.str.contains(ascii_only(GRAPH_CAPTURE))
 
 
+@once_for_names
 def describe_calls(names: pl.Series) -> pl.DataFrame:
     """Return the kind of each runtime function."""
     call = first_match(_CALL).fill_null("other")
     return names.to_frame("name").select("name", call=call.cast(pl.Enum(schema.CALLS)))
 
 
+@once_for_names
 def describe_regions(names: pl.Series) -> pl.DataFrame:
     """Return the step that each annotation opens, and the phase that it stands for."""
     name = pl.col("name")
@@ -224,6 +255,7 @@ def describe_regions(names: pl.Series) -> pl.DataFrame:
     )
 
 
+@once_for_names
 def describe_ops(names: pl.Series) -> pl.DataFrame:
     """Return for each op whether it is autograd's, and whether it compiles."""
     name = pl.col("name")

@@ -30,6 +30,7 @@ _FULL_PLACE = r"^(?<function>[^@]+)@(?<begins>[0-9]*)@(?<module>[^@]*)$"
 _STARTS_PROFILER = r"(^|/)torch/(profiler|autograd)/profiler\.py$"
 
 
+@names.once_for_names
 def describe_frames(of: pl.Series, owners: Owners) -> pl.DataFrame:
     """Return the facts about frames from their names, with ``via`` of a library's.
 
