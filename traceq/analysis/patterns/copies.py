@@ -50,6 +50,7 @@ _COPYING = (*COPYING, *_JOINING)
 # only views it. All others compute.
 _UNCASTING = r"^ToCopyBackward\d*$"
 _ACCUMULATING = r"^torch::autograd::AccumulateGrad$"
+_ACCUMULATED = r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$"
 _VIEWING = (
     r"\b((Reshape|Unsafe)?(Alias|View)|T|Transpose|Permute|Squeeze|Unsqueeze|Expand"
     r"|AsStrided|Unflatten|ToCopy)Backward\d*$"
@@ -291,14 +292,19 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     """Return the ``request`` of casts whose gradient is that of a weight.
 
     In the backward the cast is undone, and an AccumulateGrad of as many elements
-    follows, with no node in between that computes anything. ``viewed`` is whether the
-    weight was a view when it was cast, as in einsum: its gradient is viewed too.
+    follows, with no node in between that computes anything. Under torch.func its size
+    is not recorded: it is of the last cast before it. ``viewed`` is whether the weight
+    was a view when it was cast, as in einsum: its gradient is viewed too.
     """
     ops = trace.ops
     uncasts = named_like(ops, _UNCASTING)
     if not uncasts.any():
         return pl.DataFrame(schema={"viewed": pl.Boolean, "request": INDEX})
     outermost, accumulates = ops["parent"].is_null(), named_like(ops, _ACCUMULATING)
+    unsized = rows_where(named_like(ops, _ACCUMULATED))
+    unsized = unsized.filter(
+        ~unsized.is_in(ops["parent"].filter(accumulates).implode())
+    )
     computes = outermost & ~named_like(ops, f"{_VIEWING}|AccumulateGrad$")
     # Of the others there are many, and nothing is counted on them.
     chosen = known(ops["phase"] == "backward") & (outermost | uncasts | accumulates)
@@ -306,6 +312,7 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
     nodes = (
         ops[["thread", "ts", "forward", "inputs"]][rows]
         .with_columns(
+            unsized=rows.is_in(unsized.implode()),
             uncasts=uncasts[rows],
             accumulates=accumulates[rows],
             outermost=outermost[rows],
@@ -316,16 +323,27 @@ def _weight_casts(trace: Trace) -> pl.DataFrame:
         .with_columns(
             run=pl.col("computes").cum_sum(), node=pl.col("outermost").cum_sum()
         )
-        .filter(pl.col("uncasts") | pl.col("accumulates"))
-        .drop_nulls("inputs")
+        .filter(pl.col("uncasts") | pl.col("accumulates") | pl.col("unsized"))
     )
     nodes = nodes.with_columns(numel=first_sizes(trace)[nodes["inputs"]])
-    weights = nodes.filter("accumulates")
     behind = (pl.col("node_right") - pl.col("node")).alias("behind")
-    casts = (
+    sized = (
         nodes.filter("uncasts")
-        .join(weights, on=["thread", "run", "numel"])
+        .join(nodes.filter("accumulates"), on=["thread", "run", "numel"])
         .select("forward", behind)
+    )
+    last = pl.when("uncasts").then(pl.struct("forward", "node")).forward_fill()
+    before = nodes.with_columns(last=last.over("thread", "run")).filter("unsized")
+    casts = (
+        pl.concat(
+            [
+                sized,
+                before.select(
+                    pl.col("last").struct.field("forward"),
+                    behind=pl.col("node") - pl.col("last").struct.field("node"),
+                ).drop_nulls(),
+            ]
+        )
         .filter(pl.col("behind") > 0)
         .group_by("forward")
         .agg(viewed=pl.col("behind").min() > 1)
