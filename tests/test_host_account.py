@@ -28,6 +28,7 @@ from traceq.analysis.time.host_activity import (
     ENGINE,
     HOOKS,
     LIBRARY,
+    LOADING,
     NO_STACKS,
     OPTIMIZER,
     PROFILER,
@@ -511,3 +512,24 @@ def test_what_the_host_takes_without_the_profiler_is_not_longer_than_recorded() 
     entries = View(trace, step_ns=round(2 * recorded)).host_account.entries
 
     assert entries.filter(pl.col("estimated") > pl.col("recorded") + 1).is_empty()
+
+
+def _launched_long(name: str) -> str:
+    wide = " " * 1500
+    return f"""
+    host   [ProfilerStep#1 {wide}                                               ]
+    host    [aten::mul            ] [aten::exp {wide}       ] [aten::mul           ]
+    host     [cudaLaunchKernel>1]    [cudaLaunchKernel>2{wide}] [cudaLaunchKernel>3]
+    gpu 7          [k<1]                              {wide}[{name}<2]       [k<3]
+    """
+
+
+def test_a_long_first_launch_of_a_kernel_loads_it() -> None:
+    first, again = (
+        View(load_drawn(_launched_long(name))).host_account.segments
+        for name in ("exp", "k")
+    )
+
+    loading = first.filter(pl.col("kind") == LOADING)["recorded"].sum()
+    assert loading > 1_500_000
+    assert LOADING not in again["kind"]

@@ -11,7 +11,13 @@ from traceq.analysis.time import host_activity
 from traceq.linter import Evidence, Fix, View, at_function, counted, has_like, time
 
 from ._graphed_model import graphed_model
-from ._host_bound_fixes import OF_OPS, around_ns, gaps_between, replayed, uncompiled
+from ._host_bound_fixes import (
+    OF_OPS,
+    around_ns,
+    gaps_between,
+    replayed,
+    uncompiled,
+)
 from ._obstacle import HARD, UNCOMPILED
 
 if TYPE_CHECKING:
@@ -94,7 +100,7 @@ _TOO_SMALL = (
 
 def message(view: View, launches: float) -> str:
     likely = "" if view.bound.sure else "likely "
-    kinds = view.waits.kinds
+    kinds = view.waits.lasting
     largest = kinds["kind"][0]
     main = 2 * kinds["time"][0] >= kinds["time"].sum()
     name = host_activity.work_name(largest)
@@ -113,6 +119,7 @@ def evidence(
     view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]
 ) -> Iterator[Evidence]:
     waits, step_ns = view.waits, view.bound.step_ns
+    lasting = waits.lasting["kind"].to_list()
     share = min(1.0, waits.idle_ns / step_ns)
     if view.fixed:
         note = "of the step is idle once the other findings are fixed"
@@ -131,6 +138,8 @@ def evidence(
             else host_activity.work_name(kind)
         )
         note = f"in {named} (most in {most})" if most else f"in {named}"
+        if kind not in lasting:
+            note = f"{note}, which passes by itself"
         yield Evidence("waits", value=ns, unit="ns", note=note)
     gaps, gaps_ns = gaps_between(view.trace, view.host_account)
     if gaps:

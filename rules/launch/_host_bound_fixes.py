@@ -227,4 +227,5 @@ def unexplained_idle_ns(view: View) -> float:
     steady = view.steady
     idle_ns = view.host_account.idle_ns or steady.time - steady.gpu_busy
     recorded = idle_ns / view.steps
-    return recorded * view.waits.idle_ns / before if before else 0.0
+    lasting_ns = float(view.waits.lasting["time"].sum())
+    return recorded * lasting_ns / before if before else 0.0

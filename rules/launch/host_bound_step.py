@@ -222,6 +222,7 @@ class HostBoundStep(Rule):
         """Return whether enough of the step is idle and not explained."""
         all_ns = view.bound.waits.idle_ns if view.bound.waits else 0.0
         least = self.min_share * (2 if replayed(view) else 1) * view.bound.step_ns
-        if view.waits.idle_ns < max(least, _LITTLE_LEFT * all_ns):
-            return False
-        return view.waits.kinds.height > 0
+        waits = view.waits.lasting
+        return waits.height > 0 and waits["time"].sum() >= max(
+            least, _LITTLE_LEFT * all_ns
+        )

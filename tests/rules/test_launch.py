@@ -247,6 +247,29 @@ def test_an_input_of_a_new_size_after_a_value_is_advised_to_be_padded() -> None:
     assert "pad or bucket" in found.advice
 
 
+def _first_launch(kernel: str) -> str:
+    wide = " " * 1500
+    return f"""
+    host   [ProfilerStep#1 {wide}                                               ]
+    host    [aten::mul            ] [aten::exp {wide}       ] [aten::mul           ]
+    host     [cudaLaunchKernel>1]    [cudaLaunchKernel>2{wide}] [cudaLaunchKernel>3]
+    gpu 7          [k<1]                              {wide}[{kernel}<2]       [k<3]
+    """
+
+
+def test_loading_of_kernels_is_not_what_bounds_every_step() -> None:
+    assert not priced_findings(_first_launch("exp"), "LCH002")
+    assert priced_findings(_first_launch("k"), "LCH002")
+
+
+def test_loading_of_kernels_in_a_public_trace_is_said_to_pass() -> None:
+    (found,) = case_findings("public/mi250_minitoy.json.gz", "LCH002")
+
+    (loading,) = (one for one in found.evidence if "passes by itself" in one.note)
+    assert "kernel loading" in loading.note
+    assert found.gpu_idle_ns < 2_000_000
+
+
 def test_a_module_that_one_step_alone_runs_has_no_other_size() -> None:
     module = "host    [nn.Module: {}                 ]"
     first, second = module.format("Decoder_0"), module.format("Encoder_0")

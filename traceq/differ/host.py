@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.replay.bound import host_account_of
-from traceq.analysis.replay.host_account import LOADING as LOADING_KERNELS
 from traceq.analysis.replay.host_account import NEW_SHAPE, SLOW
 from traceq.analysis.time.host_activity import (
     BLOCKED,
@@ -21,6 +20,7 @@ from traceq.analysis.time.host_activity import (
     COMPILING,
     DATA,
     HOOKS,
+    LOADING,
     PYTHON,
     UNKNOWN,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceq.differ.structure import Parts
     from traceq.model.trace import Trace
 
-APART = (NEW_SHAPE, LOADING_KERNELS, SLOW, HOOKS, BLOCKED, BLOCKING)
+APART = (NEW_SHAPE, LOADING, SLOW, HOOKS, BLOCKED, BLOCKING)
 """Kinds that are causes of their own: launches are not what they take their time by."""
 APART_IF_SAME = (*APART, PYTHON)
 """The same, where there are as many launches; more of them are more Python, too."""

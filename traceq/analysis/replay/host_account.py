@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 from msgspec import Struct, structs
 
+from traceq.analysis.base.assumptions import FIRST_USE_NS
 from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
@@ -21,7 +22,9 @@ from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.host_activity import (
     ENGINE,
     HOOKS,
+    LAUNCHES,
     LIBRARY,
+    LOADING,
     MODULES,
     NO_STACKS,
     OPTIMIZER,
@@ -51,7 +54,6 @@ if TYPE_CHECKING:
 REPLAY_STAGES = 7
 """Number of progress reports of the replay and of this account."""
 NEW_SHAPE = "operators on new shapes"
-LOADING = "loading kernels"
 SLOW = "operators slower than usual"
 _NODE = "^autograd::engine::evaluate_function"
 # Activities of the main thread while backward runs in a thread of its own.
@@ -212,6 +214,10 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     activities, activity = _as_others(
         activities, activity, _in_closures(trace, host), moved
     )
+    moved = _Moved((LAUNCHES,), LOADING, None)
+    activities, activity = _as_others(
+        activities, activity, _in_first_launches(trace, host, waits), moved
+    )
     # Between nodes the main thread knows no more than that it waits.
     moved = _Moved(_OF_CALLER, ENGINE, "torch")
     activities, activity = _as_others(
@@ -279,6 +285,21 @@ def _between_nodes(trace: Trace, host: HostSegments) -> pl.Series:
         host.thread(at[pairs[column]]) for column in ("before", "segment")
     )
     return pairs["segment"].filter(before != between)
+
+
+def _in_first_launches(trace: Trace, host: HostSegments, waits: pl.Series) -> pl.Series:
+    """Return the segments of a kernel's first launch that loads the kernel's code.
+
+    It takes far longer than a launch, and does not wait for room in the queue.
+    """
+    launched = trace.kernels[["name", "ts", "launch"]].drop_nulls("launch").sort("ts")
+    first = launched.unique("name", keep="first", maintain_order=True)["launch"]
+    long = trace.runtime["dur"][first] >= FIRST_USE_NS
+    loading = first.filter(long & ~first.is_in(waits.implode()))
+    if not len(loading):
+        return pl.Series(dtype=INDEX)
+    at = host.contexts.rows_of("runtime").is_in(loading.implode())
+    return rows_where(host.in_contexts(known(at)))
 
 
 def _in_closures(trace: Trace, host: HostSegments) -> pl.Series:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.replay import native_simulation
 from traceq.analysis.replay.bottleneck import late_work
-from traceq.analysis.time.host_activity import UNKNOWN
+from traceq.analysis.time.host_activity import LOADING, UNKNOWN
 from traceq.common.intervals import count_before, count_until, covered_until, disjoint
 from traceq.model.lint_report import MOST_LINES, HostTimeEntry
 
@@ -56,6 +56,11 @@ class IdleAccount(Struct, frozen=True, dict=True):
     def kinds(self) -> pl.DataFrame:
         """By ``kind``: ``time`` per step and ``calls``, longest first."""
         return self._by("kind")
+
+    @property
+    def lasting(self) -> pl.DataFrame:
+        """The same without the loading of kernels, which passes by itself."""
+        return self.kinds.filter(pl.col("kind") != LOADING)
 
     @cached_property
     def lines(self) -> pl.DataFrame:

@@ -36,7 +36,7 @@ _COLORS = {
     host_activity.BLOCKED: "data",
     host_activity.COMPILING: "compile",
     host_activity.CAPTURING: "compile",
-    host_account.LOADING: "compile",
+    host_activity.LOADING: "compile",
     host_activity.SYNC: "sync",
     host_activity.BLOCKING: "sync",
     idle_causes.ALLOCATING: "memory",
