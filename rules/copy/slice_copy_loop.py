@@ -17,6 +17,7 @@ from traceq.linter import (
     View,
     counted,
     dataclass,
+    experts_switch,
     inputs,
     kernel_lines,
     module_line,
@@ -213,7 +214,7 @@ class SliceCopyLoop(Rule):
                     time_line(view, "backward", mine),
                     Evidence("tensors", value=tensors, note="a step"),
                 ],
-                advice=cut_at_once(row),
+                advice=experts_switch(view, row["id"]) or cut_at_once(row),
             )
 
     def _finding(  # noqa: PLR0913 - what differs between slices written and read

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.time.new_sizes import new_sizes
 from traceq.linter import (
     Evidence,
     View,
     counted,
+    experts_switch,
     listed,
+    located_advice,
     module_line,
+    most_of_library,
     share_of_steps,
     text,
 )
@@ -38,6 +42,10 @@ _GROUPED = (
 )
 _DYNAMIC = (
     "; torch._dynamo.mark_dynamic keeps one compiled graph for the sizes that are left"
+)
+_MADE = (
+    "values make these sizes in {library}: look for an option of it that computes all"
+    " of them at once, or that fixes how many there are"
 )
 _BENCHMARK = "; and set torch.backends.cudnn.benchmark = False, which tries algorithms"
 # What padding does to results.
@@ -95,10 +103,12 @@ def _of_all(calls: pl.DataFrame, steps: int) -> str:
 def advice_for(
     view: View, row: Mapping[str, Any], calls: pl.DataFrame, varying: Varying
 ) -> str:
-    kind = row["kind"]
+    kind, function = row["kind"], row["function"]
+    if kind != ATTENTION and (within := _of_library(view, row)):
+        return within
     advice = f"{_padded(varying)}; {_CHECK.get(kind, _CHECK_OTHER)}"
     if kind == ATTENTION and varying.in_step:
-        return _NO_PLANS + _FIXED_CACHE
+        return located_advice(view, function, _NO_PLANS + _FIXED_CACHE)
     if kind == ATTENTION:
         advice = _NO_PLANS + advice
     if kind == MATMUL and varying.per_step >= _EXPERTS:
@@ -106,7 +116,19 @@ def advice_for(
     if kind == CONVOLUTION and _tries_algorithms(view, calls):
         advice += _BENCHMARK
     compiled = view.roots(text("name").str.contains(COMPILED)).gather(row["ids"])
-    return advice + (_DYNAMIC if compiled.is_not_null().any() else "")
+    dynamic = _DYNAMIC if compiled.is_not_null().any() else ""
+    return located_advice(view, function, advice + dynamic)
+
+
+def _of_library(view: View, row: Mapping[str, Any]) -> str:
+    """Return advice on sizes that values make inside of a library, if they are such.
+
+    The user's line has no dimension to pad there.
+    """
+    library = most_of_library(view, row["ids"])
+    if not library or not new_sizes(view.trace, view.steady).reads.height:
+        return ""
+    return experts_switch(view, row["ids"]) or _MADE.format(library=library)
 
 
 def _padded(varying: Varying) -> str:

@@ -16,7 +16,6 @@ from traceq.linter import (
     View,
     dataclass,
     inputs,
-    located_advice,
     often,
     option,
 )
@@ -200,7 +199,5 @@ class ShapeChurn(Rule):
             ops=row["ids"],
             evidence=evidence(view, row, calls, varying),
             data={"sizes": list(varying.sizes), "ops": row["names"]},
-            advice=located_advice(
-                view, row["function"], advice_for(view, row, calls, varying)
-            ),
+            advice=advice_for(view, row, calls, varying),
         )

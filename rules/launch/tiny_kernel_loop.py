@@ -16,6 +16,7 @@ from traceq.linter import (
     Severity,
     View,
     dataclass,
+    experts_switch,
     has_like,
     option,
 )
@@ -222,7 +223,8 @@ class TinyKernelLoop(Rule):
             if parameters
             else acting_advice(row)
             if acting
-            else advice(row, experts=experts, syncs=syncs),
+            else (experts and experts_switch(view, row["ops"]))
+            or advice(row, experts=experts, syncs=syncs),
             severity=Severity.info if acting else None,
             ops=row["ops"],
             kernels=_kernels_of(view, row),

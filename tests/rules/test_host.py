@@ -804,3 +804,16 @@ def test_the_example_of_a_hook_is_a_hook() -> None:
     (hook,) = found_in("forward_hooks", "HST003")
 
     assert "def watch(module, inputs, output):" in hook.example
+
+
+def test_sizes_that_values_make_in_a_library_have_no_dimension_to_pad() -> None:
+    trace = loaded(FIXTURE_TRACES["moe_dropless"])
+    via = pl.lit("forward (library/experts.py:3)", trace.ops["via"].dtype)
+    inside = replace(trace, ops=trace.ops.with_columns(via=via))
+
+    (own,) = findings_of(Recording("own", trace), "HST001")
+    (of_library,) = findings_of(Recording("library", inside), "HST001")
+
+    assert "in forward: pad that dimension" in own.advice
+    assert of_library.advice.startswith("values make these sizes in library: look for")
+    assert "pad" not in of_library.advice

@@ -56,6 +56,13 @@ def test_the_experts_of_a_model_are_counted_as_its_author_does() -> None:
     assert "38 in its backward" in one.message
 
 
+@pytest.mark.parametrize("code", ["LCH001", "HST001", "CPY004"])
+def test_experts_of_a_library_are_computed_at_once_by_its_switch(code: str) -> None:
+    for one in found("mixtral_experts", code):
+        assert one.advice.startswith('load the model with experts_implementation="')
+        assert "pad" not in one.advice
+
+
 def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None:
     written, read = found("slices_copied", "CPY004")
 

@@ -81,6 +81,7 @@ __all__ = [
     "dataclass",
     "disjoint",
     "dtype_name",
+    "experts_switch",
     "fill_false",
     "first_sizes",
     "fused_fixes",
@@ -93,6 +94,7 @@ __all__ = [
     "located_advice",
     "merged",
     "module_line",
+    "most_of_library",
     "named",
     "named_like",
     "nearest",
@@ -132,8 +134,8 @@ _MODULES = {
         "common.words": "at_function counted listed often shape size time",
         "graph.nesting": "nearest",
         "linter.evidence": (
-            "kernel_lines library_module located_advice module_line own_function"
-            " rewritten share_of_steps tensor"
+            "experts_switch kernel_lines library_module located_advice module_line"
+            " most_of_library own_function rewritten share_of_steps tensor"
         ),
         "linter.fused_fix": "fused_fixes",
         "linter.need": "Need",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base.ownership import has_like
 from traceq.common.words import MODULE_LEVEL, counted, layer_name, shape
 from traceq.model.dtypes import dtype_name
 from traceq.model.finding import Evidence
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
     from traceq.analysis.base.ownership import Row
     from traceq.linter.view import View
+
+
+_EXPERTS = r"(^|/)transformers/integrations/moe\.py"
+_GROUPED = (
+    'load the model with experts_implementation="grouped_mm" (transformers 5), which'
+    " runs all experts at once"
+)
 
 
 def kernel_lines(view: View, kernels: Collection[int], most: int = 3) -> list[Evidence]:
@@ -92,6 +100,29 @@ def library_module(row: Row) -> str | None:
     if not via.startswith("forward (") or not module:
         return None
     return layer_name(module).rpartition("/")[2]
+
+
+def most_of_library(view: View, ops: Collection[int]) -> str:
+    """Return the library that most of these ops are in, as ``transformers``; or none.
+
+    It is the one whose function the user's calls.
+    """
+    rows = ops if isinstance(ops, pl.Series) else pl.Series([*ops], dtype=pl.UInt32)
+    via = view.trace.ops["via"][rows].cast(pl.String)
+    if 2 * via.null_count() >= len(via):
+        return ""
+    called = via.drop_nulls().str.extract(r"\(([^/)]+)").mode().sort()
+    return str(called[0] or "")
+
+
+def experts_switch(view: View, ops: Collection[int]) -> str:
+    """Return the switch of a library that runs these ops of experts at once, or none.
+
+    Models of transformers 5 call their experts through the function that is looked for.
+    """
+    if most_of_library(view, ops) != "transformers":
+        return ""
+    return _GROUPED if has_like(view.trace.frames, _EXPERTS) else ""
 
 
 def located_advice(view: View, function: str | None, advice: str) -> str:
