@@ -16,12 +16,12 @@ import threading
 from typing import Any, Callable
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..shared import manifest
 from . import memory_history, open_code, torch_state
 from .files import TooLargeError
 from .memory_history import MemoryHistory
+from .optimizer_hook import after_optimizer_steps
 from .rank_file import RankFile
 from .wrapping import wrap
 
@@ -60,7 +60,6 @@ class OutOfMemory:
         self._awake_from = 0  # a step of the optimizer
         self._by_optimizer: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._hook: Any = None
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -72,7 +71,7 @@ class OutOfMemory:
             memory = cuda_api.memory
             self._undo.append(wrap(memory, "_record_memory_history", self._recorded))
             self._undo.append(wrap(torch.nn.Module, "eval", self._evaluates))
-            self._hook = register_optimizer_step_post_hook(self._optimizer_stepped)
+            self._undo.append(after_optimizer_steps(self._optimizer_stepped))
             # Where CUDA is not initialised yet, torch calls this when it is.
             cuda_api._lazy_call(self._begin)  # noqa: SLF001
 
@@ -83,10 +82,6 @@ class OutOfMemory:
             self.keep(on=False)
         while self._undo:
             self._undo.pop()()
-        # A hook that was never called may be part of a compiled optimizer.
-        if self._hook is not None and self._by_optimizer:
-            self._hook.remove()
-            self._hook = None
 
     def keep(self, *, on: bool) -> None:
         """Keep the history from now on, or not: the schedule needs the times alone."""
@@ -120,12 +115,11 @@ class OutOfMemory:
             self._history = None
         return record(*args, **kwargs)
 
-    def _optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not torch_state.compiling():
-            key = id(optimizer)
-            steps = self._by_optimizer[key] = self._by_optimizer.get(key, 0) + 1
-            if steps % LOOK_EVERY == 0:
-                self._look(steps)
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        steps = self._by_optimizer[key] = self._by_optimizer.get(key, 0) + 1
+        if steps % LOOK_EVERY == 0:
+            self._look(steps)
 
     def _look(self, steps: int) -> None:
         """Let the history rest, or go on, by the memory that is reserved."""

@@ -15,9 +15,9 @@ import weakref
 from typing import Any, Callable
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
-from . import torch_state
+from .optimizer_hook import after_optimizer_steps
 from .repeated_calls import RepeatedCalls
 
 MARK = "traceq: step"
@@ -59,24 +59,19 @@ class OptimizerSteps(Source):
 
     def __init__(self, boundary: Boundary) -> None:
         super().__init__(boundary)
-        self._called = False
         self._chosen: weakref.ref[Optimizer] | None = None
         self._parameters: int | None = None  # of the chosen one
         self._thread: int | None = None  # whose optimizers count
         self._others = 0
-        self._handle: Any = None
+        self._end: Callable[[], None] = _nothing
         self._annotation = _AfterAnnotation()
 
     def install(self) -> None:
-        self._handle = register_optimizer_step_post_hook(self._hook)
+        self._end = after_optimizer_steps(self._stepped)
 
     def remove(self) -> None:
         self._annotation.remove()
-        # A hook that was never called may be part of a compiled optimizer: removing
-        # it would cause a recompile.
-        if self._handle is not None and self._called:
-            self._handle.remove()
-            self._handle = None
+        self._end()
 
     def traced(self, *, on: bool) -> None:
         if on:
@@ -87,10 +82,7 @@ class OptimizerSteps(Source):
     def parameters(self) -> int | None:
         return self._parameters
 
-    def _hook(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if torch_state.compiling():
-            return
-        self._called = True
+    def _stepped(self, optimizer: Optimizer) -> None:
         thread, before = this_thread(), self._thread
         if before not in (None, thread) and runs(before):
             self.boundary()  # which ends no step of that thread
