@@ -81,6 +81,14 @@ def test_float32_matmuls_that_compute_in_tf32_are_no_longer_in_fp32() -> None:
     assert text == "matmuls in tf32 instead of fp32, sgemm -> tf32_gemm"
 
 
+def test_kernels_of_other_names_are_not_called_the_same() -> None:
+    slower = FASTER_MM.replace("[nvjet_tst<1]", "[other_tst<1        ]")
+    same = FASTER_MM.replace("[nvjet_tst<1]", "[nvjet_tst<1        ]")
+
+    assert "the same kernels take" in " ".join(causes(drawn_diff(FASTER_MM, same)))
+    assert "the same kernels" not in " ".join(causes(drawn_diff(FASTER_MM, slower)))
+
+
 def test_a_function_that_moved_within_its_file_is_the_same() -> None:
     moved = MM.replace("(3)", "(9)")
 
@@ -320,6 +328,13 @@ def test_the_same_launches_are_divided_by_what_the_host_does() -> None:
     (cause,) = [cause for cause in diff.causes if cause.kind == "same launches"]
     assert cause.details[0].op.startswith("Python between operators")
     assert cause.details[0].ns == pytest.approx(cause.ns, rel=0.1)
+
+
+def test_what_no_change_explains_is_called_a_residual() -> None:
+    text = " ".join(causes(drawn_diff(_two_launches(0, 0), _two_launches(60, 0))))
+
+    assert "idle: residual, which no change of ops, launches or syncs explains" in text
+    assert "for the same launches" not in text
 
 
 def test_idle_time_after_a_wait_belongs_to_the_wait() -> None:

@@ -158,6 +158,16 @@ def test_amp_is_not_blamed_for_data_that_comes_late() -> None:
     assert diff.causes[1].ns < 0
 
 
+def test_the_first_line_has_the_step_though_the_gpu_works_less() -> None:
+    diff = shared_diff("public/t4_fp32", "public/t4_amp")
+
+    first = headline(diff)
+
+    assert first.startswith("23.3 ms -> 53.9 ms a step (+131%), 30.6 ms slower")
+    assert "unclear" not in first
+    assert "the GPU works" not in first
+
+
 @pytest.mark.parametrize(
     ("sick", "kind", "name"),
     [

@@ -22,6 +22,7 @@ _WORD = re.compile(r"\b(b?float\d+)\b")
 _CALL = re.compile(r"\b(?:F|nn(?:\.functional)?|torch(?:\.\w+)*)\.(\w+)\b")
 _PATCHED = re.compile(r"^\+ (\w+)\.forward = ", re.MULTILINE)
 _IN = re.compile(r"^in (?!your own version of )([^:]+): ")
+_SAME = re.compile(r"\b(\d[\d,]*)(?: is)? (?:to|becomes|->) \1\b")
 _DTYPES = {"bfloat16", "float16", "float32"}
 
 
@@ -42,6 +43,11 @@ def disagreements(finding: Finding) -> list[str]:
     )
     if calls and wanted and not wanted & set(re.findall(r"\w+", added)):
         found.append(f"names: {calls} in the example of {wanted}")
+    removed = [line[1:] for line in finding.example.splitlines() if line[:1] == "-"]
+    if removed and removed == [line[1:] for line in added.splitlines()]:
+        found.append("nothing: the example is the same before and after")
+    if same := _SAME.search(finding.advice):
+        found.append(f"nothing: {same[0]}")
     module = finding.place.module or ""
     found += [
         f"module: {name} is not in {module}"

@@ -40,6 +40,16 @@ def test_fresh_programs_are_shown_with_what_was_predicted() -> None:
     assert_block("savings-fresh", text)
 
 
+@pytest.mark.parametrize("bound", ["gpu", "host"])
+@pytest.mark.parametrize("of", ["after", "after_alone"])
+def test_eight_in_ten_measured_results_are_in_the_predicted_range(
+    bound: str, of: str
+) -> None:
+    steps = [getattr(one, of) for one in RESULTS if one.bound == bound]
+
+    assert sum(one.low <= one.true <= one.high for one in steps) >= 0.8 * len(steps)
+
+
 def test_the_benchmark_has_every_pair_that_is_committed() -> None:
     there = {
         (file, pair.sick)

@@ -252,6 +252,18 @@ def test_a_measured_step_that_does_not_fit_is_shown_with_the_recorded_one(
     assert "the measured one is not used" in shown
 
 
+@pytest.mark.parametrize("name", ["summary", "diff", "report", "regions"])
+def test_no_command_drops_a_measured_step_silently(
+    run: Path, tmp_path: Path, name: str
+) -> None:
+    record(run, [SHORT] * 3, None, ms=0.9, median_ms=0.9, long_steps=None, period=None)
+    more = {"diff": [run], "report": ["-o", tmp_path / "report.html"]}
+
+    shown = command(name, run, *more.get(name, []), "--no-cache").err
+
+    assert "a step takes 900 µs measured without the profiler, and 70.0 µs" in shown
+
+
 def _doubtful(run: Path) -> None:
     slow = {"ms": 9.0, "median_ms": 9.0, "min_ms": 9.0, "max_ms": 9.0}
     record(run, [SHORT] * 3, None, long_steps=None, period=None, **slow)

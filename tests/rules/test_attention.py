@@ -11,11 +11,14 @@ from linting import (
     case_findings,
     drawn_findings,
     findings_of,
+    linted,
     mentions,
     outcome,
 )
-from recordings import saved_ns
+from recordings import loaded, path_of, saved_ns
 
+from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.patterns.attention_kernels import softmax_and_matmuls
 from traceq.inputs.load_trace import load
 from traceq.linter.rule import inputs
 from traceq.model.recording import Recording
@@ -712,9 +715,8 @@ def test_a_mask_of_padding_has_no_example_of_a_causal_one(
     assert bool(found.example) is example
 
 
-def test_the_softmax_by_hand_may_be_under_autocast() -> None:
-    """Autocast calls an op that it casts for again, inside of itself."""
-    drawing = """
+# Autocast calls an op that it casts for again, inside of itself.
+UNDER_AUTOCAST = """
     host  [ProfilerStep#1                                                                                                                  ]
     host   [model.py(4): attend                                                                                                            ]
     host   [aten::bmm.first]                                                                                              [aten::bmm.last ]
@@ -722,16 +724,32 @@ def test_the_softmax_by_hand_may_be_under_autocast() -> None:
     host                    [aten::to    ][aten::exp    ][aten::sum                        ]
     host   [cuLaunch>1     ][cuLaunch>2  ][cuLaunch>3   ][cuLaunch>4                       ][cuLaunch>5    ]              [cuLaunch>6     ]
     gpu 7  [gemm<1         ][copy<2      ][exp<3        ][sum<4                            ][div<5         ]              [gemm<6         ]
-    """  # noqa: E501 - as wide as a softmax is long
+"""  # noqa: E501 - as wide as a softmax is long
+
+
+def _softmax_by_hand(drawing: str) -> Finding:
     args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
     args |= {f"aten::{name.replace('__', '.')}": one for name, one in SOFTMAX.items()}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
-
     (one,) = findings_of(recording, "ATT003")
+    return one
+
+
+def test_the_softmax_by_hand_may_be_under_autocast() -> None:
+    one = _softmax_by_hand(UNDER_AUTOCAST)
 
     assert one.data["steps"] == ["bmm", "exp", "sum", "div", "bmm"]
     (kernels, *_) = one.fixes
     assert len(kernels.kernels) == len(range(1, 7))
+
+
+def test_attention_that_autocast_casts_is_neither_new_nor_gone() -> None:
+    lines = UNDER_AUTOCAST.splitlines()
+    plain = "\n".join(line for line in lines if "aten::to" not in line)
+
+    before, after = (_softmax_by_hand(one) for one in (plain, UNDER_AUTOCAST))
+
+    assert before.fingerprint == after.fingerprint
 
 
 def test_a_softmax_by_hand_may_subtract_logarithms() -> None:
@@ -855,3 +873,17 @@ def test_work_on_a_mask_that_takes_the_gpu_no_time_has_no_figure() -> None:
     (line,) = (one for one in found.evidence if one.label == "making")
 
     assert line.value is None
+
+
+def test_attention_of_einops_under_autocast_is_found_and_priced() -> None:
+    """As a course's transformer has it, recorded with stacks: 70.0 to 33.4 ms."""
+    path = path_of("pairs/cs_hand.trace.json.gz")
+    (found,) = (
+        one for one in linted(path, 70_000_000).findings if one.code == "ATT003"
+    )
+    attention = softmax_and_matmuls(loaded(path), steady_steps(loaded(path)).kernels)
+
+    assert mentions(found, 6, "[8,16,1024,1024]")
+    assert found.place.function == "scaled_dot_product_attention"
+    assert found.saves_low_ns < 36_600_000 < found.saves_high_ns
+    assert attention is not None
