@@ -389,6 +389,20 @@ neighbours = [torch.randint(50, (3,)) for _ in range(50)]
 record("experts", lambda: experts(x).mean().backward(), stacks=True)
 record("layers", lambda: layers(x).mean().backward(), stacks=True)
 record("targets", lambda: targets(series), stacks=True)
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, neighbours):
+        return nodes(h, neighbours)
+
+
+def reentrant(h):
+    return torch.utils.checkpoint.checkpoint(nodes, h, neighbours, use_reentrant=True)
+
+
+record("function", lambda: Function.apply(h, neighbours), stacks=True)
+record("reentrant", lambda: reentrant(linear(h)).mean().backward(), stacks=True)
 record("nodes", lambda: nodes(linear(h), neighbours).mean().backward(), stacks=True)
 record("rows", lambda: rows(h, neighbours), stacks=True)
 record("parts", lambda: parts(x, wide).mean().backward(), stacks=True)
@@ -411,6 +425,8 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("targets", "CPY004", ("[8,56,4]", 56)),
         ("nodes", "LCH001", (50, 3)),
         ("rows", "LCH001", (50, 1)),
+        ("function", "LCH001", (50,)),
+        ("reentrant", "LCH001", (50,)),
         ("parts", "LCH001", (32, 2)),
         # Each call of a recursion has few ops, which wait for those of the calls below:
         # one batched call does not replace them. The host's time for them is reported.

@@ -257,7 +257,10 @@ def test_no_command_drops_a_measured_step_silently(
     run: Path, tmp_path: Path, name: str
 ) -> None:
     record(run, [SHORT] * 3, None, ms=0.9, median_ms=0.9, long_steps=None, period=None)
-    more = {"diff": [run], "report": ["-o", tmp_path / "report.html"]}
+    more: dict[str, list[Path | str]] = {
+        "diff": [run],
+        "report": ["-o", tmp_path / "report.html"],
+    }
 
     shown = command(name, run, *more.get(name, []), "--no-cache").err
 

@@ -233,7 +233,7 @@ class TinyKernelLoop(Rule):
 
 def _kernels_of(view: View, row: Mapping[str, Any]) -> pl.Series:
     """Return the kernels that the ops of a loop launch."""
-    ran = view.outermost_ops[view.kernels["op"]]
+    ran = view.called_ops[view.kernels["op"]]
     return view.kernels["id"].filter(ran.is_in([*row["ops"]]).fill_null(value=False))
 
 

@@ -12,6 +12,7 @@ from traceq.analysis.base.assumptions import PROFILER_SLOWDOWN
 from traceq.analysis.base.device import used_gpu
 from traceq.analysis.base.lines import has_source_lines
 from traceq.analysis.base.ownership import (
+    called_ops,
     has_like,
     has_named,
     named,
@@ -225,6 +226,11 @@ class View:
     def outermost_ops(self) -> pl.Series:
         """The outermost op around each op of the trace, or itself."""
         return outermost_ops(self.trace)
+
+    @property
+    def called_ops(self) -> pl.Series:
+        """The outermost op that the program calls around each op, or itself."""
+        return called_ops(self.trace)
 
     def with_inputs(self, ops: pl.DataFrame) -> pl.DataFrame:
         """Add ``dims``, ``types``, ``strides`` and ``values`` of the ops' inputs."""

@@ -40,6 +40,10 @@ _FEW = 4
 _SOME = 5000
 _SOURCE = ("file", "line", "function", "via")
 _PLACE = ("module", *_SOURCE)
+FUNCTION = r"^[A-Za-z_]\w*$"
+"""Functions of autograd that Python defines: what they call, the program calls."""
+# That of torch.compile, whose code the compiler wrote.
+_COMPILED = ("CompiledFunction",)
 WHATEVER_LIBRARY = pl.lit(None, pl.String).alias("via")
 """Instead of a library's function, for what is fixed at the user's line alone."""
 
@@ -198,6 +202,24 @@ def outermost_ops(trace: Tables, names: tuple[str, ...] | None = None) -> pl.Ser
     owner = inside(trace, chosen)
     nested = owner[parent[chosen]].is_not_null()
     return inside(trace, chosen.filter(~nested)) if nested.any() else owner
+
+
+@cached_per_trace
+def called_ops(trace: Tables) -> pl.Series:
+    """Return for each op the outermost op around it that the program calls, or itself.
+
+    What a function of autograd calls that Python defines, the program calls: it is not
+    a part of that function's op.
+    """
+    ops, parent = trace.ops, trace.ops["parent"]
+    functions = named_like(ops, FUNCTION) & known(ops["phase"] == "forward")
+    functions &= ~named(ops, _COMPILED)
+    opened = functions & parent.is_null()
+    if not opened.any():
+        return outermost_ops(trace)
+    while (more := functions & known(opened[parent]) & ~opened).any():
+        opened |= more
+    return nearest(parent, opened | parent.is_null() | known(opened[parent]))
 
 
 def nobody(trace: Tables) -> pl.Series:

@@ -14,6 +14,7 @@ import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.ownership import (
+    FUNCTION,
     inside,
     named,
     named_like,
@@ -58,8 +59,6 @@ _VIEWING = (
 # Ops whose second and third inputs are weights, and those that compute a loss.
 _WEIGHTED = r"^aten::(linear|conv\w*)$"
 _LOSS = r"^aten::(cross_entropy_loss|nll_loss\w*|log_softmax)$"
-# Functions of autograd that a program defines: what they call, the program calls.
-_FUNCTION = r"^[A-Za-z_]\w*$"
 # Columns of copies that are needed only until their part is known.
 _REASONS = (
     *("of_weight", "of_loss", "of_program", "of_collective"),
@@ -172,7 +171,7 @@ def _with_requests(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     ops = trace.ops
     copying = named(ops, _COPYING)
     requests = _requests(trace)
-    functions = named_like(ops, _FUNCTION) & known(ops["phase"] == "forward")
+    functions = named_like(ops, FUNCTION) & known(ops["phase"] == "forward")
     of_program = functions & ~named(ops, [compilation.CALL])
     callers = nearest(ops["parent"], ~(copying | of_program))
     op = moved["op"]

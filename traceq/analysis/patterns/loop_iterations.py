@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.base.ownership import named_like, outermost_ops
+from traceq.analysis.base.ownership import called_ops, named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.common.expressions import END, constant, rows_where, text
 from traceq.common.words import layer_names
@@ -315,7 +315,7 @@ def _scores(parts: pl.DataFrame) -> pl.DataFrame:
 def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     """Return the outermost ops of the forward that start work on the GPU."""
     ops, calls = trace.ops, trace.runtime
-    root = outermost_ops(trace)[calls["op"]]
+    root = called_ops(trace)[calls["op"]]
     kernels = sums_of(root, calls["kernels"].cast(pl.Int64), ops.height)
     nowhere = constant(value=False, count=ops.height, dtype=pl.Boolean)
     syncs = nowhere.scatter(

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.gpu_idle import idle_gaps
-from traceq.analysis.base.ownership import NOTHING, named_like, nobody, outermost_ops
+from traceq.analysis.base.ownership import NOTHING, called_ops, named_like, nobody
 from traceq.analysis.patterns.loop_iterations import CALL, LOOP, iterations
 from traceq.common.expressions import END, rows_where, text
 from traceq.common.intervals import overlap
@@ -99,7 +99,7 @@ def _joined(loops: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
 def _ops_of(trace: Trace, repeats: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops in the iterations, and those whose forward is there."""
     ops = trace.ops
-    outermost = rows_where(ops["parent"].is_null())
+    outermost = rows_where(called_ops(trace) == ops["id"])
     forward = ops["forward"][outermost]
     forward = forward.zip_with(forward >= 0, outermost)
     # A loop may be a moment of a long recording: only what is near is looked at.
@@ -162,7 +162,7 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     op_loops = ops.select("loop", back=pl.col("forward").is_not_null())
     # For each op its row among those of loops.
     at = nobody(trace).scatter(ops["id"], row_numbers(ops.height))
-    at = at[outermost_ops(trace)]
+    at = at[called_ops(trace)]
     of_kernel = at[trace.kernels["op"]]
     waiting = trace.runtime["op"].filter(trace.runtime["call"] == "sync")
     launched = (
