@@ -257,7 +257,12 @@ def test_names_in_a_snapshot_cannot_act_on_a_terminal(tmp_path: Path) -> None:
 def test_what_a_snapshot_has_lost_is_told(tmp_path: Path) -> None:
     content = draw_history(leak())
     # A ring buffer forgets the oldest events, the blocks are there all the same.
-    content["device_traces"][0] = content["device_traces"][0][-2:]
+    last = content["device_traces"][0][-2:]
+    passing = last[0] | {"addr": 1 << 50, "frames": []}
+    content["device_traces"][0] = [
+        *(passing | {"action": one} for one in ["alloc", "free_completed"] * 49),
+        *last,
+    ]
     path = tmp_path / "x.pickle"
     path.write_bytes(pickle.dumps(content, protocol=4))
 

@@ -222,13 +222,23 @@ def test_blocks_that_a_stream_still_uses_are_not_held_by_tensors() -> None:
 
 def test_a_history_that_lost_its_beginning_is_called_incomplete(tmp_path: Path) -> None:
     held = segment(block(512, address=0, frames=[frame(1)]))
-    content = {"segments": [held], "device_traces": [[event("alloc", 4096, 512)]]}
+    events = [event("alloc", 4096 + at, 1) for at in range(100)]
+    content = {"segments": [held], "device_traces": [events]}
 
     facts = read_snapshot(written(tmp_path, content)).facts
 
     assert facts.incomplete
     assert "the beginning of device 0's history was overwritten" in facts.damage[0]
     assert "larger max_entries" in facts.damage[0]
+
+
+def test_a_buffer_with_room_left_was_not_overwritten(tmp_path: Path) -> None:
+    # Stacks are of a history that was recorded before, and stopped.
+    held = segment(block(512, address=0, frames=[frame(1)]))
+    events = [event("alloc", 4096 + at, 1) for at in range(99)]
+    content = {"segments": [held], "device_traces": [events]}
+
+    assert not read_snapshot(written(tmp_path, content)).facts.incomplete
 
 
 def test_what_was_there_before_the_recording_is_no_loss(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# People give a ring buffer a size that is a multiple of this; old versions of torch gave
+# it room for one event.
+_ROUND, _OLD_ROOM = 100, 1
 _ACTIVE = ("active_allocated", "active_pending_free")
 # Errors that values of the wrong kind raise on their way into a table.
 _MISFITS = (
@@ -310,12 +313,15 @@ def _devices(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
 
 
 def _damage(devices: pl.DataFrame) -> Iterator[str]:
-    """Say of each device whether its history has lost its beginning."""
-    for device, lost in (
-        devices.filter(pl.col("events") > 0, pl.col("lost") > 0)
-        .select("device", "lost")
-        .iter_rows()
-    ):
+    """Say of each device whether its history has lost its beginning.
+
+    A history that was recorded earlier, and stopped, leaves stacks without events, too.
+    A ring buffer that was overwritten is full: its events are as many as it can hold.
+    """
+    events = pl.col("events")
+    is_full = (events == _OLD_ROOM) | ((events > 0) & (events % _ROUND == 0))
+    overwritten = devices.filter(is_full, pl.col("lost") > 0)
+    for device, lost in overwritten.select("device", "lost").iter_rows():
         tensors = f"{lost:,} live block" + ("s" if lost > 1 else "")
         yield (
             f"the beginning of device {device}'s history was overwritten: {tensors}"

@@ -125,7 +125,7 @@ DEVICES = {
     "pending": Column(
         NUMBER, "Freed but still in use by a stream, as asked for.", "bytes"
     ),
-    "lost": Column(NUMBER, "Live blocks whose events were overwritten."),
+    "lost": Column(NUMBER, "Live blocks with a stack whose events are gone."),
 }
 
 SETTINGS = {
