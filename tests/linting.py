@@ -43,10 +43,18 @@ def rule_module(name: str) -> Any:  # noqa: ANN401 - a module
     return import_module(f"_traceq_pack0.{name}")
 
 
-def outcome(recording: Recording, *codes: str, **config: Any) -> RecordingReport:  # noqa: ANN401 - what Config takes
-    """Return what rules say of one recording; without codes, all rules."""
+def outcome(
+    recording: Recording,
+    *codes: str,
+    brief: bool = False,
+    **config: Any,  # noqa: ANN401 - what Config takes
+) -> RecordingReport:
+    """Return what rules say of one recording; without codes, all rules.
+
+    It is brief where only the findings count, not what the report says beside them.
+    """
     wanted = Config(select=codes or ("ALL",), **config)
-    return lint([recording], bundled_rules(), wanted).outcomes[0]
+    return lint([recording], bundled_rules(), wanted, brief=brief).outcomes[0]
 
 
 @cache
@@ -66,7 +74,7 @@ def findings_of(recording: Recording, *codes: str) -> tuple[Finding, ...]:
     rules = bundled_rules()
     chosen = selected(rules, codes, ())
     if any(rule.residual for rule in chosen.values()):
-        return outcome(recording, *codes).findings
+        return outcome(recording, *codes, brief=True).findings
     ready = [rule() for rule in chosen.values()]
     ran = with_libraries(run(ready, Views(recording)), recording.trace)
     assert not ran.crashed
@@ -95,7 +103,7 @@ def priced_findings(
     recording = Recording(
         "drawn", load_drawn(drawing, args), log_lines(log) if log else None
     )
-    return outcome(recording, *codes).findings
+    return outcome(recording, *codes, brief=True).findings
 
 
 def log_findings(log: str, *codes: str) -> tuple[Finding, ...]:
@@ -117,8 +125,8 @@ def case_findings(
         # What a log says goes to the findings it explains: those that were asked for.
         written = read_log(path_of(file.replace(".trace.json.gz", ".log"))).lines
         recording = Recording(file, loaded(path), written, step_ns)
-        return outcome(recording, *codes).findings
-    found = linted(path, step_ns).findings
+        return outcome(recording, *codes, brief=True).findings
+    found = linted(path, step_ns, brief=True).findings
     return tuple(one for one in found if one.code.startswith(codes))
 
 
@@ -142,9 +150,11 @@ def says(found: Finding, what: str, often: str = "") -> bool:
 
 
 @cache
-def linted(path: Path, step_ns: int | None = None) -> RecordingReport:
+def linted(
+    path: Path, step_ns: int | None = None, *, brief: bool = False
+) -> RecordingReport:
     """Return what all rules say of a trace, once."""
-    return outcome(Recording(path.name, loaded(path), step_ns=step_ns))
+    return outcome(Recording(path.name, loaded(path), step_ns=step_ns), brief=brief)
 
 
 def case_snapshot(file: str) -> Snapshot:

@@ -120,7 +120,7 @@ def _lint(
     return RecordingReport(
         name=recording.name,
         facts=with_counts(facts, ran.skipped) if facts else None,
-        bound=view.bound if view else None,
+        bound=view.bound if view and not brief else None,
         steps=view.steps if view else 0,
         step_ns=step_ns,
         findings=tuple(in_turn(shown, together, step_ns)),
