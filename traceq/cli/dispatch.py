@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from glob import glob
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -14,6 +15,9 @@ from traceq.cli import output, streams
 from traceq.cli.lazy_group import SETTINGS, LazyGroup, example
 from traceq.cli.registry import COMMANDS
 from traceq.cli.version import say_version
+
+if TYPE_CHECKING:
+    from typer.core import MarkupMode
 
 _COMPLETION = "_TRACEQ_COMPLETE"
 """Variable that the completion scripts of shells set."""
@@ -60,6 +64,11 @@ def _stub() -> None:
 
 def build() -> Any:  # noqa: ANN401 - Typer's groups extend a private type
     """Return the group of all commands, with rich help where there is colour."""
+    return _group("rich" if output.color() else None)
+
+
+@cache
+def _group(markup: MarkupMode) -> Any:  # noqa: ANN401 - as above
     app = typer.Typer(
         name="traceq",
         cls=LazyGroup,
@@ -67,7 +76,7 @@ def build() -> Any:  # noqa: ANN401 - Typer's groups extend a private type
         epilog=example("traceq lint trace.json.gz"),
         no_args_is_help=True,
         context_settings=SETTINGS,
-        rich_markup_mode="rich" if output.color() else None,
+        rich_markup_mode=markup,
     )
     app.callback()(_root)
     for name, entry in COMMANDS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
+@cache
 def load_command(name: str, markup: MarkupMode) -> Any:  # noqa: ANN401 - a private type
     """Return the command of this name with its options, imported now."""
     entry = COMMANDS[name]
