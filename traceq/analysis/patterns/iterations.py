@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base.cached import cached_per_trace
-from traceq.analysis.base.ownership import named, outermost_ops
+from traceq.analysis.base.ownership import has_like, has_named, named, outermost_ops
 from traceq.analysis.patterns.attention import FUSED_ARGUMENTS, SDPA
 from traceq.analysis.patterns.iteration_marks import (
     COLUMNS,
@@ -118,6 +118,8 @@ def iterations(trace: Trace) -> pl.DataFrame:
     if not trace.steps.height or _trains(trace):
         return none
     marked = marked_iterations(trace)
+    if not marked.height and not _attends_or_embeds(trace):
+        return none
     seen = _by_shapes(trace)
     # Else it may be any loop that runs forward passes.
     if not marked.height and not (seen["phase"] == DECODE).any():
@@ -130,6 +132,15 @@ def iterations(trace: Trace) -> pl.DataFrame:
         once = (pl.col("phase") == DECODE).cast(pl.Int64)
         rows = rows.with_columns(pl.col("decodes").fill_null(once))
     return ITERATIONS.shaped(rows.with_columns(first=pl.int_range(pl.len()) == 0))
+
+
+def _attends_or_embeds(trace: Trace) -> bool:
+    """Return whether any op or kernel can tell the phase of a step."""
+    return (
+        has_named(trace.ops, (*_ATTENTION, *_EMBEDDING))
+        or has_like(trace.ops, _OTHER_ATTENTION)
+        or (trace.kernels["kind"] == "attention").any()
+    )
 
 
 def _before(trace: Trace) -> int:
