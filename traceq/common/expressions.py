@@ -63,6 +63,8 @@ def sharing_nulls(frame: pl.DataFrame) -> pl.DataFrame:
     >>> sharing_nulls(frame).equals(frame)
     True
     """
+    if not frame.height:
+        return frame
     return _sharing_nulls(frame.iter_columns(), frame.height, lambda column: column)
 
 
@@ -111,9 +113,10 @@ def _sharing_nulls(
     def column(of: pl.Series) -> pl.Series:
         if of.null_count() < len(of):
             return taken(of)
-        if of.dtype not in empty:
-            empty[of.dtype] = constant(None, height, of.dtype)
-        return empty[of.dtype].alias(of.name)
+        dtype = of.dtype
+        if dtype not in empty:
+            empty[dtype] = constant(None, height, dtype)
+        return empty[dtype].alias(of.name)
 
     return pl.DataFrame([column(one) for one in columns])
 
