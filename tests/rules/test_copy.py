@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from linting import (
@@ -933,3 +933,13 @@ def test_casts_of_activations_save_what_compiling_for_a_graph_leaves() -> None:
 
     assert by_code["LCH002"].saves_ns > 10 * by_code["CPY008"].saves_ns
     assert by_code["CPY008"].minor
+
+
+@pytest.mark.parametrize("case", ["copies", "norm_mismatch", "layernorm_autocast"])
+def test_mainly_is_at_least_half_of_the_copies(case: str) -> None:
+    (found,) = case_findings(f"{case}.trace.json.gz", "CPY001")
+
+    parts = cast("dict[str, int]", found.data["parts"])
+    named = sum(sorted(parts.values())[-2:])
+    assert ("mainly" in found.message) == (2 * named >= sum(parts.values()))
+    assert ("first of all" in found.message) == (2 * named < sum(parts.values()))
