@@ -96,7 +96,7 @@ class FusibleChain(Rule):
 
     A trace does not say which tensor an op reads: that is told by sizes and dtypes, and
     by what runs before. The compiler may fuse less, as where a chain reduces over rows
-    and over columns. With sizes that change in every step it compiles again.
+    and over columns. With sizes that vary it compiles again, unless for all of them.
     """
 
     code = "FUS001"

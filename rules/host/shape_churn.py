@@ -78,7 +78,8 @@ class ShapeChurn(Rule):
     ## How to fix it
 
     Make shapes repeat: pad the dimension that varies to a few sizes (buckets). For
-    experts, a grouped matmul takes any number of tokens. For attention, another SDPA
+    experts, a grouped matmul takes any number of tokens; where values make the sizes
+    inside of a library, the fix names its switch. For attention, another SDPA
     backend makes no plans. ``CUDA_MODULE_LOADING=EAGER`` was measured not to help.
 
     ```diff

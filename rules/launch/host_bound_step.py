@@ -60,6 +60,7 @@ class HostBoundStep(Rule):
     of gradients. The saving is nothing if steps differ in their shapes or launches, in
     data-dependent sizes or in many branches, since no graph can be replayed then. Where
     graphs are replayed already, it is the host's time for what launches beside them.
+    A kernel's first launch that loads its code passes by itself, and does not count.
     What is left of the step with all findings fixed is at the end of ``traceq lint``.
 
     ## Why is this bad?

@@ -99,11 +99,12 @@ class TinyKernelLoop(Rule):
 
     Do all iterations in one operation: sort tokens by expert and use a grouped matmul
     (``torch.nn.functional.grouped_mm``), or stack the weights and use ``torch.bmm``
-    with a fixed capacity. In general, stack what the loop goes over into one more
-    dimension. For a loop over parameters there are ``torch._foreach_mul_`` and the
-    like, which take lists of tensors. If iterations depend on each other, compile the
-    loop. If they do by what the host reads, as the action of an agent, go through
-    several sequences at once, as a batch: it then takes as long for all as for one.
+    with a fixed capacity; models of transformers 5 have a switch for it. In general,
+    stack what the loop goes over into one more dimension. For a loop over parameters
+    there are ``torch._foreach_mul_`` and the like, which take lists of tensors. If
+    iterations depend on each other, compile the loop. If they do by what the host
+    reads, as the action of an agent, go through several sequences at once, as a batch:
+    it then takes as long for all as for one.
 
     ```diff
     - out = torch.stack([x[i] @ weights[i] for i in range(len(weights))])
