@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from traceq.linter import Row
 
 MODULE = "MultiheadAttention"
-_MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
+# Ops that mask, and which of their inputs is the condition.
+_CONDITION = {"aten::masked_fill": 1, "aten::masked_fill_": 1, "aten::where": 0}
+_MASKING = tuple(_CONDITION)
 _ADDING = ("aten::add", "aten::add_")
 _FLEX = "use FlexAttention under torch.compile and write {} in its score_mod"
+_JOIN = (
+    "join all of its masks into one, conditions with & and what is added as a sum, with"
+    " the values that it has now, and call"
+)
 _SDPA = "F.scaled_dot_product_attention(query, key, value{})"
 # What transformers calls for attn_implementation="eager".
 _EAGER = "eager_attention_forward"
@@ -39,7 +45,7 @@ _NO_WEIGHTS = (
 _BETWEEN = "which fuses what is between the matmuls"
 _WHERE = ("file", "function", "via", "module")
 # The examples of the page.
-_WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _OF_TORCH = range(5)
+_WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _WITH_BOTH, _OF_TORCH = range(6)
 
 
 def share(row: Row, gpu: Gpu) -> float:
@@ -49,20 +55,32 @@ def share(row: Row, gpu: Gpu) -> float:
     return attention.flash_share(row, gpu, causal=_causal(row))
 
 
-def _operands(row: Row, names: tuple[str, ...]) -> list[list[int]]:
-    """Return the shapes of what ops of these names combine the scores with."""
-    operands = zip(row["steps"] or (), row["given"] or (), strict=True)
-    shapes = [dims for name, dims in operands if name in names for dims in dims or ()]
-    return [dims for dims in shapes if len(dims) > 1 and dims != row["scores"]]
+def _masks(row: Row, names: tuple[str, ...] = _MASKING + _ADDING) -> list[list[int]]:
+    """Return the shapes of what ops of these names mask the scores with, or add.
+
+    What is added may have the shape of the scores itself.
+    """
+    size, masks = prod(row["scores"]), []
+    for name, dims in zip(row["steps"] or (), row["given"] or (), strict=True):
+        shapes = [shape or [] for shape in dims or ()]
+        scores = [prod(shape) == size for shape in shapes]
+        if name not in names or not any(scores):
+            continue
+        if name in _ADDING:
+            del shapes[scores.index(True)]
+        else:
+            at = _CONDITION[name]
+            shapes = shapes[at : at + 1]
+        masks += [shape for shape in shapes if prod(shape) > 1]
+    return masks
 
 
 def square_masks(row: Row) -> list[list[int]]:
     """Return the shapes of masks that all heads share, as far as they are squares."""
     square = row["scores"][-2:]
-    operands = _operands(row, _MASKING + _ADDING)
     return [
         dims
-        for dims in operands
+        for dims in _masks(row)
         if dims[-2:] == square and square[0] == square[1] and dims[-3:-2] in ([], [1])
     ]
 
@@ -70,16 +88,17 @@ def square_masks(row: Row) -> list[list[int]]:
 def _causal(row: Row) -> bool:
     """Return whether the mask is taken to be causal, for what remains to compute.
 
-    That is a mask seen to be made so, or a square by which all are masked.
+    That is a mask seen to be made so, or a square by which all are masked. Next to
+    another mask, which has to stay, it is not.
     """
     rows, columns = row["scores"][-2:]
-    masks = _operands(row, _MASKING)
+    if len(_masks(row)) > 1:
+        return False
     return bool(row["making"]) or (
         rows == columns
-        and bool(masks)
-        and all(
+        and any(
             dims[-2:] == [rows, columns] and prod(dims) == rows * columns
-            for dims in masks
+            for dims in _masks(row, _MASKING)
         )
     )
 
@@ -114,34 +133,33 @@ def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     return located_advice(view, rewritten(last), advice), example
 
 
-def _is_bias(row: Row, dims: list[int]) -> bool:
-    """Return whether scores are added to: as they are, or viewed with more dims."""
-    scores = row["scores"]
-    return scores[-2:] == dims[-2:] or (
-        len(dims) > len(scores) and prod(dims) == prod(scores)
-    )
-
-
 def _call(row: Row) -> tuple[str, int | None]:
     """Return which call replaces it, and which example of the page shows it, if any."""
     steps = row["steps"] or ()
     if "aten::tanh" in steps:
         return _FLEX.format("the soft cap"), None
     dropout = ", dropout_p=…" if "aten::dropout" in steps else ""
+    if len(_masks(row)) > 1:
+        return f"{_JOIN} {_SDPA.format(f', attn_mask=mask{dropout}')}", _WITH_BOTH
     if row["making"]:
         padded = any(prod(dims[:-2]) > 1 for dims in square_masks(row))
         call = f"call {_SDPA.format(f', is_causal=True{dropout}')}"
         call = f"where nothing is padded, {call}; see ATT001" if padded else call
         return call, _WITH_CAUSAL
-    if any(_is_bias(row, dims) for dims in _operands(row, _ADDING)):
-        return f"call {_SDPA.format(', attn_mask=bias')}", _WITH_BIAS
+    if any(not _is_padding(row, dims) for dims in _masks(row, _ADDING)):
+        return f"call {_SDPA.format(f', attn_mask=bias{dropout}')}", _WITH_BIAS
     if _causal(row):
         call = _SDPA.format(f", is_causal=True{dropout}")
         return f"if the mask is the lower triangle, call {call}", _WITH_CAUSAL
-    if any(name in _MASKING for name in steps):
-        call = _SDPA.format(f", attn_mask=mask{dropout}")
-        return f"call {call}; see ATT001 for masks", _WITH_MASK
-    return f"call {_SDPA.format(dropout)}", _PLAIN
+    masked = _masks(row) or any(name in _MASKING for name in steps)
+    mask = f", attn_mask=mask{dropout}" if masked else dropout
+    call = f"call {_SDPA.format(mask)}"
+    return (f"{call}; see ATT001 for masks", _WITH_MASK) if masked else (call, _PLAIN)
+
+
+def _is_padding(row: Row, dims: list[int]) -> bool:
+    """Return whether a mask is the same for all queries."""
+    return dims[-2:-1] in ([], [1]) and dims[-1] == row["scores"][-1]
 
 
 def making(view: View, row: Row) -> str:

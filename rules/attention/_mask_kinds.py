@@ -47,8 +47,8 @@ KINDS = {
     "batched": _Kind(
         "one for each sequence",
         "(often padding)",
-        "if it masks padding, drop attn_mask where nothing is padded, and otherwise"
-        f" {_PACKED}; for any other mask {_BLOCKS}",
+        "if it masks padding alone, drop attn_mask where nothing is padded, and"
+        f" otherwise {_PACKED}; for any other mask {_BLOCKS}",
     ),
     "padding": _Kind(
         "likely padding",

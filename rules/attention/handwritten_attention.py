@@ -94,6 +94,15 @@ class HandwrittenAttention(Rule):
     + out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     ```
 
+    With a causal mask and another one, for padding, which has to stay:
+
+    ```diff
+    - scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    - out = (scores.masked_fill(~causal, -1e4) + padding).softmax(-1) @ v
+    + mask = torch.where(causal, padding, -1e4)
+    + out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    ```
+
     The module of torch:
 
     ```diff

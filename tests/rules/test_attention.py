@@ -562,6 +562,83 @@ def test_a_mask_that_is_added_is_causal_where_its_making_is_seen() -> None:
     assert seen.kernel_ns > unseen.kernel_ns == bias.kernel_ns
 
 
+TRIANGLE = inputs([[512, 512], []], ["bool", "Scalar"], values=["", "0"])
+
+
+@pytest.mark.parametrize("second", [[8, 1, 1, 512], [12, 512, 512], [8, 12, 512, 512]])
+@pytest.mark.parametrize("before", ["tril", "to"])
+def test_a_mask_that_is_added_to_masked_scores_is_not_dropped(
+    before: str, second: list[int]
+) -> None:
+    given = SQUARE_SCORES | {
+        "tril": TRIANGLE,
+        "where": inputs([[1, 1, 512, 512], [8, 12, 512, 512], []], ["bool", HALF]),
+        "add": added(second),
+    }
+
+    (found,) = by_hand(
+        before, "bmm.first", "where", "add", "_softmax", "bmm.last", **given
+    )
+
+    assert "attn_mask=mask" in found.advice
+    assert "join all of its masks" in found.advice
+    assert "is_causal" not in found.advice + found.example
+    assert "attn_mask=mask" in found.example
+
+
+def test_two_masks_that_are_filled_in_become_one() -> None:
+    scores = [8, 12, 512, 512]
+    given = SQUARE_SCORES | {
+        "masked_fill__first": inputs([scores, [512, 512]], [HALF, "bool"]),
+        "masked_fill__last": inputs([scores, [8, 1, 1, 512]], [HALF, "bool"]),
+    }
+    masks = ("masked_fill.first", "masked_fill.last")
+
+    (found,) = by_hand("bmm.first", *masks, "_softmax", "bmm.last", **given)
+
+    assert "join all of its masks" in found.advice
+    assert "is_causal" not in found.advice + found.example
+
+
+def test_padding_that_is_added_stays_a_mask() -> None:
+    given = SQUARE_SCORES | {"add": added([8, 1, 1, 512])}
+
+    (found,) = by_hand("bmm.first", "add", "_softmax", "bmm.last", **given)
+
+    assert "attn_mask=mask" in found.advice
+
+
+def test_what_is_added_in_the_shape_of_the_scores_is_not_dropped() -> None:
+    given = SQUARE_SCORES | {"add": added([8, 12, 512, 512])}
+
+    (found,) = by_hand("bmm.first", "add", "_softmax", "bmm.last", **given)
+
+    assert "attn_mask=bias" in found.advice
+
+
+@pytest.mark.parametrize("joins", ["bitwise_or", "logical_or", "logical_or_"])
+@pytest.mark.parametrize(("size", "count"), [(512, 0), (64, 1)])
+def test_a_triangle_joined_with_another_mask_is_not_called_the_lower_triangle(
+    joins: str, size: int, count: int
+) -> None:
+    """As of packed documents: what is outside of each stays masked."""
+    drawing = f"""
+    host [ProfilerStep#1                                                              ]
+    host  [aten::tril][aten::{joins}  ][aten::scaled_dot_product_attention             ]
+    host                             [aten::_scaled_dot_product_cudnn_attention]
+    host                              [cudaLaunchKernel>1]
+    gpu 7                                       [cudnn_sdpa_sm90_flash_fprop<1]
+    """
+    given = [[1, 12, 512, 64]] * 3 + [[512, 512]]
+    args = {
+        "aten::tril": TRIANGLE,
+        f"aten::{joins}": inputs([[size, size], [size, size]], ["bool", "bool"]),
+        "aten::scaled_dot_product_attention": inputs(given, [HALF] * 3 + ["bool"]),
+    }
+
+    assert len(drawn_findings(drawing, "ATT005", args=args)) == count
+
+
 def test_eager_attention_of_transformers_has_a_switch() -> None:
     drawing = """
     host  [ProfilerStep#1                                                              ]

@@ -120,6 +120,11 @@ _MAKES_OTHER = (
     r"(?i)(sliding|window|chunk|local|prefix|bidirectional|extended_attention)\w*mask"
     r"|_prepare_4d_attention_mask"
 )
+_JOINING = [
+    *(f"aten::{way}_{of}" for way in ("bitwise", "logical") for of in ("and", "or")),
+    *(f"aten::{way}_{of}_" for way in ("bitwise", "logical") for of in ("and", "or")),
+    *("aten::__and__", "aten::__or__", "aten::__iand__", "aten::__ior__"),
+]
 _FIRST_WITH_FLASH = 8
 # Properties that no fused kernel supports, on any GPU.
 _FOR_ALL = ("rank", "strides", "mixed dtypes")
@@ -339,11 +344,11 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
 
     It is empty where nothing does, and where it may be the making of another mask: if
     triangles of this size are cut in other ways too, if a function makes bidirectional
-    masks or sliding windows, or if the call is in the encoder of a model that has a
-    decoder.
+    masks or sliding windows, if conditions of this size are joined, or if the call is
+    in the encoder of a model that has a decoder.
     """
     made, others = _makers(trace)
-    if others or _encodes(trace, module):
+    if others or (rows, columns) in _joined(trace) or _encodes(trace, module):
         return ""
     size = pl.col("size")
     cuts = _triangles(trace).filter(
@@ -365,6 +370,25 @@ def _makers(trace: Trace) -> tuple[str, bool]:
     made = functions.filter(known(functions.str.contains(ascii_only(_MAKES_CAUSAL))))
     others = bool(known(functions.str.contains(ascii_only(_MAKES_OTHER))).any())
     return (str(made[0]) if len(made) else ""), others
+
+
+@cached_per_trace
+def _joined(trace: Trace) -> set[tuple[int, int]]:
+    """Return the sizes of masks for all sequences that are joined of two conditions.
+
+    With the lower triangle these may be windows, or documents of a packed sequence.
+    """
+    if not has_named(trace.ops, _JOINING):
+        return set()
+    joining = trace.ops["inputs"].filter(named(trace.ops, _JOINING))
+    given = trace.inputs["dims"][joining.drop_nulls().unique()].to_list()
+    pairs = ([one or [] for one in dims or ()][:2] for dims in given)
+    return {
+        (one[-2], one[-1])
+        for pair in pairs
+        for one in pair
+        if len(one) >= 2 and prod(one[:-2]) == 1  # noqa: PLR2004 - a matrix
+    }
 
 
 def _encodes(trace: Trace, module: str | None) -> bool:
