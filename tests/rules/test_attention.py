@@ -623,11 +623,11 @@ def test_a_triangle_joined_with_another_mask_is_not_called_the_lower_triangle(
 ) -> None:
     """As of packed documents: what is outside of each stays masked."""
     drawing = f"""
-    host [ProfilerStep#1                                                              ]
-    host  [aten::tril][aten::{joins}  ][aten::scaled_dot_product_attention             ]
-    host                             [aten::_scaled_dot_product_cudnn_attention]
-    host                              [cudaLaunchKernel>1]
-    gpu 7                                       [cudnn_sdpa_sm90_flash_fprop<1]
+    host [ProfilerStep#1                                                               ]
+    host [aten::tril][aten::{joins} ][aten::scaled_dot_product_attention               ]
+    host                                   [aten::_scaled_dot_product_cudnn_attention ]
+    host                                    [cudaLaunchKernel>1]
+    gpu 7                                            [cudnn_sdpa_sm90_flash_fprop<1]
     """
     given = [[1, 12, 512, 64]] * 3 + [[512, 512]]
     args = {
