@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linting import outcome, priced_findings
-from recordings import CAPTURES, FIXTURE_TRACES, loaded
+from recordings import CAPTURES, FIXTURE_TRACES, loaded, path_of
 
 from traceq.linter import inputs
 from traceq.model.recording import Recording
@@ -45,6 +45,14 @@ def test_sizes_that_vary_are_compiled_for_all_of_them() -> None:
 
     assert "compile the model with dynamic=True, as its sizes vary" in found.advice
     assert "dynamic=True" in found.example
+
+
+def test_a_cache_that_grows_with_each_token_is_of_sizes_that_vary() -> None:
+    trace = loaded(path_of("pairs/gen_cudnn.trace.json.gz"))
+
+    (found,) = outcome(Recording("generate", trace), "NRM002").findings
+
+    assert "compile the model with dynamic=True, as its sizes vary" in found.advice
 
 
 def test_sizes_that_stay_are_compiled_for_each() -> None:

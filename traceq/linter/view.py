@@ -31,6 +31,7 @@ from traceq.analysis.base.steady import (
 )
 from traceq.analysis.patterns.compilation import REGION
 from traceq.analysis.patterns.copies import copies
+from traceq.analysis.patterns.kv_cache import cache_cats
 from traceq.analysis.replay.bound import (
     bound_of,
     calibration_of,
@@ -195,8 +196,9 @@ class View:
 
     @property
     def sizes_vary(self) -> bool:
-        """True if steps bring the model sizes that no step before had."""
-        return len(new_sizes(self.trace, self.steady).ops) > 0
+        """True if steps bring the model new sizes, or tokens a longer KV cache."""
+        new = new_sizes(self.trace, self.steady).ops
+        return len(new) > 0 or cache_cats(self.trace).height > 0
 
     @cached_property
     def distributed(self) -> bool:
