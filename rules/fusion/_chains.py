@@ -25,6 +25,9 @@ _CALLS = {
     "F.cross_entropy": ({"exp", "log", "gather"}, {"logsumexp", "gather"}),
     "F.softmax": ({"exp", "sum", "div"},),
 }
+# The code of a file that is in no function: a training loop, which nobody compiles.
+_SCRIPT = "<module>"
+_OUTERMOST = text("module").str.extract("^([^/]+)")
 # Ops whose result the host reads, or whose size depends on values.
 _BREAKS = {
     "aten::_local_scalar_dense": "a value that the host reads",
@@ -143,12 +146,23 @@ def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
     return listed([f"`{call}`" for call in calls])
 
 
-def graph_breaks(view: View) -> list[Evidence]:
-    """Return what ends a compiled graph in the forward, with its count a step."""
+def graph_breaks(view: View, kernels: pl.DataFrame) -> list[Evidence]:
+    """Return what ends a graph of the compiled code, with its count in the forward.
+
+    That is code below the outermost modules of chains; where no module was recorded,
+    the functions of chains. What a training loop reads beside the model ends no graph.
+    """
     names = [name for name in _BREAKS if view.has_op([name])]
     if not names:
         return []
     ops = view.ops.filter(text("phase") == "forward", text("name").is_in(names))
+    chained = view.trace.ops[["file", "function", "module"]][kernels["op"].unique()]
+    if view.trace.ops["module"].null_count() < view.trace.ops.height:
+        compiled, keys = chained.drop_nulls("module"), [_OUTERMOST]
+    else:
+        in_function = text("function") != _SCRIPT
+        compiled, keys = chained.filter(in_function), [text("file"), text("function")]
+    ops = ops.join(compiled.select(keys).unique(), on=keys, how="semi")
     counts = ops.group_by(text("name")).len().sort("name")
     return [
         Evidence(

@@ -89,8 +89,8 @@ class FusibleChain(Rule):
     Where one call does the same, as ``F.rms_norm``, ``F.gelu``, ``F.silu``,
     ``F.cross_entropy`` or ``F.scaled_dot_product_attention``, it fuses without
     compiling; the fix names it. Compile the loss with the model if it is among the
-    lines. ``breaks`` lists what ends a compiled graph: a value that the host reads,
-    sizes that depend on data.
+    lines. ``breaks`` lists what ends a graph of these modules: a value that the host
+    reads, sizes that depend on data.
 
     ## When it is wrong
 
@@ -151,7 +151,7 @@ class FusibleChain(Rule):
         gpu = int(kernels["dur"].sum()) / view.steps
         # What a library computes is not the program's to write otherwise.
         calls = "" if top["via"] else fused_calls(view, kernels, top)
-        breaks = graph_breaks(view)
+        breaks = graph_breaks(view, kernels)
         old = view.trace.facts.torch_to.startswith("1.")
         upgrade = (
             "upgrade torch to 2.0 or later, which has torch.compile: " if old else ""

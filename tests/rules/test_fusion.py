@@ -13,7 +13,9 @@ from conftest import ROOT
 from linting import case_findings, mentions, outcome
 
 from traceq import load
+from traceq.linter import inputs
 from traceq.model.recording import Recording
+from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,3 +164,43 @@ def test_compiling_a_host_bound_model_includes_what_it_fuses() -> None:
     shares = {fix.kernel_share for fix in graph.fixes if len(fix.kernels)}
     assert len(shares) > 1
     assert chains.minor
+
+
+# A model runs a chain of ops; the host reads a value in it, or after it.
+CHAIN = """
+    host   [ProfilerStep#1                                                           {}]
+    host    [train.py(3): step                                                       {}]
+    host     [MODEL                                                       {}]
+    host      [aten::mul       ] [aten::tanh      ] [aten::add       ] {}
+    host      [cuLaunchKernel>1] [cuLaunchKernel>2] [cuLaunchKernel>3]
+    gpu 7                    [mul<1            ] [tanh<2          ] [add<3           ]
+"""
+H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 1}
+LARGE = [1024, 1024]
+OPS = {
+    "aten::mul": inputs([LARGE, []], ["float", "Scalar"]),
+    "aten::tanh": inputs([LARGE], ["float"]),
+    "aten::add": inputs([LARGE, []], ["float", "Scalar"]),
+}
+READ = "[aten::_local_scalar_dense]"
+
+
+def breaks(model: str, *, inside: bool) -> list[str]:
+    """Return what ends a graph of a model by which, or after which, a value is read."""
+    more = " " * len(READ)
+    drawing = CHAIN.format(more, more, more if inside else "", READ if inside else "  ")
+    if not inside:
+        after = "cuLaunchKernel>3]"
+        drawing = drawing.replace(after, f"{after}  {READ}")
+    drawing = drawing.replace("MODEL".ljust(len(model)), model)
+    trace = load_drawn(drawing, OPS, device=H200)
+    (found,) = outcome(Recording("drawn", trace), "FUS001").findings
+    return [one.name for one in found.evidence if one.label == "breaks"]
+
+
+@pytest.mark.parametrize("model", ["nn.Module: Model_0", "model.py(9): forward"])
+def test_only_what_the_compiled_code_reads_ends_a_graph(model: str) -> None:
+    value = ["aten::_local_scalar_dense: a value that the host reads"]
+
+    assert breaks(model, inside=True) == value
+    assert breaks(model, inside=False) == []
