@@ -75,6 +75,16 @@ def test_beside_compiled_code_the_rest_is_to_be_compiled() -> None:
     assert alone.example
 
 
+def test_sparse_gradients_are_to_be_made_dense_before_compiling() -> None:
+    sparse = (
+        "                                          [aten::embedding_sparse_backward]"
+    )
+    (found,) = priced_findings(CAST.format(around=sparse), "CPY006", args=ARGS)
+
+    assert "make sparse gradients dense (sparse=False) and compile" in found.advice
+    assert not found.example
+
+
 def test_of_findings_that_compile_the_most_general_leads() -> None:
     trace = loaded(CAPTURES.trace("norm_mismatch"))
 

@@ -18,6 +18,9 @@ MODEL = "compile the model"
 """The words in which rules advise it; what the program needs besides is added here."""
 _BESIDE = "compile the function too that these ops are in"
 _SIZES = "compile the model with dynamic=True, as its sizes vary"
+_DENSE = "make sparse gradients dense (sparse=False) and compile the model"
+# What makes the gradient of an embedding with ``sparse=True``: compiling it fails.
+_SPARSE = ("aten::embedding_sparse_backward", "aten::_embedding_bag_sparse_backward")
 _CALL = "torch.compile("
 _EXAMPLE = "torch.compile(Model().cuda())"
 _DYNAMIC = "torch.compile(Model().cuda(), dynamic=True)"
@@ -27,24 +30,32 @@ def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
     """Return findings with advice to compile that fits the program.
 
     Beside compiled code it is what is not compiled yet. Where sizes vary it is to
-    compile for all of them: otherwise each new size may be compiled again.
+    compile for all of them: otherwise each new size may be compiled again. Sparse
+    gradients make compiling fail.
     """
     if not any(MODEL in one.advice for one in findings):
         return list(findings)
-    if not view.compiled and not view.sizes_vary:
+    if view.compiled:
+        words = _BESIDE
+    elif view.has_op(_SPARSE):
+        words = _DENSE
+    elif view.sizes_vary:
+        words = _SIZES
+    else:
         return list(findings)
-    return [
-        _fitted(one, compiled=view.compiled) if MODEL in one.advice else one
-        for one in findings
-    ]
+    return [_fitted(one, words) if MODEL in one.advice else one for one in findings]
 
 
-def _fitted(finding: Finding, *, compiled: bool) -> Finding:
-    advice = finding.advice.replace(MODEL, _BESIDE if compiled else _SIZES)
-    example = finding.example.replace(_EXAMPLE, _DYNAMIC)
-    # It shows the model, which is compiled.
-    shown = "" if compiled and _CALL in example else example
-    return replace(finding, advice=advice, example=shown)
+def _fitted(finding: Finding, words: str) -> Finding:
+    example = finding.example
+    if words == _SIZES:
+        example = example.replace(_EXAMPLE, _DYNAMIC)
+    elif _CALL in example:
+        # It shows the model, which is compiled, or cannot be as it is.
+        example = ""
+    return replace(
+        finding, advice=finding.advice.replace(MODEL, words), example=example
+    )
 
 
 def led(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
