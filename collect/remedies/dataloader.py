@@ -19,7 +19,7 @@ class Remedy(Base):
     """Every DataLoader gets workers; random transforms draw other numbers."""
 
     name = "dataloader"
-    rules = ("DAT001", "LOG005")
+    rules = ("DAT001", "DAT002", "LOG005")
     summary = "DataLoader with workers, pinned and persistent"
     when = START
     edit = (

@@ -32,7 +32,7 @@ from ._worker_advice import (
     worker_evidence,
     workers_advice,
 )
-from ._workers import WorkerPlan, waited_ns
+from ._workers import WorkerPlan, first_batches, waited_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +55,23 @@ LOADERS = {
         " (decode and augment on the GPU, cache what is computed every time)",
     ),
 }
+# The share of loading from which on the first batches of epochs are the stall.
+_MOSTLY = 0.5
+_FIRST = (
+    "the GPU idles while the DataLoader's workers load the first batch of an epoch",
+    "more workers do not bring the first batch sooner: let an epoch have more batches,"
+    " by a sampler that goes over the data several times; do less per sample (decode"
+    " and augment on the GPU, cache what is computed every time)",
+)
+_SHORT_EPOCHS = (
+    "keep the batches of an epoch, on the GPU if they fit, where nothing shuffles or"
+    " changes them; no worker loads the first batch of an epoch ahead, and epochs have"
+    " few, so that num_workers=2, pin_memory=True and persistent_workers=True hide only"
+    " the others"
+)
+# Workers are of little use where the first batches of epochs take more of the loading
+# than this. Heuristic threshold.
+_MANY_FIRSTS = 0.2
 # A DataLoader keeps two batches ahead for each worker, so that in fewer steps than
 # these some are ready whether the workers keep up or not. Heuristic threshold.
 _LONG = 20
@@ -126,6 +143,9 @@ def _in_process(
         more = "" if view.trace.frames.height else _STACKS
         unknown = {"workers_now": 0, "workers": 2, "saves_with_workers_ns": None}
         return Explanation(message, _SHORT + more, goes=None, data=unknown)
+    first = first_batches(view, regions)
+    if first.share > _MANY_FIRSTS and first.epochs > 1:
+        return Explanation(message, _SHORT_EPOCHS, plan.share * (1 - first.share))
     return Explanation(
         message,
         workers_advice(plan),
@@ -147,6 +167,8 @@ def _in_workers(
         (message, advice), removed = taken, _THREAD
     if taken == READY and view.steps < _LONG:
         advice = _READY_FOR_NOW
+    if first_batches(view, regions).share > _MOSTLY:
+        message, advice = _FIRST
     advice = advice.replace("{to}", more_workers(view, plan))
     return Explanation(message, advice, removed, tuple(wait_evidence(view, waited)))
 

@@ -121,6 +121,34 @@ def waited_ns(view: View, regions: pl.DataFrame) -> int | None:
     return int(inside["dur"].filter(waits).sum())
 
 
+@dataclass(frozen=True)
+class FirstBatches:
+    """The first batches of epochs, which nobody can load ahead."""
+
+    epochs: int
+    share: float
+    """Their share of the time that loading takes."""
+
+
+def first_batches(view: View, regions: pl.DataFrame) -> FirstBatches:
+    """Return what taking the first batch of each epoch takes, as stacks show it."""
+    frames = view.trace.frames
+    begins = frames.filter(named_like(frames, rf"{_LOADER}\(\d+\): __iter__$"))
+    firsts = asof(
+        begins.select("thread", until=END).sort("until"),
+        regions.select("thread", "id", "start", "end").sort("start"),
+        "until",
+        "start",
+        by="thread",
+        strategy="forward",
+    )
+    firsts = firsts.drop_nulls("id").unique("id")
+    time, all_time = (
+        int((part["end"] - part["start"]).sum()) for part in (firsts, regions)
+    )
+    return FirstBatches(firsts.height, time / all_time if all_time else 0.0)
+
+
 def _step(view: View, regions: pl.DataFrame, share: float) -> float:
     """Return what a step takes if this share of loading goes."""
     change = Change(spans=regions.select("start", "end"), host_share=share)

@@ -330,3 +330,74 @@ def test_without_stacks_a_short_wait_may_be_the_taking_of_a_batch() -> None:
 
 def test_without_stacks_a_long_wait_is_for_the_workers() -> None:
     assert "the workers do not keep up" in _taken("", then_us=20).advice
+
+
+_BEGINS = "[torch/utils/data/dataloader.py(428): _get_iterator]"
+_PROCESS = "[multiprocessing/process.py(110): start]"
+_LAUNCH = "[cudaLaunchKernel>1]"
+
+
+def _epoch(number: int, begin: str, inside: str) -> tuple[str, str, str]:
+    """Return a drawn step that begins an epoch: the step, its calls, what is inside."""
+    width = len(_BEGINS) + 2
+    step = f"[ProfilerStep#{number}{' ' * (width + 8)}]"
+    launch = f"[cudaLaunchKernel>{number}]"
+    calls = f" {begin:{width - 2}} {launch}"
+    return step, f"{calls:{len(step)}}", f"{'  ' + inside:{len(step)}}"
+
+
+def _epochs(*begins: tuple[str, str]) -> str:
+    """Return a drawing of steps; each begins with a call, and one inside of it."""
+    drawn = [_epoch(at + 1, *one) for at, one in enumerate(begins)]
+    steps, calls, inside = ("".join(part) for part in zip(*drawn, strict=True))
+    gpu = "".join(
+        f"{'':{len(step) - 9}}[gemm<{at + 1}] " for at, (step, _, _) in enumerate(drawn)
+    )
+    return f"""
+        host  {steps}
+        host  {calls}
+        host  {inside}
+        gpu 7 {gpu}
+        """
+
+
+def test_workers_that_are_started_in_each_epoch_are_to_be_kept() -> None:
+    (found,) = drawn_findings(_epochs(*[(_BEGINS, _PROCESS)] * 2), "DAT002")
+
+    assert found.advice.startswith("pass persistent_workers=True")
+    assert found.data["processes"] == 2
+
+
+def test_workers_that_were_started_once_may_be_those_of_a_long_epoch() -> None:
+    drawing = _epochs((_BEGINS, _PROCESS), ("", ""), ("", ""), ("", ""))
+    (found,) = drawn_findings(drawing, "DAT002")
+
+    assert found.advice.startswith("if epochs are as short")
+
+
+def test_a_loader_that_is_made_in_each_epoch_is_to_be_made_once() -> None:
+    made = "[torch/utils/data/dataloader.py(9): __init__]"
+    drawing = _epochs((_BEGINS, _PROCESS), (made, ""), (_BEGINS, _PROCESS))
+    (found,) = drawn_findings(drawing, "DAT002")
+
+    assert found.advice.startswith("make the DataLoader once")
+
+
+def test_an_iterator_that_starts_no_process_has_no_workers_to_keep() -> None:
+    assert not drawn_findings(_epochs(*[(_BEGINS, "")] * 2), "DAT002")
+
+
+def test_more_workers_do_not_bring_the_first_batch_of_an_epoch() -> None:
+    region = f"[{WAITING}]"
+    (found,) = drawn_findings(
+        f"""
+        host  [ProfilerStep#1{" " * (len(region) + 70)}]
+        host   [torch/utils/data/dataloader.py(4): __iter__]
+        host  {" " * 48}{region}[cudaLaunchKernel>1]
+        gpu 7  {" " * (len(region) + 60)}[gemm<1 ]
+        """,
+        "DAT001",
+    )
+
+    assert "first batch of an epoch" in found.message
+    assert "num_workers" not in found.advice
