@@ -17,7 +17,6 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
-    Severity,
     View,
     asof,
     counted,
@@ -49,7 +48,6 @@ _CHECK = (
     " epochs; or let an epoch have more batches"
 )
 _MAKE_ONCE = "make the DataLoader once, before the loop over epochs, and "
-_ONCE_SEEN = "if epochs are as short as the recorded steps show, "
 
 
 @dataclass(frozen=True)
@@ -83,21 +81,34 @@ class WorkerRestart(Rule):
     ## When it is wrong
 
     The recorded steps may be the first of a long epoch. Where workers were started once
-    and the step time without the profiler does not show that this is usual, the finding
-    is minor.
+    and the step time without the profiler does not show that this is usual, nothing is
+    reported.
     """
 
     code = "DAT002"
     since = "0.2.0"
     see = ("torch.utils.data.DataLoader",)
     preview = True
-    needs = frozenset({Need.GPU})
+    needs = frozenset({Need.GPU, Need.STACKS})
 
     min_share: float = option(
         0.01, "Starts and ends below this share of the step are not reported."
     )
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        DAT002 worker-restart (preview)
+          saves 42.3 µs/step (66%), 29.6 µs to 53.3 µs
+          the DataLoader starts its workers anew in each epoch, 2 processes in 2
+            steps
+          starts  once a step
+          takes   52.0 µs a step, as recorded
+          fix     pass persistent_workers=True to the DataLoader, so that its
+                  workers stay for the next epoch: they keep their copy of the
+                  dataset, so check that nothing changes it between epochs; or let
+                  an epoch have more batches
+        """,
+    )
 
     examples = (
         Bad(
@@ -144,7 +155,8 @@ class WorkerRestart(Rule):
         outside = (
             made.height - called_in(made.select("thread", "ts", "dur"), begins).height
         )
-        regular = begins.height > 1 or _usual(view)
+        if begins.height == 1 and not _usual(view):
+            return
         places = callers.callers(frames, begins.head(20))
         yield self.finding(
             "the DataLoader starts its workers anew in each epoch,"
@@ -163,11 +175,7 @@ class WorkerRestart(Rule):
                 ),
             ],
             data={"processes": starts.height, "epochs": begins.height},
-            advice=("" if regular else _ONCE_SEEN)
-            + (_MAKE_ONCE if outside > 0 else "")
-            + _KEEP
-            + _CHECK,
-            severity=None if regular else Severity.info,
+            advice=(_MAKE_ONCE if outside > 0 else "") + _KEEP + _CHECK,
         )
 
 
