@@ -31,16 +31,13 @@ from traceq.linter import (
 
 from ._batch_norms import nchw_batch_norms
 from ._convolutions import faster, group, norm_lines, of_one_dimension, on_tensor_cores
+from ._layers import advice_for, in_nchw, of_instance_norms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.linter import Finding, Row
 
-_ADVICE = (
-    "call model = model.to(memory_format=torch.channels_last) once, and"
-    " images.to(device, memory_format=torch.channels_last) for the images"
-)
 _ON_AMD = "; older torch for ROCm also needs PYTORCH_MIOPEN_SUGGEST_NHWC=1"
 _NCHW = inputs(
     [[8, 64, 56, 56], [64, 64, 3, 3]],
@@ -63,8 +60,10 @@ class ConvolutionTransposes(Rule):
     Adds up the transposes that cuDNN (``nchwToNhwcKernel``, ``nhwcToNchwKernel``) or
     MIOpen (``batched_transpose``) runs around convolutions of NCHW images that use
     tensor cores. Images that are channels_last already are left out, and convolutions
-    of one dimension, which have no such format. Batch norms on kernels for NCHW, of
-    torch or cuDNN, count with what those for channels_last take less.
+    of one dimension, which have no such format, or next to a layer whose kernels take
+    NCHW only (instance norm, group norm, reflection and replication padding): there the
+    tensors would be copied back. Batch norms on kernels for NCHW, of torch or cuDNN,
+    count with what those for channels_last take less.
 
     ## Why is this bad?
 
@@ -87,11 +86,12 @@ class ConvolutionTransposes(Rule):
 
     ## When it is wrong
 
-    Layers that do not keep the order, such as a ``view`` or a custom op, bring the
-    transposes back at that place. With few channels there is little to gain. What batch
-    norms save is a roofline with the efficiency that was measured on an H200: on
-    another GPU trust the transposes. Convolutions themselves are taken to be as fast
-    as before, and so is pooling, which gained 0.2 ms below.
+    Layers that do not keep the order, such as a custom op, bring the transposes back
+    at that place, and a ``view`` that flattens images fails: write ``flatten(1)``. With
+    few channels there is little to gain. What batch norms save is a roofline with the
+    efficiency that was measured on an H200: on another GPU trust the transposes.
+    Convolutions themselves are taken to be as fast as before, and so is pooling, which
+    gained 0.2 ms below.
     """
 
     code = "LAY001"
@@ -166,6 +166,7 @@ class ConvolutionTransposes(Rule):
             ~fill_false((strides == 1) & (channels > 1)),
             ~of_one_dimension(),
         )
+        turned = turned.filter(~in_nchw(view)[turned["op"]])
         if not turned.height:
             return
         busy = int(view.kernels["dur"].sum())
@@ -186,6 +187,7 @@ class ConvolutionTransposes(Rule):
         if not groups.height:
             return
         norms = nchw_batch_norms(view.trace, view.kernels, gpu)
+        norms = norms.filter(~of_instance_norms(view, norms["op"]))
         norms = norms.with_columns(group(groups, norms)).filter(not gpu.amd)
         for row in groups.with_row_index("group").iter_rows(named=True):
             norms_of_group = norms.filter(pl.col("group") == row["group"])
@@ -196,6 +198,7 @@ class ConvolutionTransposes(Rule):
         convolutions = len(set(row["op"])) / view.steps
         time = row["time"] / view.steps
         forward = norms.filter(~pl.col("back"))["op"].n_unique() / view.steps
+        advice, fits = advice_for(view, pl.Series(row["op"], dtype=pl.UInt32))
         return self.finding(
             f"{counted(count, 'kernel')} a step"
             f" {'transposes' if count == 1 else 'transpose'} NCHW tensors for"
@@ -216,6 +219,7 @@ class ConvolutionTransposes(Rule):
                 *module_line(row["module"]),
             ],
             data={"kernels": round(count), "convolutions": round(convolutions)},
-            advice=_ADVICE + (_ON_AMD if gpu.amd else ""),
+            advice=advice + (_ON_AMD if gpu.amd else ""),
+            example=None if fits else "",
             ops=row["op"],
         )

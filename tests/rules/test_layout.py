@@ -84,3 +84,107 @@ def test_transposes_around_convolutions_are_one_finding(case: str, count: int) -
 
 def test_float32_convolutions_without_tensor_cores_have_no_finding() -> None:
     assert not case_findings("public/v100_resnet50_workers0.json.gz", "LAY")
+
+
+SEQUENCE = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::{before}][aten::conv2d               ][aten::{after}              ]
+    host                           [aten::cudnn_convolution  ]
+    host                            [cuLaunch>1][cuLaunch>2]
+    gpu 7                                [nchwToNhwcKernel<1 ][fprop<2 ]
+"""
+
+
+def between(before: str, after: str) -> tuple[Finding, ...]:
+    """Return what LAY001 says of a convolution between these ops."""
+    args = {"aten::cudnn_convolution": inputs([IMAGES], ["c10::BFloat16"], [STRIDES])}
+    trace = load_drawn(
+        SEQUENCE.format(before=before.ljust(16), after=after), args, H200
+    )
+    return findings_of(Recording("drawn", trace), "LAY001")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("group_norm", "batch_norm"),
+        ("relu", "instance_norm"),
+        ("reflection_pad2d", "relu"),
+    ],
+)
+def test_convolutions_next_to_layers_for_nchw_only_have_no_finding(
+    before: str, after: str
+) -> None:
+    assert between(before, after) == ()
+    assert between("batch_norm", "relu")
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [("[8, -1]", True), ("[-1, 200704]", True), ("[8, 64, -1]", False)],
+)
+def test_a_view_that_flattens_images_fails_in_channels_last_and_is_named(
+    size: str, *, named: bool
+) -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                              ]
+    host   [net.py(3): forward                                                        ]
+    host    [aten::conv2d               ][aten::view]
+    host     [aten::cudnn_convolution  ]
+    host      [cuLaunch>1][cuLaunch>2]
+    gpu 7          [nchwToNhwcKernel<1 ][fprop<2 ]
+    """
+    args = {
+        "aten::cudnn_convolution": inputs([IMAGES], ["c10::BFloat16"], [STRIDES]),
+        "aten::view": inputs(
+            [IMAGES, []], ["c10::BFloat16", "ScalarList"], values=["", size]
+        ),
+    }
+    trace = load_drawn(drawing, args, H200)
+    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+
+    assert ("flatten(1)" in found.advice and "(net.py:3)" in found.advice) is named
+    assert bool(found.example) is not named
+
+
+@pytest.mark.parametrize("dims", [[4, 5, 3, 84, 84], [20, 3, 84, 84]])
+def test_images_of_5_dims_are_not_copied_in_channels_last(dims: list[int]) -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::copy_] [aten::conv2d               ]
+    host    [cuCopy>3 ]   [aten::cudnn_convolution  ]
+    host                   [cuLaunch>1][cuLaunch>2]
+    gpu 7      [Memcpy HtoD (Pinned -> Device)<3][nchwToNhwcKernel<1 ][fprop<2 ]
+    """
+    args = {
+        "aten::cudnn_convolution": inputs([IMAGES], ["c10::BFloat16"], [STRIDES]),
+        "aten::copy_": inputs([dims, dims], ["float", "float"]),
+    }
+    trace = load_drawn(drawing, args, H200)
+    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+
+    assert ("images.to(device" in found.advice) is (len(dims) == len(IMAGES))
+    assert (".contiguous(memory_format" in found.advice) is (len(dims) > len(IMAGES))
+    assert bool(found.example) is (len(dims) == len(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("module", "named"), [("Learner_0", True), ("Conv2d_0", False)]
+)
+def test_weights_of_functional_convolutions_are_converted_by_themselves(
+    module: str, *, named: bool
+) -> None:
+    drawing = f"""
+    host  [ProfilerStep#1                                                              ]
+    host   [nn.Module: {module}                                                       ]
+    host   [net.py(3): forward                                                        ]
+    host    [aten::conv2d               ]
+    host     [aten::cudnn_convolution  ]
+    host      [cuLaunch>1][cuLaunch>2]
+    gpu 7          [nchwToNhwcKernel<1 ][fprop<2 ]
+    """
+    args = {"aten::cudnn_convolution": inputs([IMAGES], ["c10::BFloat16"], [STRIDES])}
+    trace = load_drawn(drawing, args, H200)
+    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+
+    assert ("that forward (net.py:3) passes to F.conv2d" in found.advice) is named
