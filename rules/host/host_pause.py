@@ -1,13 +1,11 @@
-"""HST004: the host stops in a few steps, and nothing says why."""
+"""HST004: the host stops in a few steps, in one call or for no known reason."""
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.analysis.time import host_activity
 from traceq.linter import (
     Bad,
     Evidence,
@@ -19,10 +17,12 @@ from traceq.linter import (
     View,
     dataclass,
     option,
-    rows_where,
     share_of_steps,
     time,
 )
+
+from ._pause_calls import advice, plain
+from ._pauses import pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,20 +30,7 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# Python, in which the interpreter may stop for something else.
-_KINDS = (
-    host_activity.PYTHON,
-    host_activity.WITH_LIBRARIES,
-    host_activity.LIBRARY,
-    host_activity.MODULES,
-    host_activity.OPTIMIZER,
-    host_activity.ENGINE,
-    host_activity.NO_STACKS,
-)
-_AT = ("kind", *host_activity.PLACE)
-# A pause is this many times as long as the usual one at its place, and at least this
-# long. Heuristic thresholds: pauses of 73 and 127 ms were recorded.
-_UNUSUAL = 5
+# A shorter pause is none. Heuristic threshold: pauses of 73 and 127 ms were recorded.
 _SHORTEST_NS = 5_000_000
 # The same pause without the profiler, which slows Python down, is this share of it or
 # more. Heuristic threshold.
@@ -73,13 +60,15 @@ def _drawn(*pauses: int) -> str:
 
 @dataclass(frozen=True)
 class HostPause(Rule):
-    """The host stalls between operators in some steps, and the trace does not show why.
+    """The host stalls between operators in some steps, for a long call or unexplained.
 
     ## What it does
 
-    Looks for a stretch of Python in which nothing at all is recorded, of at least 5 ms
-    and a tenth of a step, in fewer than half of the steps, at a place that takes less
-    than a fifth of it in most of them. Where steps were timed without the profiler, the
+    Looks for a stretch of Python in which nothing at all is recorded, or a single
+    built-in call as ``fork`` or ``read``, which is then named, of at least 5 ms and a
+    tenth of a step, in fewer than half of the steps, at a place that takes less than a
+    fifth of it in most of them. What a DataLoader takes to start and end its workers
+    is left to DAT002. Where steps were timed without the profiler, the
     saving is at most what their mean is above their median, and a pause that none of
     them has is not reported.
 
@@ -99,8 +88,11 @@ class HostPause(Rule):
 
     ## How to fix it
 
-    It may be Python's garbage collector, which looks at all objects of the program now
-    and then: with ``gc.disable()`` the pause is gone if so. ``gc.freeze()`` after
+    Where a call is named, make it in fewer steps, before the loop, or in a thread or a
+    process of its own.
+
+    Else it may be Python's garbage collector, which looks at all objects of the program
+    now and then: with ``gc.disable()`` the pause is gone if so. ``gc.freeze()`` after
     setting up takes those that stay out of its sight; or collect when it suits:
 
     ```diff
@@ -136,6 +128,7 @@ class HostPause(Rule):
         HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.01 ms
           the host stops for 6.00 ms in 1 of 3 steps, as recorded
           at     Python between operators (stacks were not recorded)
+          total  2.00 ms a step, as recorded
           usual  3.00 µs at this place, as recorded
           fix    see whether steps without the profiler have it as well, and whether
                  gc.disable() removes it: then it is Python's garbage collector;
@@ -157,31 +150,37 @@ class HostPause(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the pauses by what the host is at."""
         least = max(_SHORTEST_NS, self.min_share * view.steady.time / view.steps)
-        for row in _pauses(view, least).iter_rows(named=True):
+        for row in pauses(view, least).iter_rows(named=True):
             share = _seen_without_profiler(view, row)
             if share > 0:
                 yield self._finding(view, row, share)
 
     def _finding(self, view: View, row: Mapping[str, Any], share: float) -> Finding:
-        spans = pl.DataFrame(row["spans"])
+        spans, call = pl.DataFrame(row["spans"]), row["call"]
+        often = f" {spans.height} times" if spans.height > 1 else ""
+        steps = share_of_steps(view, row["steps"])
+        look = "" if view.trace.frames.height else _LOOK
         return self.finding(
-            f"the host stops for {time(row['length'] / len(row['spans']))} in"
-            f" {share_of_steps(view, row['steps'])}, as recorded",
-            subject=row["kind"],
+            f"{f'`{plain(call)}` stops the host' if call else 'the host stops'}{often}"
+            f" for {time(row['length'])}{' in all' * bool(often)} in {steps},"
+            " as recorded",
+            subject=plain(call) if call else row["kind"],
             place=view.place(row),
-            count=len(row["spans"]) / view.steps,
+            count=spans.height / view.steps,
             fix=Fix(spans=spans, host_share=share),
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[
-                Evidence("at", row["kind"]),
-                Evidence(
-                    "usual",
-                    value=row["usual"],
-                    unit="ns",
-                    note="at this place, as recorded",
+                Evidence("at", call or row["kind"]),
+                *(
+                    Evidence(label, value=value, unit="ns", note=note)
+                    for label, value, note in (
+                        ("total", row["length"] / view.steps, "a step, as recorded"),
+                        ("usual", row["usual"], "at this place, as recorded"),
+                    )
                 ),
             ],
-            advice=_ADVICE + ("" if view.trace.frames.height else _LOOK),
+            advice=advice(call) if call else _ADVICE + look,
+            example="" if call else None,
         )
 
 
@@ -193,56 +192,8 @@ def _seen_without_profiler(view: View, row: Mapping[str, Any]) -> float:
     timed = view.trace.rank.step_time if view.trace.rank else None
     if timed is None or view.step_ns is None:
         return 1.0
-    longest = row["length"] / len(row["spans"])
-    if timed.max_ns - timed.median_ns < _AS_LONG * longest:
+    in_a_step = row["length"] / row["steps"]
+    if timed.max_ns - timed.median_ns < _AS_LONG * in_a_step:
         return 0.0
     above = max(0, view.step_ns - timed.median_ns)
     return min(1.0, above * view.steps / row["length"])
-
-
-def _pauses(view: View, least: float) -> pl.DataFrame:
-    """Return where the host stops in a few steps: place, ``steps`` and ``spans``."""
-    account, windows = view.host_account, view.steady.windows
-    spans, activities = account.spans, account.described.activities
-    # Times are whole: to compare all of them with a fraction takes twice as long.
-    long = spans[rows_where(spans["end"] - spans["start"] >= ceil(least))]
-    # Where the first step begins and the last one ends, the profiler itself is at work.
-    edge = (pl.col("start") == windows["start"].min()) | (
-        pl.col("end") == windows["end"].max()
-    )
-    python = activities["kind"][long["activity"]].is_in(_KINDS)
-    long = long.filter(python, ~edge)
-    if not long.height:
-        return long
-    # Of a long recording there are millions of spans: only those at these places.
-    places = activities.select(_AT).with_row_index("activity")
-    paused = places[long["activity"].unique()].select(_AT)
-    here = places.join(paused, on=_AT, how="semi", nulls_equal=True)
-    at_these = pl.int_range(pl.len()).is_in(here["activity"].implode())
-    near = account.of(at_these, "start", "end", "activity", "step", "recorded")
-    near = near.filter(~edge).join(here, on="activity")
-    most = near.group_by(*_AT, "step").agg(most=pl.col("recorded").max())
-    usual = most.group_by(_AT).agg(
-        usual=pl.col("most").median(), seen=pl.col("step").n_unique()
-    )
-    pauses = (
-        account.describe(long, "start", "end", "step", "recorded", *_AT)
-        .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
-        .filter(
-            pl.col("recorded") > _UNUSUAL * pl.col("usual"),
-            2 * pl.col("seen") > view.steps,
-        )
-    )
-    if not pauses.height:
-        return pauses
-    return (
-        pauses.hstack(account.describe(pauses, "idle"))
-        .group_by(*_AT, "usual", maintain_order=True)
-        .agg(
-            pl.col("idle").sum(),
-            length=pl.col("recorded").sum(),
-            steps=pl.col("step").n_unique(),
-            spans=pl.struct("start", "end"),
-        )
-        .filter(2 * pl.col("steps") < view.steps)
-    )

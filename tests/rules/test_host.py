@@ -474,13 +474,20 @@ def test_code_that_is_not_compiled_is_not() -> None:
     assert "mark_dynamic" not in found.advice
 
 
-def paused(*pauses: int, frames: str = "", first: bool = False) -> str:
-    """Draw a step for each pause, given in µs: between its two ops, or first of all."""
+def paused(
+    *pauses: int, frames: str = "", first: bool = False, call: str = "", times: int = 1
+) -> str:
+    """Draw a step for each pause, given in µs: between its two ops, or first of all.
+
+    The pause may be in a call, and be there some times.
+    """
     steps = ops = ""
     for number, pause in enumerate(pauses, 1):
         space = " " * pause
-        two = "[aten::sum] [aten::mul]"
-        inside = space + two if first else two.replace(" ", f" {space}")
+        if call:
+            space = f"[{call}".ljust(pause) + "]"
+        two = "[aten::sum]" + f" {'' if first else space}[aten::mul]" * times
+        inside = space + two if first else two
         ops += f"   {inside}  "
         steps += f"[ProfilerStep#{number}".ljust(len(inside) + 3) + "] "
     around = f"host  [{frames}".ljust(len(steps) + 8) + "]" if frames else ""
@@ -544,6 +551,64 @@ def test_stacks_are_asked_for_only_where_there_are_none() -> None:
     )
 
     assert ["with_stack" in one.advice for one in (*without, *frames)] == [True, False]
+
+
+FORK = "<built-in function fork>"
+
+
+def stopped(*pauses: int, call: str) -> Finding:
+    """Return what HST004 finds where a call of the program's takes long."""
+    drawing = paused(*pauses, frames="train.py(3): main", call=call)
+    (found,) = drawn_findings(drawing, "HST004")
+    return found
+
+
+def test_the_call_that_fills_a_pause_is_named_and_the_collector_is_not_blamed() -> None:
+    found = stopped(40, 20_000, 40, call=FORK)
+
+    assert mentions(found, "`fork`", "20.0 ms", "1 of 3")
+    assert "starts a process" in found.advice
+    assert "gc." not in found.advice + found.example
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("<built-in method read of _io.BufferedReader object>", "reads or writes"),
+        ("<built-in method write of _io.BufferedWriter object>", "reads or writes"),
+        ("<built-in function sleep>", "sleep"),
+        ("<built-in method acquire of _thread.lock object>", "waits for"),
+    ],
+)
+def test_a_call_that_waits_fills_its_pause_however_short_it_mostly_is(
+    call: str, advice: str
+) -> None:
+    found = stopped(60, 20_000, 60, call=call)
+
+    assert advice in found.advice
+    assert "gc." not in found.advice + found.example
+
+
+def test_a_call_that_is_mostly_short_and_waits_for_nothing_may_be_interrupted() -> None:
+    found = stopped(60, 20_000, 60, call="<built-in method append of list object>")
+
+    assert "gc.disable()" in found.advice
+    assert "append" not in found.message
+
+
+def test_what_workers_of_a_data_loader_take_to_start_is_left_to_its_rule() -> None:
+    loader = "torch/utils/data/dataloader.py(487): __iter__"
+    drawing = paused(90, 20_000, 90, frames="train.py(3): main", call=loader)
+
+    assert not drawn_findings(drawing, "HST004")
+
+
+def test_pauses_of_one_place_are_counted_and_summed() -> None:
+    (found,) = drawn_findings(paused(40, 20_000, 40, times=3), "HST004")
+    (total,) = (one.value for one in found.evidence if one.label == "total")
+
+    assert mentions(found, "3 times", "60.0 ms", "1 of 3")
+    assert total == pytest.approx(20e6, rel=0.01)
 
 
 def on_cpu(
