@@ -51,6 +51,15 @@ def test_a_long_step_now_and_then_has_no_period() -> None:
     assert sum(period is not None for period in found) <= 4
 
 
+def test_a_usual_step_that_takes_long_hides_no_period() -> None:
+    # Epochs of three batches with two loaders: one of the usual steps takes 1.5 times
+    # the median.
+    laps = [3.6, 3.3, 126, 108, 5.2, 4.3, 3.2, 3.1, 101, 104, 5.8, 5.5, 3.0, 3.0, 97]
+    laps += [115, 6.7, 4.4, 3.0, 3.1]
+    assert step_pattern.long_places(laps) == [2, 3, 8, 9, 14, 15]
+    assert step_pattern.period(laps) == 6
+
+
 def test_a_pattern_in_a_pattern_repeats_with_the_longer_one() -> None:
     steps = [100.0 if n % 12 == 3 else 40.0 if n % 3 == 0 else 10.0 for n in range(50)]
     assert step_pattern.period(noisy(*steps)) == 12

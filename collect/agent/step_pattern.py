@@ -49,12 +49,18 @@ def long_places(laps: list[float]) -> list[int]:
     if not laps:
         return []
     ordered = sorted(laps)
-    median = ordered[(len(laps) - 1) // 2]
-    places = [place for place, lap in enumerate(laps) if lap > LONG * median]
-    slowest = ordered[-len(places) - 1]
-    apart = all(laps[place] > APART * slowest for place in places)
+    middle = (len(laps) - 1) // 2
+    median = ordered[middle]
+    # The widest gap is between the two kinds: a usual step may be long, too.
+    gaps = [
+        (above / max(below, 1e-6), above)
+        for below, above in zip(ordered[middle:], ordered[middle + 1 :])
+        if above > LONG * median
+    ]
+    ratio, least = max(gaps, default=(0.0, 0.0))
+    places = [place for place, lap in enumerate(laps) if lap >= least]
     added = sum(laps[place] - median for place in places)
-    return places if apart and added > MATTERS * sum(laps) else []
+    return places if ratio > APART and added > MATTERS * sum(laps) else []
 
 
 def period(laps: list[float]) -> int | None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# People give a ring buffer a size that is a multiple of this; old versions of torch gave
-# it room for one event.
+# People give a ring buffer a size that is a multiple of this; old versions of torch
+# gave it room for one event.
 _ROUND, _OLD_ROOM = 100, 1
 _ACTIVE = ("active_allocated", "active_pending_free")
 # Errors that values of the wrong kind raise on their way into a table.
