@@ -75,6 +75,19 @@ def test_a_batch_norm_reads_its_input_twice() -> None:
     assert least_bytes(call("aten::native_batch_norm", [2, 3, 4])) == 2 * 24 * 3
 
 
+def test_the_gradient_of_a_resized_image_is_as_large_as_the_image_was() -> None:
+    found = call("aten::upsample_bilinear2d_backward", [2, 3, 64, 64])
+    small = found._replace(values=["", "[64, 64]", "[2, 3, 4, 4]", "False", "16.", ""])
+
+    assert least_bytes(small) == 2 * (2 * 3 * 64 * 64 + 2 * 3 * 4 * 4)
+
+
+def test_without_arguments_a_resize_reads_its_gradient() -> None:
+    found = call("aten::upsample_nearest2d_backward", [2, 3, 64, 64])
+
+    assert least_bytes(found) == 2 * 2 * 3 * 64 * 64
+
+
 def test_inputs_that_do_not_fit_the_op_are_not_counted() -> None:
     assert least_bytes(call("aten::mm", [8, 16])) is None
     assert least_bytes(call("aten::copy_")) is None

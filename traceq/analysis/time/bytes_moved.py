@@ -76,8 +76,6 @@ _LIKE_FIRST = _names(
     native_batch_norm_backward native_dropout native_group_norm
     native_group_norm_backward native_layer_norm native_layer_norm_backward
     avg_pool2d_backward max_pool2d_with_indices_backward roll sort tril triu
-    upsample_bicubic2d_backward upsample_bilinear2d_backward
-    upsample_nearest2d_backward upsample_trilinear3d_backward
     """
 )
 _FILLS = _names(
@@ -86,6 +84,11 @@ _FILLS = _names(
     """
 )
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+RESIZED = r"^aten::_?upsample_\w+_backward$"
+"""Gradients of resized images."""
+RESIZED_FROM = 2
+"""Their argument with the shape of the result."""
+_RESIZED = re.compile(RESIZED)
 _TRITON = re.compile(r"^triton_")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
 # The bytes that such a kernel reads of its largest input depend on values.
@@ -153,6 +156,7 @@ def _counter(name: str) -> Callable[[Call], float | None] | None:
         (base in _REDUCTIONS, _all),
         (base in _LIKE_FIRST, _like_first),
         (base in _FILLS, _fill),
+        (_RESIZED.match(name), _resized),
     )
     return next((count for matches, count in counters if matches), None)
 
@@ -239,6 +243,18 @@ def _like_first(call: Call) -> float | None:
     reads = 2 if "batch_norm" in call.name else 1
     read = reads * sum(tensor.bytes for tensor in tensors)
     return read + prod(first.dims) * first.size
+
+
+def _resized(call: Call) -> float:
+    """Return the bytes of the gradient of a resized image, and of its result.
+
+    The result is as large as the image was before; where no argument shows that, it is
+    left out.
+    """
+    gradient = _need(call, 0)
+    result = (call.values or [])[RESIZED_FROM : RESIZED_FROM + 1]
+    shape = orjson.loads(result[0]) if result and result[0] else [0]
+    return gradient.bytes + prod(shape) * gradient.size
 
 
 def _fill(call: Call) -> float:
