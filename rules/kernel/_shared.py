@@ -8,15 +8,28 @@ import polars as pl
 
 from traceq.analysis.base import assumptions
 from traceq.analysis.time.roofline import roofline
-from traceq.linter import NOTHING, Evidence, View, kernel_lines, module_line, named_like
+from traceq.linter import (
+    NOTHING,
+    Evidence,
+    View,
+    kernel_lines,
+    module_line,
+    named_like,
+    nth,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceq.linter import Row
 
-# What the ops of a group have in common, beside their place.
-_ALIKE = ("name", "dims_text", "phase")
+RESIZES = r"^aten::_?upsample_\w+_backward$"
+"""Gradients of resized images."""
+_RESIZED_FROM = 2  # their argument with the shape of the image
+# What the ops of a group have in common, beside their place. Gradients of one shape may
+# be of images of different sizes, and the larger the factor the slower their kernel.
+_ALIKE = ("name", "dims_text", "resized_from", "phase")
 
 
 def judged(view: View, pattern: str, min_share: float) -> pl.DataFrame:
@@ -37,7 +50,10 @@ def long_enough(view: View, ops: pl.DataFrame, min_share: float) -> pl.DataFrame
     if not ops.height or ops["gpu"].sum() < _long(view, min_share):
         return NOTHING
     with_least = ops.filter(pl.col("least").is_not_null())
-    return view.with_inputs(with_least.rename({"op": "id"}))
+    resized = text("name").str.contains(RESIZES)
+    return view.with_inputs(with_least.rename({"op": "id"})).with_columns(
+        resized_from=pl.when(resized).then(nth("values", _RESIZED_FROM))
+    )
 
 
 def _long(view: View, min_share: float) -> float:

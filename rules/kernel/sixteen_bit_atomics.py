@@ -24,14 +24,13 @@ from traceq.linter import (
     shape,
 )
 
-from ._shared import evidence, groups, judged, saved
+from ._shared import RESIZES, evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.linter import Finding, Row
 
-_RESIZES = r"^aten::upsample_\w+_backward$"
 _ADDS = r"^aten::scatter_(add|reduce)_?$"
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
@@ -121,7 +120,7 @@ class SixteenBitAtomics(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the slow ones by place and shape."""
-        ops = judged(view, f"{_ADDS}|{_RESIZES}", self.min_share)
+        ops = judged(view, f"{_ADDS}|{RESIZES}", self.min_share)
         if not ops.height:
             return
         ops = ops.filter(nth("types", 0).is_in(HALF))
@@ -132,7 +131,7 @@ class SixteenBitAtomics(Rule):
     def _finding(self, view: View, row: Row) -> Finding:
         calls = len(row["ids"]) / view.steps
         kind = dtype_name(row["types"][0])
-        resizes = row["name"].startswith("aten::upsample")
+        resizes = "upsample" in row["name"]
         places = "the same places" if resizes else f"the same places of {_shape(row)}"
         return self.finding(
             f"{row['name']} adds {kind} values to {places}, {often(calls)}",

@@ -84,11 +84,9 @@ _FILLS = _names(
     """
 )
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
-RESIZED = r"^aten::_?upsample_\w+_backward$"
-"""Gradients of resized images."""
-RESIZED_FROM = 2
-"""Their argument with the shape of the result."""
-_RESIZED = re.compile(RESIZED)
+# Gradients of resized images, and their argument with the shape of the result.
+_RESIZED = re.compile(r"^aten::_?upsample_\w+_backward$")
+_RESIZED_FROM = 2
 _TRITON = re.compile(r"^triton_")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>")
 # The bytes that such a kernel reads of its largest input depend on values.
@@ -252,7 +250,7 @@ def _resized(call: Call) -> float:
     left out.
     """
     gradient = _need(call, 0)
-    result = (call.values or [])[RESIZED_FROM : RESIZED_FROM + 1]
+    result = (call.values or [])[_RESIZED_FROM : _RESIZED_FROM + 1]
     shape = orjson.loads(result[0]) if result and result[0] else [0]
     return gradient.bytes + prod(shape) * gradient.size
 
