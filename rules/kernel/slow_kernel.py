@@ -24,6 +24,7 @@ from traceq.linter import (
     option,
 )
 
+from ._remedies import remedy
 from ._shared import evidence, groups, long_enough, saved
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from traceq.linter import Finding, Row
 
 # Attention has rules of its own; optimizers and collectives are no kernels to replace;
-# for convolutions, embeddings and resizes nothing is faster but what KRN003 to 5 say.
+# for convolutions and embeddings nothing is faster but what KRN004 and KRN005 say.
 _NOT = (
     r"attention|optimizer|_fused_|_foreach_|convolution|embedding_dense_backward"
-    r"|upsample_|^triton_|nccl|c10d"
+    r"|^triton_|nccl|c10d"
 )
 # Of shorter calls most is launching and ending.
 _SHORTEST_NS = 30_000
@@ -80,11 +81,24 @@ class SlowKernel(Rule):
     + bound = x.topk(100, largest=False).values[..., -1]
     ```
 
+    The gradient of an image that is enlarged many times over adds thousands of values
+    to each pixel. As two matmuls it adds nothing atomically, and the result is the
+    same up to rounding; under autocast, disable it for them:
+
+    ```diff
+    - large = F.interpolate(x, size=(h, w), mode="bilinear")
+    + def weights(n, to):  # (n, to)
+    +     eye = torch.eye(n, device=x.device)[None, None]
+    +     return F.interpolate(eye, size=(n, to), mode="bilinear")[0, 0]
+    + large = weights(x.shape[-2], h).T @ x @ weights(x.shape[-1], w)
+    ```
+
     ## When it is wrong
 
     The bytes are the least that the op needs. One that reads more, since its values
     decide (as ``masked_select``, ``sort`` or ``median``), reaches less of the peak and
-    may be as fast as it gets. The saving assumes a tenth of the peak.
+    may be as fast as it gets: along the last dimension of a contiguous tensor the
+    finding is minor, without a saving. Elsewhere that assumes a tenth of the peak.
     """
 
     code = "KRN008"
@@ -166,21 +180,24 @@ class SlowKernel(Rule):
 
     def _finding(self, view: View, row: Row, elsewhere: float) -> Finding:
         calls = len(row["ids"]) / view.steps
-        more = [Evidence("shapes", row["dims_text"])]
+        image = Evidence("image", row["resized_from"] or "")
+        more = [Evidence("shapes", row["dims_text"]), image]
         if elsewhere:
             note = "of the peaks, reached by other calls of this op"
             more.append(Evidence("else", value=elsewhere, unit="share", note=note))
+        known = remedy(row)
+        share = saved(row, assumptions.COPY_EFFICIENCY.bandwidth / 6)
         return self.finding(
             f"{row['name']} takes far longer than its bytes need, {often(calls)}",
             subject=row["name"],
             place=view.place(row),
             count=calls,
-            fix=Fix(
-                kernels=row["kernels"],
-                kernel_share=saved(row, assumptions.COPY_EFFICIENCY.bandwidth / 6),
-            ),
+            fix=Fix(kernels=row["kernels"], kernel_share=share) if known.helps else (),
+            kernels=row["kernels"],
             evidence=evidence(view, row, *more),
             data={"op": row["name"], "shapes": row["dims_text"]},
+            advice=known.advice or None,
+            example=self.example(known.example),
         )
 
 

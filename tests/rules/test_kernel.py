@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from linting import (
@@ -12,10 +14,15 @@ from linting import (
     outcome,
 )
 
+from traceq.inputs.load_trace import load
 from traceq.linter import inputs
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 from traceq.testing.examples import DEVICE
+from traceq.testing.timeline import draw
+
+if TYPE_CHECKING:
+    from traceq.linter import Finding
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
 # What a step takes as recorded here and with the advice followed, measured without the
@@ -97,3 +104,87 @@ def test_a_compiler_is_advised_for_what_it_computes_itself(
     (found,) = outcome(Recording("drawn", trace), "KRN010").findings
 
     assert ("torch.compile" in found.advice) is advised
+
+
+def slow_op(
+    op: str,
+    dims: list[int],
+    strides: list[int],
+    values: list[str],
+) -> Finding:
+    """Return what KRN008 says of an op on one tensor that takes 50 µs."""
+    arguments = inputs([dims], ["float"], [strides], values)
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                       ]
+        host    [{op:<34}]
+        host      [cudaLaunchKernel>1]
+        gpu 7                              [k<1                                     ]
+        """,
+        {op: arguments},
+        DEVICE,
+    )
+    (found,) = outcome(Recording("drawn", trace), "KRN008").findings
+    return found
+
+
+def test_a_topk_along_the_last_dimension_of_a_contiguous_tensor_promises_nothing() -> (
+    None
+):
+    found = slow_op("aten::topk", [64, 128], [128, 1], ["", "20", "-1", "True", "True"])
+
+    assert not found.fixes
+    assert found.minor
+
+
+@pytest.mark.parametrize(
+    ("strides", "dimension"), [([1, 64], "-1"), ([128, 1], "0")], ids=["view", "outer"]
+)
+def test_a_topk_along_other_dimensions_may_get_faster(
+    strides: list[int], dimension: str
+) -> None:
+    values = ["", "20", dimension, "True", "True"]
+
+    assert slow_op("aten::topk", [64, 128], strides, values).fixes
+
+
+def test_a_stable_sort_has_its_dimension_after_that() -> None:
+    values = ["", "True", "0", "False"]
+
+    assert slow_op("aten::sort", [64, 128], [128, 1], values).fixes
+
+
+def test_the_gradient_of_an_enlarged_image_has_matmuls_as_a_remedy() -> None:
+    dims, strides = [1, 3, 64, 64], [12288, 4096, 64, 1]
+    values = ["", "[64, 64]", "[1, 3, 4, 4]", "False", "16.", "16."]
+
+    found = slow_op("aten::upsample_bilinear2d_backward", dims, strides, values)
+
+    assert "rows.T @ x @ columns" in found.advice
+    assert "F.interpolate(eye" in found.example
+    assert "[1, 3, 4, 4]" in [one.name for one in found.evidence]
+
+
+def test_gradients_of_images_of_other_sizes_are_other_groups(tmp_path: Path) -> None:
+    op = "aten::upsample_bilinear2d_backward"
+    values = ["", "[64, 64]", "[1, 3, 4, 4]", "False", "16.", "16."]
+    drawing = f"""
+        host   [ProfilerStep#1                                                       ]
+        host    [{op:<34}]
+        host      [cudaLaunchKernel>1]
+        host                                        [{op:<34}]
+        host                                         [cudaLaunchKernel>2]
+        gpu 7                              [k<1                              ]
+        gpu 7                                                            [k<2        ]
+        """
+    written = draw(drawing, {op: inputs([[1, 3, 64, 64]], ["float"])}, DEVICE)
+    sizes = iter(("[1, 3, 4, 4]", "[1, 3, 32, 32]"))
+    for event in written["traceEvents"]:
+        if event["name"] == op:
+            event["args"]["Concrete Inputs"] = [*values[:2], next(sizes), *values[3:]]
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps(written))
+
+    (found,) = outcome(Recording("two", load(path)), "KRN008").findings
+
+    assert found.count == 1
