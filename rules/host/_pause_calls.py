@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time import host_activity
-from traceq.graph.host import only
 from traceq.linter import text
 
 if TYPE_CHECKING:
@@ -23,12 +22,12 @@ _ADVICE = (
     (r"\bsleep\b", "do not sleep in the loop"),
     (
         r"\b(read(line|lines|into|all|_record)?|write(lines|_record)?|p?open|flush|save"
-        r"|load|dumps?|loads|fsync|close|scandir|listdir|stat|imread|imwrite)\b",
+        r"|loads?|dumps?|fsync|scandir|listdir|stat|imread|imwrite)\b",
         "it reads or writes: do it in a thread or a process of its own, ahead of the"
         " step that needs it, or in fewer steps",
     ),
     (
-        r"\b(acquire|wait(pid)?|e?poll|select|recv(_into|_bytes)?|join|connect)\b",
+        r"\b(acquire|wait(pid)?|e?poll|recv(_into|_bytes)?|connect)\b|function select>",
         "it waits for a thread, a process or the network: see why that takes long",
     ),
 )
@@ -54,11 +53,12 @@ def filling(view: View, pauses: pl.DataFrame, usual: float) -> pl.Series:
     pause divided by ``usual`` is not the reason, unless it is one that waits.
     """
     host, frames = view.host_account.host, view.trace.frames
-    frame = only(host.tree["row"][pauses["at"]], host.are("frames")[pauses["at"]])
-    calls = pauses.select(
-        "recorded",
-        call=pl.when(pl.col("kind").is_in(_KINDS)).then(text("called")),
-        dur=frames["dur"][frame],
+    at = pauses["at"]
+    is_call = host.are("frames")[at] & pauses["kind"].is_in(_KINDS)
+    rows = pl.DataFrame({"row": host.tree["row"][at], "is_call": is_call})
+    frame = rows.select(pl.when("is_call").then("row")).to_series()
+    calls = pauses.select("recorded", call=text("called")).with_columns(
+        dur=frames["dur"][frame]
     )
     names = calls["call"].drop_nulls().unique().to_list()
     mostly = (
