@@ -14,6 +14,7 @@ import pytest
 from command import traceq
 from conftest import ROOT
 from msgspec.structs import replace
+from recordings import by_trace
 
 import traceq as package
 from traceq.agent.skill_files import NAMES, skill
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
     from traceq.api.lint import LintResult
 
 FIXTURES = sorted(file.parent for file in (ROOT / "fixtures").rglob("findings.json"))
-BY_NAME = [
-    pytest.param(one, id=one.relative_to(ROOT / "fixtures").as_posix())
-    for one in FIXTURES
-]
+BY_NAME = by_trace(
+    {one.relative_to(ROOT / "fixtures").as_posix(): one for one in FIXTURES}
+)
 LOOP = ROOT / "fixtures" / "lines" / "optimizer_loop_sync"
 
 
@@ -102,7 +102,7 @@ def test_a_certain_edit_is_of_the_file_and_parses(folder: Path) -> None:
             ast.parse("\n".join(lines))
 
 
-@pytest.mark.real
+@pytest.mark.slow
 def test_json_is_at_most_two_and_a_half_times_the_text() -> None:
     sizes = [
         (len(one.json().encode()), len(one.text(verbose=True).encode()))
