@@ -270,18 +270,28 @@ def _shrunk(export: Path, folder: Path) -> Iterator[str]:
             yield (gzip.decompress(content) if packed else content).decode()
 
 
+@pytest.fixture(scope="module")
+def shrunk(
+    export: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """The fixture that is made of the export, and its texts."""
+    folder = tmp_path_factory.mktemp("shrunk") / "fixture"
+    return folder, [*_shrunk(export, folder)]
+
+
 @pytest.mark.parametrize("secret", _SECRETS)
 def test_a_shrunk_export_has_no_private_data(
-    secret: str, export: Path, tmp_path: Path
+    secret: str, shrunk: tuple[Path, list[str]]
 ) -> None:
-    texts = [*_shrunk(export, tmp_path / "fixture")]
+    _, texts = shrunk
     assert texts
     assert not [text for text in texts if secret in text]
 
 
-def test_a_shrunk_export_has_the_same_findings(export: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "fixture"
-    assert [*_shrunk(export, folder)]
+def test_a_shrunk_export_has_the_same_findings(
+    export: Path, shrunk: tuple[Path, list[str]]
+) -> None:
+    folder, _ = shrunk
     before, after = linted(export), linted(folder)
     assert [one["fingerprint"] for one in after["findings"]] == [
         one["fingerprint"] for one in before["findings"]
