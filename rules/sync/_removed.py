@@ -104,6 +104,11 @@ def removed_reads(view: View, row: Mapping[str, Any]) -> list[Fix]:
     return [Fix(spans=spans, host_share=share, kernels=kernels.to_list())]
 
 
+def copied_in_a_row(view: View, row: Mapping[str, Any]) -> bool:
+    """Return whether two copies or more follow each other in a step, as of results."""
+    return sum(row["again"]) >= max(view.steps, len(row["ops"]) / 2)
+
+
 def host_line(view: View, fix: Fix) -> Evidence:
     """Return how long the host is at what goes with the waits."""
     spans = merged(NO_SPANS if fix.spans is None else fix.spans)

@@ -58,7 +58,7 @@ class DeviceSync(Rule):
         ).with_columns(
             *callers.library_calls(view.trace.frames, waits),
             *_functions(view, waits),
-            lost=pl.min_horizontal("wait", "gap"),
+            lost=pl.when("in_vain").then(0).otherwise(pl.min_horizontal("wait", "gap")),
         )
         rows = rows.hstack(_known(rows, causes[0]))
         # What has one switch is one finding, whichever functions of a library wait.
@@ -70,7 +70,8 @@ class DeviceSync(Rule):
                 pl.col(*LIBRARY_PLACE, *_INNER).min(),
                 *(pl.col(one) for one in _OF_OPS if one in waits.columns),
                 pl.col("wait", "gap", "lost").sum(),
-                pl.col("calls").explode(),
+                pl.col("calls").explode().drop_nulls(),
+                pl.col("in_vain").sum(),
                 pl.col("module").first(),
                 also=pl.col("places").explode().drop_nulls().unique().sort(),
                 waits=pl.len(),
@@ -122,7 +123,7 @@ class DeviceSync(Rule):
                     "waits",
                     value=row["wait"] / row["waits"],
                     unit="ns",
-                    note=_recorded(view, row["wait"] / row["waits"]),
+                    note=_recorded(view, row),
                 ),
                 Evidence(
                     "idle",
@@ -143,10 +144,15 @@ class DeviceSync(Rule):
         )
 
 
-def _recorded(view: View, wait: float) -> str:
-    """Return what is known of a recorded wait; longer than a step, it is not for it."""
-    earlier = ", mostly for work from before the step"
-    return f"each, as recorded{earlier if wait * view.steps > view.steady.time else ''}"
+def _recorded(view: View, row: Mapping[str, Any]) -> str:
+    """Return what is known of waits as recorded: what they are for, or for nothing."""
+    note = "each, as recorded"
+    if 2 * row["in_vain"] > row["waits"]:
+        return f"{note}, most of it while the GPU idles, with nothing to wait for"
+    if row["wait"] / row["waits"] * view.steps > view.steady.time:
+        # It is longer than a step.
+        return f"{note}, mostly for work from before the step"
+    return note
 
 
 def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:

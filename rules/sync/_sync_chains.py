@@ -43,7 +43,8 @@ def sync_chains(view: View) -> pl.DataFrame:
 
     The longest one of a chain has those of all, if all are in the program's own code
     and no loop of many is among them.
-    Where a library waits too, that wait stays and takes the place of the others.
+    Where a library waits too, that wait stays and takes the place of the others. To
+    remove one ``in_vain`` saves nothing: it has no calls.
     """
     chains = device_syncs.sync_chains(view.trace)
     chains = chains.hstack(callers.library_calls(view.trace.frames, chains))
@@ -51,17 +52,23 @@ def sync_chains(view: View) -> pl.DataFrame:
     calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
     rows = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
-        pl.coalesce("mine", pl.concat_list("id")), place=pl.coalesce(_PLACE, _THEIRS)
+        pl.coalesce("mine", pl.concat_list("id")),
+        place=pl.coalesce(_PLACE, _THEIRS),
     )
+    none = pl.lit([], pl.List(pl.UInt32))
+    rows = rows.with_columns(mine=pl.when("in_vain").then(none).otherwise("mine"))
     together = rows.group_by("chain").agg(
-        chained=pl.col("mine").explode(),
+        chained=pl.col("mine").explode().drop_nulls(),
         places=pl.col("place").drop_nulls(),
         all_own=pl.col("library").is_null().all() & (pl.len() <= _MOST_CHAINED),
     )
     return rows.join(together, on="chain", how="left", maintain_order="left").select(
         "id",
-        calls=pl.when("longest", "all_own").then("chained").otherwise("mine"),
-        places=pl.when("longest").then("places"),
+        calls=pl.when("longest", "all_own", ~pl.col("in_vain"))
+        .then("chained")
+        .otherwise("mine"),
+        places=pl.when("longest", ~pl.col("in_vain")).then("places"),
+        in_vain="in_vain",
     )
 
 

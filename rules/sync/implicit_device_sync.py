@@ -13,7 +13,7 @@ from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, opti
 from ._causes import with_causes
 from ._environment import acted_on
 from ._final_result import are_final
-from ._removed import removed_indices, removed_reads
+from ._removed import copied_in_a_row, removed_indices, removed_reads
 from ._shared import DeviceSync
 from ._written import COPYING, WRITTEN
 
@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _COPY = (
-    "keep the tensor on the GPU, or copy it into pinned memory with non_blocking=True"
-    " and read it a step later"
+    "keep the tensor on the GPU; if it is only logged, copy it into pinned memory with"
+    " non_blocking=True and read it a step later"
+)
+_ONE_COPY = (
+    "what is needed at once takes one copy: torch.cat([a.flatten(), b.flatten()])"
+    ".cpu(), taken apart on the host; what is only logged can stay on the GPU for many"
+    " steps"
 )
 _TO_HOST = ("`.cpu()`", _COPY)
 _TO_GPU = (
@@ -102,7 +107,9 @@ class ImplicitDeviceSync(DeviceSync):
 
     ## When it is wrong
 
-    A wait at the very end of a step may be intentional, to time it. Raise
+    A wait while the GPU idles is longer as recorded than without the profiler: it is
+    named, and priced with nothing. A wait at the very end of a step may be intentional,
+    to time it. Raise
     ``min-wait-us``, or allow the line. An action that an environment is stepped with
     next has to be on the host: such a wait is not reported where stacks show it. Nor is
     the copy of a result at the end of a recording of one step. Where
@@ -190,6 +197,8 @@ class ImplicitDeviceSync(DeviceSync):
                 yield self._finding(view, first, cause, (written, advice), at_once)
                 continue
             removed = removed_indices(view, row)
+            if advice == _COPY and copied_in_a_row(view, row):
+                advice = _ONE_COPY
             yield self._finding(view, row, cause, (written, advice), removed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from linting import (
     case_findings,
@@ -12,6 +14,9 @@ from linting import (
 
 from traceq.analysis.base.sync_calls import COPY_TO_HOST, OTHER_COPY, blocking_calls
 from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.linter import Finding
 
 STEP = "host  [ProfilerStep#1                                                      ]"
 
@@ -787,3 +792,41 @@ def test_a_wait_longer_than_its_step_is_for_work_from_before_it() -> None:
     (waits,) = [one for one in found.evidence if one.label == "waits"]
 
     assert waits.note == "each, as recorded, mostly for work from before the step"
+
+
+def _copies(idle: int, *, busy: int) -> Finding:
+    """Return the finding of a copy that takes this long, as the GPU idles and works."""
+    before, copy = f"[aten::mm {' ' * 12}]", f"[aten::copy_{' ' * (idle + busy)}]"
+    launch = f"{' ' * len(before)}[cudaMemcpyAsync>2][cudaStreamSynchronize"
+    gemm = f"[gemm<1{' ' * busy}]{' ' * idle}[Memcpy HtoD (Pageable -> Device)<2]"
+    length = len(before) + len(copy) + 60
+    (found,) = priced_findings(
+        f"""
+        host   [ProfilerStep#1{" " * length}]
+        host   {before}{copy}{" " * 40}[aten::add]
+        host   [cuLaunch>1]
+        host   {launch.ljust(len(before + copy) - 2)}]{" " * 42}[cuLaunch>3]
+        gpu 7              {gemm}{" " * 45}[add<3]
+        """,
+        "SYN001",
+    )
+    return found
+
+
+def test_a_wait_while_the_gpu_idles_is_worth_nothing() -> None:
+    idle, busy = _copies(150, busy=10), _copies(5, busy=155)
+
+    assert idle.saves_ns == 0
+    assert idle.gpu_idle_ns == 0
+    assert "nothing to wait for" in str(idle.evidence)
+    assert busy.saves_ns > 0
+    assert "nothing to wait for" not in str(busy.evidence)
+
+
+def test_two_results_that_are_copied_in_a_row_take_one_copy() -> None:
+    (two,) = drawn_findings(_reads(2), "SYN001")
+    (one,) = drawn_findings(_reads(2, "aten::mm"), "SYN001")
+
+    assert "torch.cat" in two.advice
+    assert "torch.cat" not in one.advice
+    assert "if it is only logged" in one.advice

@@ -12,6 +12,7 @@ from traceq.analysis.base.assumptions import (
     COPY_SYNC_NS,
     COPYING_SHARE,
     LITTLE_LAUNCHED,
+    LONGEST_LAUNCH_LATENCY_NS,
     PAGEABLE_COPY_BYTES,
     SHORT_OP_SYNC_US,
     SHORT_PROGRAM_SYNC_US,
@@ -30,6 +31,7 @@ from traceq.analysis.base.sync_calls import (
 from traceq.analysis.patterns.compilation import all_captures
 from traceq.analysis.patterns.host_collectives import serves_collective
 from traceq.common.expressions import END, asof, constant, known, rows_where
+from traceq.common.intervals import overlap
 from traceq.model.names import DTOH, PAGEABLE
 
 if TYPE_CHECKING:
@@ -162,6 +164,7 @@ def _outside_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 def sync_chains(trace: Trace) -> pl.DataFrame:
     """Return the syncs with their ``chain``, and whether each is the ``longest`` in it.
 
+    ``in_vain`` is whether the GPU idles for most of it, with nothing to wait for.
     Little is launched between those of a chain: the next one waits instead of one that
     is removed, so that only removing all of them makes the host run ahead.
     """
@@ -178,7 +181,7 @@ def sync_chains(trace: Trace) -> pl.DataFrame:
     longer = pl.max_horizontal("wait", pl.col("wait").shift(1).over("thread"))
     apart = pl.col("begun") - before >= LITTLE_LAUNCHED * longer
     return (
-        syncs.with_columns(begun=begun, ended=ended)
+        syncs.with_columns(begun=begun, ended=ended, in_vain=_in_vain(trace, syncs))
         .with_columns(chain=apart.fill_null(value=True).cum_sum())
         .with_columns(
             longest=pl.col("wait").arg_max().over("chain")
@@ -186,6 +189,18 @@ def sync_chains(trace: Trace) -> pl.DataFrame:
         )
         .drop("begun", "ended")
     )
+
+
+def _in_vain(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
+    """Return which syncs are mostly time in which the GPU idles.
+
+    Recording delays the copy, or whatever the wait is
+    for, and without the profiler it takes a few microseconds.
+    """
+    spans = syncs.select(start="ts", end="end")
+    idle = overlap(spans, idle_gaps(trace))
+    length = spans["end"] - spans["start"]
+    return (idle > LONGEST_LAUNCH_LATENCY_NS) & (2 * idle > length)
 
 
 def written_as(trace: Trace, syncs: pl.DataFrame) -> pl.Series:
