@@ -7,7 +7,23 @@ import polars as pl
 from traceq.linter import text
 from traceq.model import names
 
-_LESS = "do it once in many steps, or in the DataLoader's workers"
+ADVICE = (
+    "replace loops over elements with operators of torch or NumPy on whole arrays, make"
+    " what does not change once and keep it, or move what the step does not need out of"
+    " it"
+)
+_OF_LOG = "do it once in many steps"
+_OF_BATCH = (
+    "make batches ahead of the step that needs them, in the DataLoader's workers or in"
+    " a process of its own; and replace loops over elements with operators on whole"
+    " arrays"
+)
+# What a function is for, by its name.
+_LOGS = r"(?i)^_*(log|print|describ|report|format|summar|monitor)|_(log|print|report)"
+_MAKES_BATCH = (
+    r"(?i)^_*(get|make|next|load|sample|build|create|prepare|fetch|draw|read)\w*"
+    r"(batch|example)|collate|augment|preprocess|tokeni[sz]|^__getitem__$"
+)
 _VECTOR = (
     "make it with operators on the GPU, as torch.arange(n, device=…) <"
     " lengths[:, None], or once before the loop"
@@ -35,7 +51,7 @@ LOOKS = (
         "works on text",
         r"tokeniz|sentencepiece|tiktoken|^re/|method (split|strip|lower|upper|join"
         r"|replace|encode|decode|format) of (str|bytes) object",
-        f"{_LESS}; tokenise before training",
+        f"{ADVICE}; tokenise before training",
     ),
     (
         "makes tensors of lists",
@@ -47,17 +63,12 @@ LOOKS = (
         r"method (__getitem__|unbind|select|item|__iter__) of Tensor|__iter__",
         "replace the loop with operators on the whole tensor",
     ),
-    ("reads or writes JSON", r"^json/", _LESS),
+    ("reads or writes JSON", r"^json/", ADVICE),
     ("copies objects", r"^copy\.py|deepcopy", "copy once, before the loop"),
 )
 WORKS = "works in Python"
 # A smaller fraction of a function's time does not describe it. Heuristic threshold.
 _LEAST_OF_FUNCTION = 0.1
-ADVICE = (
-    "take it out of the step: do it in the DataLoader's workers or in a thread, where"
-    " it prepares the next batch, or once in many steps, where not every step needs it;"
-    " or replace loops with operators"
-)
 # What runs in a model's forward has to run in every step, and no worker can do it.
 _IN_FORWARD = (
     "it runs in the model's forward, in every step: replace loops with operators, make"
@@ -85,11 +96,27 @@ def every_step(segments: pl.DataFrame) -> bool:
 def looks_like(segments: pl.DataFrame) -> tuple[str, str]:
     """Return what a function does, by what takes longest of what is known."""
     looks, advice = _looks_like(segments)
-    if advice != ADVICE and _LESS not in advice:
+    if ADVICE not in advice:
         return looks, advice
     if of_environment(segments):
         return looks, _ENVIRONMENT
-    return looks, _IN_FORWARD if in_forward(segments) else advice
+    if in_forward(segments):
+        return looks, _IN_FORWARD
+    for named, better in ((_LOGS, _OF_LOG), (_MAKES_BATCH, _OF_BATCH)):
+        if _is_named(segments, named):
+            return looks, advice.replace(ADVICE, better)
+    return looks, advice
+
+
+def logs(segments: pl.DataFrame) -> bool:
+    """Return whether a function is there to log, which need not be in every step."""
+    seldom = looks_like(segments)[0] in ("formats tensors", "writes logs")
+    return (seldom or _is_named(segments, _LOGS)) and not every_step(segments)
+
+
+def _is_named(segments: pl.DataFrame, pattern: str) -> bool:
+    named = text("function").str.contains(pattern)
+    return bool(segments.select(named.any()).item())
 
 
 def of_environment(segments: pl.DataFrame) -> bool:

@@ -32,7 +32,7 @@ from ._python_functions import (
     silent_calls,
     times,
 )
-from ._python_kinds import ADVICE, WORKS, every_step, looks_like
+from ._python_kinds import ADVICE, WORKS, logs, looks_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# Those that the page's example is of: what need not be in every step.
-_SELDOM = (WORKS, "formats tensors", "writes logs")
 _SILENT = "takes long without calling anything"
 _UNKNOWN = (
     "what it does is not in the trace: it may free the memory of a large result (keep"
@@ -93,9 +91,9 @@ class PythonOverhead(Rule):
 
     ## How to fix it
 
-    Take the work out of the step: do it once in many steps, before the loop, or in the
-    DataLoader's workers; replace loops over elements with operators. What a model's
-    forward needs stays in it: make what does not change once, or compile the model.
+    Replace loops over elements with operators on whole arrays, and make what does not
+    change once. Log once in many steps; make batches in the DataLoader's workers. What
+    a model's forward needs stays in it: compile the model.
     Triton kernels that are launched by hand are launched in Python: launch fewer, or
     make them operators (``torch.library.triton_op``) and compile. Remove hooks that
     only watch.
@@ -144,8 +142,7 @@ class PythonOverhead(Rule):
           calls     <built-in method strip of str object> ×7,680
           calls     <built-in method get of dict object> ×3,840
           calls     <built-in method split of str object> ×8
-          fix       do it once in many steps, or in the DataLoader's workers;
-                    tokenise before training
+          fix       do it once in many steps; tokenise before training
         """,
     )
 
@@ -204,7 +201,8 @@ class PythonOverhead(Rule):
             gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
             evidence=[*times(view, row, "python"), *called_line(view, mine)],
             advice=advice,
-            example=None if looks in _SELDOM and not every_step(mine) else "",
+            # The page's example is of what need not be in every step.
+            example=None if logs(mine) else "",
         )
 
     def _of_hook(
