@@ -37,13 +37,6 @@ _OTHER = (
 )
 # A pause is the call's own if it is most of the call. Heuristic threshold.
 _MOST = 0.5
-# Where a call is one thing; backward and modules are calls that hold many.
-_KINDS = (
-    host_activity.PYTHON,
-    host_activity.WITH_LIBRARIES,
-    host_activity.LIBRARY,
-    host_activity.BLOCKED,
-)
 
 
 def filling(view: View, pauses: pl.DataFrame, usual: float) -> pl.Series:
@@ -54,7 +47,8 @@ def filling(view: View, pauses: pl.DataFrame, usual: float) -> pl.Series:
     """
     host, frames = view.host_account.host, view.trace.frames
     at = pauses["at"]
-    is_call = host.are("frames")[at] & pauses["kind"].is_in(_KINDS)
+    # Of backward one call holds all of it.
+    is_call = host.are("frames")[at] & (pauses["kind"] != host_activity.ENGINE)
     rows = pl.DataFrame({"row": host.tree["row"][at], "is_call": is_call})
     frame = rows.select(pl.when("is_call").then("row")).to_series()
     calls = pauses.select("recorded", call=text("called")).with_columns(

@@ -15,17 +15,6 @@ from ._pause_calls import filling
 if TYPE_CHECKING:
     from traceq.linter import View
 
-# Python, in which the interpreter may stop for something else, and calls that wait.
-_KINDS = (
-    host_activity.BLOCKED,
-    host_activity.PYTHON,
-    host_activity.WITH_LIBRARIES,
-    host_activity.LIBRARY,
-    host_activity.MODULES,
-    host_activity.OPTIMIZER,
-    host_activity.ENGINE,
-    host_activity.NO_STACKS,
-)
 _AT = ("kind", *host_activity.PLACE)
 # Starting and ending the workers of a DataLoader is DAT002's.
 _LOADER = r"^torch/utils/data/"
@@ -48,7 +37,7 @@ def pauses(view: View, least: float) -> pl.DataFrame:
         pl.col("end") == windows["end"].max()
     )
     chosen = activities.select(
-        pl.col("kind").is_in(_KINDS)
+        pl.col("kind").is_in(host_activity.INTERRUPTED)
         & ~fill_false(text("library").str.contains(_LOADER))
     ).to_series()
     long = long.filter(chosen[long["activity"]], ~edge)

@@ -56,6 +56,11 @@ UNKNOWN = host_work.UNKNOWN
 
 work_name = host_work.host_work_name
 """Name of a kind in reports, for rules."""
+INTERRUPTED = (
+    *(BLOCKED, PYTHON, WITH_LIBRARIES, LIBRARY),
+    *(MODULES, OPTIMIZER, ENGINE, NO_STACKS),
+)
+"""Python, in which the interpreter may stop for something else, and what waits."""
 PLACE = ("file", "line", "function")
 _ACTIVITY = ("kind", "name", *PLACE, "module", "own", "library", "called")
 _KIND_OF_CALL = {
