@@ -21,6 +21,8 @@ from traceq.linter import (
 )
 from traceq.model import names
 
+from ._gradient_loops import READ, gradients, reads_norms
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
@@ -71,7 +73,6 @@ _COMPILED = (
 # An iteration with this many launches runs a model. Heuristic threshold.
 _LAUNCHES_OF_MODEL = 20
 # What the host reads decides what it does next, or is only written down.
-_READ = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _READ_ONCE = (
     ", and read the results once after the loop, as with torch.stack(results).tolist()"
 )
@@ -82,7 +83,6 @@ _ACTS = (
 )
 # If calls of a loop are shorter at the mean, they differ.
 _SHORTER = 0.9
-_GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 
 def over_experts(row: Mapping[str, Any]) -> bool:
@@ -97,14 +97,9 @@ def over_experts(row: Mapping[str, Any]) -> bool:
 
 def over_parameters(row: Mapping[str, Any], view: View) -> bool:
     """Return whether a loop has an iteration for each parameter with a gradient."""
-    if not set(row["names"]) & set(_FOREACH):
+    if not set(row["names"]) & set(_FOREACH) and not reads_norms(row, view):
         return False
-    return bool(row["longest"] == _gradients(view) / view.steps)
-
-
-def _gradients(view: View) -> int:
-    """Return how many gradients of weights are accumulated in all steps."""
-    return int(named_like(view.ops, rf"{_GRADIENT}$").sum())
+    return bool(row["longest"] == gradients(view) / view.steps)
 
 
 def message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
@@ -124,15 +119,15 @@ def message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
     )
 
 
-def fewer_weights(view: View, gradients: int) -> Fix:
+def fewer_weights(view: View, stacked: int) -> Fix:
     """Return what goes of the optimizer if all experts share one stacked weight.
 
     Its host time grows with the number of weights, of which this many go.
     """
-    weights = _gradients(view)
+    weights = gradients(view)
     return Fix(
         spans=spans(optimizers.optimizer_regions(view.trace, view.steady)),
-        host_share=gradients / weights if weights else 0.0,
+        host_share=stacked / weights if weights else 0.0,
     )
 
 
@@ -158,7 +153,7 @@ def together(row: Mapping[str, Any], *, syncs: bool) -> str:
     """Return what does the same to all parameters at once."""
     named = dict.fromkeys(_FOREACH[op] for op in row["names"] if op in _FOREACH)
     clips = _CLIPPED if "aten::_foreach_norm" in row["names"] else ""
-    once = _READ_ONCE if syncs and set(row["names"]) & set(_READ) else ""
+    once = _READ_ONCE if syncs and set(row["names"]) & set(READ) else ""
     lists = f"give the tensors of all parameters as lists to {listed([*named])}"
     return f"{clips}{lists}{once}"
 
@@ -203,7 +198,7 @@ def advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
         return (
             f"call {_CELLS[cell]} on the whole sequence instead of its cell in a loop"
         )
-    if syncs and set(row["names"]) & set(_READ):
+    if syncs and set(row["names"]) & set(READ):
         return (
             "if no iteration needs what the one before read on the host, stack what the"
             " loop goes over and run its operators once for all iterations; if it does,"

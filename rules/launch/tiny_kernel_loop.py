@@ -21,6 +21,7 @@ from traceq.linter import (
     option,
 )
 
+from ._gradient_loops import clears, gradient_advice, gradient_fixes
 from ._loop_advice import (
     acting_advice,
     acts,
@@ -80,15 +81,15 @@ class TinyKernelLoop(Rule):
 
     Looks for operators that a single call of a function or module runs again and again:
     from one run to the next, where mostly the same operators run in the same order, is
-    an iteration of a loop. A loop is reported, at the
-    function it is in, if its kernels are tiny and take less time than the host needs to
-    launch them. A loop over the experts of an MoE layer is recognised by what it does:
-    pick tokens, run a layer, add the result, or write it to the slice of sorted tokens
-    that the layer ran on. Other loops that run another module in
-    each iteration are taken for the layers of a model. Without stacks, only loops over
-    experts that sync in each iteration are found. The fix removes the host time of the
-    loop and its backward, and for experts also the optimizer's host time for their
-    weights; kernels stay.
+    an iteration of a loop. A loop is reported, at the function it is in, if its kernels
+    are tiny and take less time than the host needs to launch them. A loop over the
+    experts of an MoE layer is recognised by what it does: pick tokens, run a layer, add
+    the result, or write it to the slice of sorted tokens that the layer ran on. Other
+    loops that run another module in each iteration are taken for the layers of a model.
+    Without stacks, only loops over experts that sync in each iteration are found. The
+    fix removes the host time of the loop and its backward, the waits of one that reads
+    norms, and for experts also the optimizer's host time for their weights; kernels
+    stay, but for those that fill gradients with zeros.
 
     ## Why is this bad?
 
@@ -186,7 +187,8 @@ class TinyKernelLoop(Rule):
         layers = row["called"] >= _LAYERS * row["longest"]
         # The last iteration of a call may be cut short.
         launches = round(row["kernels"] / row["iterations"])
-        fewest = 1 if row["mark"] in _PICKING else _FEWEST_LAUNCHES
+        one = row["mark"] in _PICKING or clears(row)
+        fewest = 1 if one else _FEWEST_LAUNCHES
         return (
             (row["experts"] or (view.trace.frames.height > 0 and not layers))
             and fewest <= launches <= self.max_launches
@@ -201,7 +203,7 @@ class TinyKernelLoop(Rule):
         loop = all_loops.spans_of(row)
         acting = acts(view, row, loop)
         # More environments at once make a step worth more, and no shorter.
-        fixes = [] if acting else [Fix(spans=loop)]
+        fixes = [] if acting else [Fix(spans=loop), *gradient_fixes(row, view)]
         if experts and not acting:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
         return self.finding(
@@ -220,11 +222,10 @@ class TinyKernelLoop(Rule):
                 "ops": row["names"],
                 "modules": row["modules"],
             },
-            advice=together(row, syncs=syncs)
-            if parameters
-            else acting_advice(row)
-            if acting
-            else (experts and experts_switch(view, row["ops"]))
+            advice=gradient_advice(row, view)
+            or (parameters and together(row, syncs=syncs))
+            or (acting and acting_advice(row))
+            or (experts and experts_switch(view, row["ops"]))
             or advice(row, experts=experts, syncs=syncs),
             severity=Severity.info if acting else None,
             ops=row["ops"],

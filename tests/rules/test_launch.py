@@ -1061,11 +1061,14 @@ ONE_ITERATION = (
 )
 
 
-def _iterations(last: str) -> str:
+def _iterations(last: str, first: str = "mul", second: str = "add") -> str:
     """Draw a loop whose iterations launch two kernels and sync in an op."""
     ops, calls, gpu = (
         " ".join(
-            line.replace("LAST", last).replace("_", str(number))
+            line.replace("LAST", last)
+            .replace("_", str(number))
+            .replace("mul", first)
+            .replace("add", second)
             for number in range(1, 10)
         )
         for line in ONE_ITERATION
@@ -1186,3 +1189,60 @@ def test_a_loop_that_reads_a_value_of_each_parameter_reads_them_after_it() -> No
     assert loop(found) == ("parameters", 76, 2)
     assert found.message.endswith("syncs with the GPU")
     assert found.advice.endswith("as with torch.stack(results).tolist()")
+    assert "call torch.nn.utils.get_total_norm" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("ops", "norm"),
+    [("pow sum", True), ("pow sum sqrt add", True), ("pow mul sum", False)],
+)
+def test_a_loop_that_reads_the_norm_of_each_tensor_computes_all_at_once(
+    ops: str, *, norm: bool
+) -> None:
+    (found,) = drawn_findings(a_loop(*[f"{ops} item"] * 9), "LCH001")
+
+    assert ("torch.nn.utils.get_total_norm" in found.advice) is norm
+    assert ("stack what" in found.advice) is not norm
+
+
+@pytest.mark.parametrize(("power", "norm"), [("2", True), ("4", False)])
+def test_only_squares_are_a_norm(power: str, *, norm: bool) -> None:
+    args = {"aten::pow": {**inputs([[4], []], ["float", "Scalar"])}}
+    args["aten::pow"]["Concrete Inputs"] = ["", power]
+
+    (found,) = drawn_findings(a_loop(*["pow sum item"] * 9), "LCH001", args=args)
+
+    assert ("get_total_norm" in found.advice) is norm
+
+
+def test_a_wait_in_a_loop_that_reads_norms_is_of_its_finding() -> None:
+    trace = load_drawn(_iterations("item", "pow", "sum"))
+    found = outcome(Recording("norms", trace), "LCH001", "SYN001").findings
+
+    assert [one.code for one in found if not one.minor] == ["LCH001"]
+    loop, *waits = found
+    assert len(loop.fixes[-1].syncs) == len(waits[0].fixes[0].syncs) == 9
+
+
+@pytest.mark.parametrize(
+    ("ops", "function", "count"),
+    [
+        ("detach_ zero_", "clear", 1),
+        ("zero_", "zero_grad", 1),
+        ("zero_", "clear", 0),
+    ],
+)
+def test_a_loop_that_fills_gradients_with_zeros_sets_them_to_none(
+    ops: str, function: str, count: int
+) -> None:
+    drawing = a_loop(*[ops] * 8).replace("moe.py(8): forward", f"t.py(8): {function}")
+    # Nothing is launched to detach a gradient.
+    for number in range(1, 17, 2) if " " in ops else ():
+        for piece in (f"[cuLaunch>{number}]", f"[k<{number}]"):
+            drawing = drawing.replace(piece, " " * len(piece))
+
+    found = drawn_findings(drawing, "LCH001")
+
+    assert len(found) == count
+    assert all("zero_grad(set_to_none=True)" in one.advice for one in found)
+    assert all(len(one.fixes[-1].kernels) == 8 for one in found)
