@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from linting import outcome, priced_findings
 from recordings import CAPTURES, FIXTURE_TRACES, loaded, path_of
 
-from traceq.linter import inputs
+from traceq.linter import View, inputs
 from traceq.model.recording import Recording
+from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from traceq.linter import Finding
@@ -53,6 +55,24 @@ def test_a_cache_that_grows_with_each_token_is_of_sizes_that_vary() -> None:
     (found,) = outcome(Recording("generate", trace), "NRM002").findings
 
     assert "compile the model with dynamic=True, as its sizes vary" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "vary"), [("bmm", "gemm", True), ("sum", "redu", False)]
+)
+def test_sizes_that_values_make_vary_if_a_layer_computes_with_them(
+    op: str, kernel: str, *, vary: bool
+) -> None:
+    drawing = f"""
+        host  [ProfilerStep#1          ][ProfilerStep#2                              ]
+        host   [aten::mm            ]    [aten::nonzero          ] [aten::{op}       ]
+        host    [cudaLaunchKernel>1]      [cudaStreamSynchronize]   [cudaLaunch>2]
+        gpu 7                     [k<1]                                 [{kernel}<2]
+        """
+    new = inputs([[7, 64], [64, 64]], ["float"] * 2)
+    trace = load_drawn(drawing, {f"aten::{op}": new, "aten::mm": new})
+
+    assert View(trace).sizes_vary is vary
 
 
 def test_sizes_that_stay_are_compiled_for_each() -> None:

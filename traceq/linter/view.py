@@ -41,7 +41,7 @@ from traceq.analysis.replay.bound import (
 )
 from traceq.analysis.time.fusible_chains import fusible_chains
 from traceq.analysis.time.gpu_account import gpu_account
-from traceq.analysis.time.new_sizes import new_sizes
+from traceq.analysis.time.new_sizes import layers_vary
 from traceq.common.expressions import known
 from traceq.graph.nesting import nearest
 from traceq.linter.need import Need
@@ -196,9 +196,9 @@ class View:
 
     @property
     def sizes_vary(self) -> bool:
-        """True if steps bring the model new sizes, or tokens a longer KV cache."""
-        new = new_sizes(self.trace, self.steady).ops
-        return len(new) > 0 or cache_cats(self.trace).height > 0
+        """True if steps bring the layers new sizes, or tokens a longer KV cache."""
+        varies = layers_vary(self.trace, self.steady)
+        return varies or cache_cats(self.trace).height > 0
 
     @cached_property
     def distributed(self) -> bool:

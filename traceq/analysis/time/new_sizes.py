@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Steps of one program differ by less: in a step that logs, or at the end of an epoch.
 # Heuristic threshold.
 _OTHER_SHAPES = 0.01
+# The kernels of layers with weights, or that mix tokens.
+_LAYERS = ("gemm", "conv", "attention")
 _CALLED = ("id", "name", "inputs", "ts", "step", "captured", "module")
 
 
@@ -61,6 +63,21 @@ def new_sizes(trace: Trace, steady: SteadySteps) -> NewSizes:
     reads = in_model(trace, in_steps(device_syncs(trace), trace, steady))
     reads = reads.filter(pl.col("step") == last, pl.col("end") <= begins)
     return NewSizes(new["id"], reads)
+
+
+def layers_vary(trace: Trace, steady: SteadySteps) -> bool:
+    """Return whether steps bring the model's layers a size that no step before had.
+
+    Sizes that are made by values may be of the loss alone, as where it picks elements
+    by a mask: they count if a layer of the forward computes with them.
+    """
+    new, reads = new_sizes(trace, steady)
+    if not reads.height:
+        return len(new) > 0
+    kernels = trace.kernels
+    layers = kernels["op"].filter(kernels["kind"].is_in(_LAYERS)).drop_nulls()
+    forward = new.filter(trace.ops["phase"][new] != "backward")
+    return bool(forward.is_in(layers.implode()).any())
 
 
 def _new(trace: Trace, steady: SteadySteps, ops: pl.DataFrame) -> pl.DataFrame:
