@@ -294,7 +294,7 @@ def test_the_true_step_time_is_what_the_program_printed(case: str) -> None:
         name
         for name in FIXTURE_TRACES
         if name.rpartition("/")[2] in CAPTURES.step_ms
-        and not name.startswith("lines/")  # recorded anew
+        and not name.startswith("lines/")  # recorded again
     ],
 )
 def test_a_fixture_has_the_true_step_time_of_its_capture(fixture: str) -> None:

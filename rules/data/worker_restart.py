@@ -1,4 +1,4 @@
-"""DAT002: the DataLoader starts its workers anew in each epoch."""
+"""DAT002: the DataLoader starts its workers again in each epoch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MAKE_ONCE = "make the DataLoader once, before the loop over epochs, and "
 
 @dataclass(frozen=True)
 class WorkerRestart(Rule):
-    """The DataLoader starts its worker processes anew in each epoch.
+    """The DataLoader starts its worker processes again in each epoch.
 
     ## What it does
 
@@ -99,7 +99,7 @@ class WorkerRestart(Rule):
         text="""
         DAT002 worker-restart (preview)
           saves 42.3 µs/step (66%), 29.6 µs to 53.3 µs
-          the DataLoader starts its workers anew in each epoch, 2 processes in 2
+          the DataLoader starts its workers again in each epoch, 2 processes in 2
             steps
           starts  once a step
           takes   52.0 µs a step, as recorded
@@ -119,7 +119,7 @@ class WorkerRestart(Rule):
             gpu 7                                                              [gemm<1       ]                                                            [gemm<2       ]
             """,  # noqa: E501 - the names of the calls are this long
             finds=(
-                "the DataLoader starts its workers anew in each epoch,"
+                "the DataLoader starts its workers again in each epoch,"
                 " 2 processes in 2 steps"
             ),
         ),
@@ -159,7 +159,7 @@ class WorkerRestart(Rule):
             return
         places = callers.callers(frames, begins.head(20))
         yield self.finding(
-            "the DataLoader starts its workers anew in each epoch,"
+            "the DataLoader starts its workers again in each epoch,"
             f" {counted(starts.height, 'process')} in {counted(view.steps, 'step')}",
             subject="workers",
             place=view.place(places.row(0, named=True)) if places.height else NOWHERE,

@@ -1,4 +1,4 @@
-"""What may be done about an op that is slow for its shape."""
+"""Remedies of ops that are slow for their shapes."""
 
 from __future__ import annotations
 
