@@ -277,6 +277,22 @@ def test_faster_kernels_save_the_mean_of_launches_as_measured_and_as_expected() 
     assert saved == pytest.approx((measured + expected) / 2, rel=0.01)
 
 
+def test_a_fix_saves_at_most_its_kernels_and_the_gpus_idle_time() -> None:
+    trace = loaded(CAPTURES.trace("attn_manual"))
+    view = View(trace)
+    longest = view.kernels.top_k(8, by="dur")
+    (rule,) = (one for one in bundled_rules().values() if one.code == "NRM001")
+    fix = Fix(kernels=longest["id"], kernel_share=0.9)
+
+    priced = Savings(view).of(rule().finding("", subject="norms", fix=fix))
+
+    idle = view.bound.step_ns - view.steady.gpu_busy / view.steps
+    most = longest["dur"].sum() / view.steps + max(0.0, idle)
+    assert view.bound.by == "gpu"
+    assert 0 < priced.saves_ns < priced.saves_high_ns
+    assert priced.saves_high_ns <= 1.01 * most
+
+
 def test_what_a_fix_removes_on_the_host_is_saved_at_the_measured_speed() -> None:
     trace = loaded(CAPTURES.trace("norm_fused"))
     alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns

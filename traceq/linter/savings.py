@@ -241,6 +241,7 @@ class Savings:
         low, high = min(saved), max(saved)
         if saved[0] >= worth:
             low, high = self._range(saved[0], low, high)
+            high = min(high, max(saved[0], self._most(changes, made)))
         return replace(finding, saves_ns=saved[0], saves_low_ns=low, saves_high_ns=high)
 
     def saved_after(self, finding: Finding, others: Sequence[Finding]) -> int:
@@ -338,6 +339,9 @@ class Savings:
         busy = 1.0
         if last:
             low, high = self._range(saved[0], min(saved), max(saved))
+            # The step after them is compared with one of another run.
+            between_runs = round(MEASURED_SPREAD * self.step_ns)
+            high = min(high, max(saved[0], self._most(changes) + between_runs))
             scale, _ = self._scales[0]
             busy = gpu_busy(view.trace, view.replay, scale, changes)
         by = bound_by(busy)
@@ -367,6 +371,30 @@ class Savings:
             max(0, min(low, round(likely + least * base))),
             round(min(max(high, likely + most * base), most_ns)),
         )
+
+    def _most(self, changes: Sequence[Change], made: Sequence[Change] = ()) -> int:
+        """Return the most that changes may save after others that are made before.
+
+        What is left of a GPU-bound step is no shorter than the work that they do not
+        touch, at the mean without overlap.
+        """
+        if self._view.bound.by != "gpu" or not self._view.bound.sure:
+            return round(self.step_ns)
+        step_ns = self.step_ns
+        if made:
+            step_ns -= self._saved(made, 1)[0]
+        kernels = self._view.kernels[["id", "dur"]]
+        left = kernels.with_columns(left=pl.col("dur").cast(pl.Float64))
+        for change in made:
+            part = pl.col("id").is_in(_ids(change.kernels).implode())
+            share = pl.when(part).then(1 - change.kernel_share).otherwise(1.0)
+            left = left.with_columns(pl.col("left") * share)
+        _, touched = _rows_of(changes)
+        untouched = left.filter(~pl.col("id").is_in(_ids(touched).implode()))
+        alone = self._view.steady.gpu_busy / max(1, int(kernels["dur"].sum()))
+        scale, _ = self._scales[0]
+        rest = float(untouched["left"].sum()) * alone * scale.gpu / self._view.steps
+        return round(max(0.0, step_ns - rest))
 
     def _saved(
         self, changes: Sequence[Change], most: int = 3, made: Sequence[Change] = ()
