@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,11 +21,18 @@ _SMALL_LINE = 0.05
 _CALLS = {
     "F.rms_norm": ({"pow", "mean", "rsqrt"}, {"square", "mean", "rsqrt"}),
     "F.layer_norm": ({"var", "sub", "mean"}, {"var_mean", "sub"}),
-    "F.gelu": ({"pow", "tanh", "mul"}, {"erf", "mul"}),
+    'F.gelu(x, approximate="tanh")': ({"pow", "tanh", "mul"},),
+    "F.gelu": ({"erf", "mul"},),
     "F.silu": ({"sigmoid", "mul"},),
     "F.cross_entropy": ({"exp", "log", "gather"}, {"logsumexp", "gather"}),
     "F.softmax": ({"exp", "sum", "div"},),
 }
+# The product of a value and its own sigmoid: of another value's it is a gate.
+_OWN_SIGMOID = re.compile(
+    r"(?<![\w.])([\w.]+) \* (?:(?:\w+\.)*sigmoid\(\1\)|\1\.sigmoid\(\))"
+    r"|\bsigmoid\(([\w.]+)\) \* \2(?![\w.(])"
+    r"|(?<![\w.])([\w.]+)\.sigmoid\(\) \* \3(?![\w.(])"
+)
 # The code of a file that is in no function: a training loop, which nobody compiles.
 _SCRIPT = "<module>"
 _OUTERMOST = text("module").str.extract("^([^/]+)")
@@ -132,7 +140,7 @@ def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
     """Return the calls that compute what the ops of a line do, if there are any."""
     ops = view.trace.ops
     mine = kernels["op"].filter(~kernels["back"]).unique()
-    rows = ops[["name", "file", "line", "function"]][mine]
+    rows = ops[["name", "file", "line", "function", "call_line"]][mine]
     here = rows.filter(
         *(text(key).eq_missing(pl.lit(line[key])) for key in ("file", "function")),
         pl.col("line").eq_missing(pl.lit(line["line"])),
@@ -141,9 +149,22 @@ def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
         return ""
     names = {str(name).removeprefix("aten::").rstrip("_") for name in here["name"]}
     calls = [
-        call for call, kinds in _CALLS.items() if any(some <= names for some in kinds)
+        call
+        for call, kinds in _CALLS.items()
+        if any(some <= names for some in kinds)
+        and (call != "F.silu" or _gates_itself(view, line["file"], here))
     ]
     return listed([f"`{call}`" for call in calls])
+
+
+def _gates_itself(view: View, file: str, ops: pl.DataFrame) -> bool:
+    """Return whether the source shows that a value is multiplied by its own sigmoid."""
+    rank = view.trace.rank
+    source = (rank.sources if rank else {}).get(file, "").splitlines()
+    lines = ops["call_line"].drop_nulls().unique()
+    return any(
+        _OWN_SIGMOID.search(source[at - 1]) for at in lines if 0 < at <= len(source)
+    )
 
 
 def graph_breaks(view: View, kernels: pl.DataFrame) -> list[Evidence]:

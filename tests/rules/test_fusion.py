@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from conftest import ROOT
-from linting import case_findings, mentions, outcome
+from linting import case_findings, mentions, outcome, rule_module
 
 from traceq import load
 from traceq.linter import inputs
@@ -41,6 +41,7 @@ COMPILED = [
     ),
 ]
 EAGER = "transformer-eager"
+CHAINS = rule_module("fusion._chains")
 
 
 @cache
@@ -204,3 +205,32 @@ def test_only_what_the_compiled_code_reads_ends_a_graph(model: str) -> None:
 
     assert breaks(model, inside=True) == value
     assert breaks(model, inside=False) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "itself"),
+    [
+        ("return x * torch.sigmoid(x)", True),
+        ("return self.x * self.x.sigmoid()", True),
+        ("h = F.sigmoid(h) * h", True),
+        ("return x * torch.sigmoid(gate)", False),
+        ("return a.x * torch.sigmoid(x)", False),
+        ("return torch.sigmoid(x) * x.grad", False),
+        ("return x * torch.sigmoid(x.grad)", False),
+    ],
+)
+def test_only_a_value_times_its_own_sigmoid_is_a_silu(
+    line: str, *, itself: bool
+) -> None:
+    assert bool(CHAINS._OWN_SIGMOID.search(line)) is itself  # noqa: SLF001
+
+
+def test_a_tanh_in_a_chain_is_a_gelu_with_tanh() -> None:
+    drawing = CHAIN.format("", "", "", "").replace("aten::add", "aten::pow")
+    drawing = drawing.replace("MODEL".ljust(20), "model.py(9): forward")
+    ops = {**OPS, "aten::pow": OPS["aten::add"]}
+    trace = load_drawn(drawing, ops, device=H200)
+
+    (found,) = outcome(Recording("drawn", trace), "FUS001").findings
+
+    assert found.advice.endswith('or call `F.gelu(x, approximate="tanh")` here')
