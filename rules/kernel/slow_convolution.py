@@ -8,7 +8,6 @@ import polars as pl
 
 from traceq.analysis.base import assumptions
 from traceq.linter import (
-    HALF,
     Bad,
     Evidence,
     Fix,
@@ -22,26 +21,30 @@ from traceq.linter import (
     dtype_name,
     fill_false,
     inputs,
-    nth,
     option,
     shape,
     text,
 )
 
-from ._shared import evidence, groups, judged
+from ._convolutions import SEARCH, images, may_search, transformed
+from ._shared import evidence, groups, judged, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.linter import Finding, Row
 
-# torch's own kernels, which it takes where cuDNN has none for images in NCHW.
+# torch's own kernels, which it takes where cuDNN has none for images in NCHW, and
+# cuDNN's.
 _KERNEL = "conv_depthwise2d_"
-_IMAGES = 4
+_OF_CUDNN = "c1_k1_nchw|wgrad2d_shmem|2d_grouped_direct"
 # In float32, larger windows are slower in channels_last.
 _FLOAT32_WINDOW = 5
 # Smaller patches were not measured.
 _PATCH = 8
+_CHANNELS_LAST = (
+    "channels_last for the model and its input: .to(memory_format=torch.channels_last)"
+)
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
     host    [model.py(9): forward                                                    ]
@@ -59,11 +62,16 @@ class SlowConvolution(Rule):
 
     ## What it does
 
-    Finds two kinds of convolutions that reach less than ``max-efficiency`` of what the
-    GPU can do and take at least ``min-share`` of a step, with their gradients:
-    depthwise ones of images in NCHW on torch's own kernels (``conv_depthwise2d_…``),
-    in 16-bit dtypes, and in float32 up to 5 by 5; and those that cut an image into
-    patches, whose stride is as large as their window, in 16-bit dtypes.
+    Finds convolutions that reach less than ``max-efficiency`` of what the GPU can do
+    and take at least ``min-share`` of a step, with their gradients:
+
+    - depthwise ones of images in NCHW on torch's own kernels (``conv_depthwise2d_…``),
+      in 16-bit dtypes, and in float32 up to 5 by 5;
+    - those of 3 by 3 and 5 by 5 on cuDNN's kernels for NCHW (``…_c1_k1_nchw…``);
+    - those that cuDNN does by Fourier transforms (``fft2d_…``), where its search for
+      the fastest algorithm is off and sizes stay the same;
+    - those that cut an image into patches, whose stride is as large as their window, in
+      16-bit dtypes.
 
     ## Why is this bad?
 
@@ -73,8 +81,9 @@ class SlowConvolution(Rule):
 
     ## How to fix it
 
-    Depthwise: ``channels_last`` for the model and its input, as LAY001 says. Patches: a
-    matmul on the patches.
+    Depthwise: ``channels_last`` for the model and its input, as LAY001 says. Fourier
+    transforms: ``torch.backends.cudnn.benchmark = True``, with which cuDNN measures its
+    algorithms; ``traceq try`` tells what that gains. Patches: a matmul on the patches.
 
     ```diff
     - x = self.patch(images).flatten(2).transpose(1, 2)
@@ -85,7 +94,8 @@ class SlowConvolution(Rule):
     ## When it is wrong
 
     Layers that do not keep channels_last bring transposes back. In channels_last a
-    depthwise convolution in float32 of 7 by 7 took 2.8 times as long. Depthwise
+    depthwise convolution in float32 of 7 by 7 took 2.8 times as long. The savings of
+    cuDNN's own kernels assume what others of these sizes reached. Depthwise
     convolutions of sequences (``conv1d``) are not reported: nothing in torch was faster
     for up to 31 places.
     """
@@ -146,17 +156,14 @@ class SlowConvolution(Rule):
         ops = judged(view, r"^aten::convolution", self.min_share)
         if not ops.height:
             return
-        back = pl.col("name").str.ends_with("_backward")
-        # The gradient comes before the image and the weight; lists after them.
-        ops = ops.with_columns(
-            image=pl.when(back).then(nth("dims", 1)).otherwise(nth("dims", 0)),
-            weight=pl.when(back).then(nth("dims", 2)).otherwise(nth("dims", 1)),
-            stride=pl.when(back).then(nth("values", 4)).otherwise(nth("values", 3)),
-            half=nth("types", 0).is_in(HALF),
-        ).filter(fill_false(pl.col("image").list.len() == _IMAGES))
-        window = pl.col("weight").list.get(2, null_on_oob=True)
-        depthwise = text("kernel").str.contains(_KERNEL) & (
-            pl.col("half") | (window <= _FLOAT32_WINDOW)
+        ops = images(ops)
+        window = pl.col("window")
+        kernel, narrow = text("kernel"), window <= _FLOAT32_WINDOW
+        depthwise = kernel.str.contains(_KERNEL) & (pl.col("half") | narrow)
+        of_cudnn = (
+            kernel.str.contains(_OF_CUDNN)
+            & (pl.col("weight").list.get(1, null_on_oob=True) == 1)
+            & window.is_in([*assumptions.DEPTHWISE_EFFICIENCY])
         )
         sizes = pl.col("weight").list.slice(2).cast(pl.List(pl.String)).list.join(", ")
         patches = (
@@ -164,11 +171,35 @@ class SlowConvolution(Rule):
             & (window >= _PATCH)
             & pl.col("half")
         )
-        for chosen, finding in ((depthwise, self._depthwise), (patches, self._patches)):
+        kinds = (
+            (depthwise, self._depthwise),
+            (of_cudnn, self._of_cudnn),
+            (transformed(view), self._transformed),
+            (patches, self._patches),
+        )
+        for chosen, finding in kinds:
+            alike = ("half", "window") if chosen is of_cudnn else ("half",)
             convolutions = ops.filter(fill_false(chosen))
-            for row in groups(view, convolutions, self.min_share, ("half",)):
+            for row in groups(view, convolutions, self.min_share, alike):
                 if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                     yield finding(view, row)
+
+    def _of_cudnn(self, view: View, row: Row) -> Finding:
+        reached = (
+            assumptions.DEPTHWISE_EFFICIENCY
+            if row["half"]
+            else assumptions.FLOAT32_DEPTHWISE_EFFICIENCY
+        )
+        share = saved(row, reached[row["window"]])
+        advice = f"try {_CHANNELS_LAST}"
+        if may_search(view):
+            advice += f", or {SEARCH}; measure both"
+        return self._finding(view, row, "depthwise NCHW", share, advice)
+
+    def _transformed(self, view: View, row: Row) -> Finding:
+        share = saved(row, assumptions.WITHOUT_TRANSFORMS_EFFICIENCY)
+        advice = f"set {SEARCH}: cuDNN then measures its algorithms in the first step"
+        return self._finding(view, row, "FFT", share, advice)
 
     def _depthwise(self, view: View, row: Row) -> Finding:
         share = (
@@ -176,14 +207,8 @@ class SlowConvolution(Rule):
             if row["half"]
             else assumptions.FLOAT32_DEPTHWISE_SAVED
         )
-        return self._finding(
-            view,
-            row,
-            "depthwise NCHW",
-            share,
-            "use channels_last for the model and its input:"
-            " .to(memory_format=torch.channels_last)",
-        )
+        advice = f"use {_CHANNELS_LAST}"
+        return self._finding(view, row, "depthwise NCHW", share, advice)
 
     def _patches(self, view: View, row: Row) -> Finding:
         return self._finding(
@@ -200,6 +225,7 @@ class SlowConvolution(Rule):
     ) -> Finding:
         calls = row["calls"] / view.steps
         kind = dtype_name(row["types"][0])
+        image, weight = row["dims"][row["name"].endswith("_backward") :][:2]
         return self.finding(
             f"{counted(calls, f'{what} convolution')} a step"
             f" {'runs' if calls == 1 else 'run'} on slow kernels",
@@ -212,7 +238,7 @@ class SlowConvolution(Rule):
                 row,
                 Evidence(
                     "shapes",
-                    f"{kind} {shape(row['dims'][0])}, weight {shape(row['dims'][1])}",
+                    f"{kind} {shape(image)}, weight {shape(weight)}",
                 ),
             ),
             data={"kind": what, "dtype": kind},

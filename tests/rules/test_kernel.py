@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from linting import (
 from traceq.inputs.load_trace import load
 from traceq.linter import inputs
 from traceq.model.recording import Recording
+from traceq.model.run import Rank
 from traceq.testing import load_drawn
 from traceq.testing.examples import DEVICE
 from traceq.testing.timeline import draw
@@ -188,3 +190,63 @@ def test_gradients_of_images_of_other_sizes_are_other_groups(tmp_path: Path) -> 
     (found,) = outcome(Recording("two", load(path)), "KRN008").findings
 
     assert found.count == 1
+
+
+def slow_convolution(kernel: str, window: int, half: str = "c10::Half") -> Finding:
+    """Return what KRN005 says of a depthwise convolution that takes 50 µs."""
+    dims = [[8, 64, 28, 28], [64, 1, window, window], *[[]] * 7]
+    values = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "64"]
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::convolution                 ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                              [{kernel}<1                              ]
+        """,
+        {"aten::convolution": inputs(dims, [half, half, *[""] * 7], None, values)},
+        DEVICE,
+    )
+    (found,) = outcome(Recording("drawn", trace), "KRN005").findings
+    return found
+
+
+@pytest.mark.parametrize(
+    "kernel", ["conv2d_c1_k1_nchw_x", "dgrad2d_c1_k1_nchw_x", "wgrad2d_shmem_tiling"]
+)
+def test_cudnn_has_slow_kernels_for_depthwise_images_in_nchw(kernel: str) -> None:
+    found = slow_convolution(kernel, 5)
+
+    assert mentions(found, 1, "depthwise", "NCHW")
+    assert "channels_last" in found.advice
+    assert "cudnn.benchmark" in found.advice
+
+
+def test_a_convolution_by_fourier_transforms_asks_for_a_search() -> None:
+    found = slow_convolution("fft2d_r2c_32x32", 7, "float")
+
+    assert found.advice.startswith("set torch.backends.cudnn.benchmark = True")
+
+
+def test_a_search_for_algorithms_that_is_on_is_not_advised() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::convolution                 ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                              [fft2d_r2c_32x32<1                       ]
+        """,
+        {
+            "aten::convolution": inputs(
+                [[8, 64, 28, 28], [64, 64, 7, 7], *[[]] * 7],
+                ["float", "float", *[""] * 7],
+                None,
+                ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"],
+            )
+        },
+        DEVICE,
+    )
+    searching = replace(
+        trace, rank=Rank("", 0, "", None, None, None, (), cudnn_benchmark=True)
+    )
+
+    assert not outcome(Recording("drawn", searching), "KRN005").findings

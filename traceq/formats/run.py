@@ -120,6 +120,7 @@ def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
         ),
         cores=_cores(manifest),
         tf32=_tf32(_dict(manifest, "switches")),
+        cudnn_benchmark=_flag(_dict(manifest, "switches").get("cudnn_benchmark")),
         torch=_torch(_dict(manifest, "versions")),
         first_lines=_first_lines(_list(_dict(manifest, "trace").get("open_functions"))),
         owners=_owners(_dict(manifest, "packages")),
@@ -246,6 +247,10 @@ def _cores(entry: dict[str, Any]) -> int | None:
     if cores is None and "OMP_NUM_THREADS" not in _dict(entry, "environment"):
         cores = _dict(entry, "switches").get("cpu_threads")
     return cores if isinstance(cores, int) and cores > 0 else None
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _tf32(switches: dict[str, Any]) -> bool | None:

@@ -236,6 +236,8 @@ class Rank:
     """Device of the steps, as ``cuda:0`` or ``cpu``; empty if it is not known."""
     tf32: bool | None = None
     """True if float32 matmuls may round to TF32; None if that is not known."""
+    cudnn_benchmark: bool | None = None
+    """True if cuDNN searches for its fastest algorithms; None if that is not known."""
     discarded: tuple[str, ...] = ()
     """Reasons why attempts to trace were discarded, in order."""
     oom: OutOfMemory | None = None

@@ -405,6 +405,14 @@ ONE_HOT_EFFICIENCY = Efficiency(bandwidth=0.1)
 # the backward: the saved fraction, in 16-bit dtypes and in float32 for at most 5 by 5.
 # Measured: 0.67 to 0.8, and 0.51 to 0.7; float32 with 7 by 7 took 2.8 times as long.
 DEPTHWISE_SAVED, FLOAT32_DEPTHWISE_SAVED = 0.65, 0.5
+# Depthwise convolutions in channels_last, forward or backward, as a fraction of the
+# peaks by the size of the window. Measured: in 16-bit dtypes 0.18 for 3 by 3, 0.13 for
+# 5 by 5, 0.05 to 0.06 for 7 by 7; in float32 0.4 and 0.14.
+DEPTHWISE_EFFICIENCY = {3: 0.18, 5: 0.12}
+FLOAT32_DEPTHWISE_EFFICIENCY = {3: 0.4, 5: 0.14}
+# A convolution that cuDNN does by Fourier transforms, by another of its algorithms. In
+# the one program that had some, forward passes of the same shapes reached 0.12.
+WITHOUT_TRANSFORMS_EFFICIENCY = 0.1
 # Patches as a matmul instead of a convolution, in 16-bit dtypes. Measured: 0.86.
 PATCHES_SAVED = 0.8
 # A batch of tiny matmuls as a product and a sum. Measured: 0.47 to 0.95.
