@@ -66,6 +66,32 @@ def test_an_instant_of_two_streams_counts_once() -> None:
     assert time_of(account, accounts.CONTENTION) == 29_000
 
 
+def test_the_streams_that_an_op_divides_its_work_among_do_not_contend() -> None:
+    trace = load_drawn("""
+        host   [ProfilerStep#1                                 ]
+        host    [aten::convolution_backward                   ]
+        host    [cudaLaunchKernel>1][cudaLaunchKernel>2]
+        gpu 7                   [a<1                ]
+        gpu 29                          [b<2                ]
+    """)
+
+    assert time_of(gpu_account(trace), accounts.CONTENTION) == 0
+
+
+def test_bytes_that_the_driver_copies_keep_their_layout() -> None:
+    trace = load_drawn("""
+        host   [ProfilerStep#1                                     ]
+        host    [autograd::engine::evaluate_function: AddBackward0 ]
+        host     [aten::copy_           ]
+        host      [cudaMemcpyAsync>1]
+        gpu 7                     [Memcpy DtoD (Device -> Device)<1]
+    """)
+    account = gpu_account(trace)
+
+    assert time_of(account, accounts.LAYOUT) == 0
+    assert time_of(account, accounts.COPIES) > 0
+
+
 def test_a_matmul_in_float32_loses_by_its_dtype() -> None:
     account = gpu_account(one_op("aten::mm", [LARGE, LARGE], ["float", "float"]))
 

@@ -326,6 +326,20 @@ def test_a_finding_without_a_saving_has_its_line() -> None:
     assert "ABC001  odd" in screen(found)
 
 
+def test_a_fix_without_a_saving_comes_after_those_with_one() -> None:
+    vague = finding(advice="look at it")
+    saving = finding(advice="use another kernel", saves_ns=10**6)
+    broken = finding(advice="free it", severity=Severity.error)
+
+    _, *lines = short.fixes([broken, vague, saving], 80, color=False)
+
+    assert [line.split("  ")[1] for line in lines] == [
+        "free it",
+        "use another kernel",
+        "look at it",
+    ]
+
+
 def test_a_preview_finding_says_so_in_its_line() -> None:
     found = finding(saves_ns=10**7, doubt="preview", severity=Severity.info)
     outcome = structs.replace(linted(COPIES), findings=(found,), together=())

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 ) = ACCOUNT_PARTS
 # Copies that change what a tensor looks like in memory, and those that bring data.
 _LAYOUTS = ("conv layout", "layout", "join", "backward", "inside")
+# The driver copies bytes as they are: of contiguous tensors.
+_AS_IT_IS = text("name").str.starts_with("Memcpy DtoD")
 _BRINGS = ("transfer", "pageable", "collective")
 _TENSOR_CORES = ("gemm", "conv")
 # Elements that a row of a matrix on tensor cores should be a multiple of.
@@ -194,10 +196,22 @@ def _timed(trace: Trace) -> pl.DataFrame:
             time=covered(pl.col("ts"), END).over(of_step),
         )
         .with_columns(
-            overlaps=(pl.col("time") < pl.col("dur"))
-            | (pl.col("ts").shift(-1) < END).over(of_step).fill_null(value=False)
+            overlaps=(
+                (pl.col("time") < pl.col("dur"))
+                | (pl.col("ts").shift(-1) < END).over(of_step).fill_null(value=False)
+            )
+            & ~_on_several_streams()
         )
     )
+
+
+def _on_several_streams() -> pl.Expr:
+    """Return whether an op divides its work among streams, as cuDNN does.
+
+    The program has not made these, and the op would not be faster on one of them.
+    """
+    several = pl.col("stream").n_unique().over("op") > 1
+    return several & pl.col("op").is_not_null()
 
 
 def _needed(trace: Trace, kernels: pl.DataFrame, ops: Roofline) -> pl.DataFrame:
@@ -309,7 +323,7 @@ def _parts(kernels: pl.DataFrame) -> pl.DataFrame:
     whole = (
         pl.when(brings)
         .then(pl.lit(TRANSFERS))
-        .when(copied & pl.col("copy_part").is_in(_LAYOUTS))
+        .when(copied & pl.col("copy_part").is_in(_LAYOUTS) & ~_AS_IT_IS)
         .then(pl.lit(LAYOUT))
         .when(copied)
         .then(pl.lit(COPIES))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from traceq.common.safe_text import printable
 from traceq.common.units import share, size, time
 from traceq.common.words import counted
+from traceq.model.finding import Severity
 from traceq.report import bound as bound_words
 from traceq.report import steps as steps_words
 from traceq.report.base.text import styled
@@ -121,9 +122,12 @@ def _pair(one: float, word: str, other: float) -> str:
 
 
 def fixes(findings: Iterable[Finding], width: int, *, color: bool) -> list[str]:
-    """Return the advice of the first findings, a line each, each advice once."""
+    """Return the advice of the first findings, a line each, each advice once.
+
+    Those whose fix saves nothing that is known come after the others.
+    """
     advice: dict[str, Finding] = {}
-    for finding in findings:
+    for finding in sorted(findings, key=_saves_nothing):
         if finding.advice and not finding.minor:
             advice.setdefault(finding.advice, finding)
     chosen = list(advice.items())[:_MOST_FIXES]
@@ -139,6 +143,12 @@ def fixes(findings: Iterable[Finding], width: int, *, color: bool) -> list[str]:
             for text, finding in chosen
         ),
     ]
+
+
+def _saves_nothing(finding: Finding) -> bool:
+    """Return whether a finding has no saving, and is none to be fixed all the same."""
+    must = finding.leads or finding.severity is Severity.error
+    return not (must or finding.saves_ns or finding.cost_bytes)
 
 
 def notes(texts: Sequence[str], width: int, *, color: bool) -> list[str]:
