@@ -16,6 +16,7 @@ from recordings import FIXTURE_TRACES, PUBLIC, ROOT, TRACES, by_trace
 
 from traceq.common.units import percents, time
 from traceq.linter.minor import weighed
+from traceq.linter.one_edit import with_one_edit
 from traceq.model.finding import NOWHERE, Finding, Place, Severity
 from traceq.model.lint_report import Allow, Crashed, Report
 from traceq.report.bound import parts
@@ -267,6 +268,31 @@ def test_memory_below_a_twentieth_or_500_mib_that_may_stay_is_minor(
     found = weighed(little, reserved=reserved_mib << 20)
 
     assert found.minor == "holds less than 500 MiB or 5% of the reserved memory"
+
+
+def test_a_finding_that_its_rule_knows_to_be_minor_stays_minor() -> None:
+    room = finding(cost_bytes=60 << 30, severity=Severity.info, minor="there is room")
+
+    assert weighed(room, reserved=64 << 30) is room
+
+
+def test_memory_that_another_fix_frees_is_minor_and_named_there() -> None:
+    slow = finding(code="ATT003", place=Place("a/model.py", 9, "forward"))
+    held = finding(
+        code="MEM006", place=Place("/x/a/model.py", 12, "forward"), cost_bytes=1 << 30
+    )
+
+    first, second = with_one_edit([held, slow])
+
+    assert (first.code, first.evidence[0].value) == ("ATT003", 1 << 30)
+    assert second.minor == "the fix of ATT003 frees it"
+
+
+def test_memory_of_another_function_is_not_freed_by_that_fix() -> None:
+    slow = finding(code="ATT003", place=Place("model.py", 9, "forward"))
+    held = finding(code="MEM006", place=Place("model.py", 30, "scores"), cost_bytes=1)
+
+    assert with_one_edit([held, slow]) == [held, slow]
 
 
 def test_a_remark_without_a_cost_is_minor() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +14,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     counted,
     dataclass,
     size,
@@ -77,7 +79,9 @@ class KeptAttentionScores(Rule):
     ## When it is wrong
 
     A softmax over a batched matmul that is not attention looks the same. The saving
-    assumes that all scores go and nothing else changes.
+    assumes that all scores go and nothing else changes. Where the trace says how much
+    memory the GPU has, and most of it is not reserved, nobody lacks what scores hold,
+    and the finding is minor; so it is where ATT003 has the same edit.
     """
 
     code = "MEM006"
@@ -123,7 +127,7 @@ class KeptAttentionScores(Rule):
             yield self._finding(view, int(str(device)), mine)
 
     def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
-        from ._minor import severity_of
+        from ._minor import room, severity_of
         from ._peak_without import peak_savings
 
         here = pl.col("device") == device
@@ -131,13 +135,14 @@ class KeptAttentionScores(Rule):
         held, peak = int(mine["size"].sum()), view.peak_bytes(device)
         first, by_torch = view.by_line(mine)[0], _by_torch(view, mine)
         allocations = counted(mine.height, "allocation")
-        return self.finding(
+        enough = room(view, device)
+        found = self.finding(
             f"attention scores hold {size(held)} of the {size(peak)} peak",
             subject="attention scores",
             place=view.place(first, first["largest"]),
             count=mine.height,
             cost_bytes=saved,
-            severity=severity_of(saved, peak),
+            severity=Severity.info if enough else severity_of(saved, peak),
             evidence=[
                 Evidence(
                     "scores", allocations, held / peak, "share", note="of the peak"
@@ -149,6 +154,7 @@ class KeptAttentionScores(Rule):
             advice=_NO_WEIGHTS if by_torch else None,
             example=self.example(int(by_torch)),
         )
+        return replace(found, minor=enough)
 
 
 def _by_torch(view: SnapshotView, scores: pl.DataFrame) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding, Place, SnapshotView
 
-# Below this share of the GPU's memory, nobody lacks what is reserved. Heuristic.
-_FULL = 0.5
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ADVICE = {
     "fragmented": f"set {_EXPANDABLE}: segments then grow and shrink by pages, and free"
@@ -156,7 +155,10 @@ class UnusedReservation(Rule):
         cause = "fragmented" if 2 * fragmented >= free else "segments"
         expandable = bool(view.snapshot.segments["expandable"].any())
         key = f"{cause}, expandable" if expandable else cause
-        return self.finding(
+        from ._minor import room
+
+        enough = room(view, row["device"])
+        found = self.finding(
             f"{size(free)} of {size(row['reserved'])} reserved are free at the fullest"
             f" moment, in {counted(blocks.height, 'block')} of at most"
             f" {size(int(str(blocks['size'].max())))}",
@@ -192,17 +194,9 @@ class UnusedReservation(Rule):
                 "free_blocks": blocks.height,
             },
             advice=_ADVICE.get(key, _ADVICE[cause]),
-            severity=Severity.info if _has_room(view, row) else Severity.warning,
+            severity=Severity.info if enough else Severity.warning,
         )
-
-
-def _has_room(view: SnapshotView, row: dict[str, Any]) -> bool:
-    """Return whether most of the GPU's memory is not even reserved."""
-    if view.trace is None:
-        return False
-    device = view.trace.devices.filter(pl.col("device") == row["device"])
-    total = device["memory"].drop_nulls().max()
-    return isinstance(total, int) and row["reserved"] < _FULL * total
+        return replace(found, minor=enough)
 
 
 def _holder(view: SnapshotView, row: dict[str, Any]) -> Place:

@@ -22,7 +22,7 @@ from traceq.formats.snapshot import read_snapshot
 from traceq.linter.need import Need
 from traceq.model.recording import Recording
 from traceq.report.lint.content import evidence
-from traceq.testing import draw_history, load_history
+from traceq.testing import draw_history, load_drawn, load_history
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -546,3 +546,25 @@ def test_a_single_gpu_is_not_told_to_shard(code: str, rank: int) -> None:
 
     assert ("FSDP" in found.advice) == bool(rank)
     assert ("fully_shard" in found.example) == (bool(rank) and code == "MEM009")
+
+
+@pytest.mark.parametrize(("total", "minor"), [(3 << 30, False), (30 << 30, True)])
+def test_scores_are_minor_where_most_of_the_gpu_is_not_reserved(
+    total: int, *, minor: bool
+) -> None:
+    segment = "    segment      <2G\n"
+    history = load_history(segment + MANY.format(around="", weights="1M", size="800M"))
+    trace = load_drawn(
+        """
+        host [ProfilerStep#1    ]
+        host  [cudaLaunchKernel>1]
+        gpu 7   [k<1]
+        """,
+        None,
+        {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": total},
+    )
+
+    recording = Recording("x", trace, snapshots={0: history})
+    (found,) = outcome(recording, "MEM006").findings
+
+    assert bool(found.minor) is minor

@@ -19,6 +19,7 @@ from traceq.linter.explained_idle import explained_idle
 from traceq.linter.lacks import with_counts
 from traceq.linter.library_findings import entry_of, with_libraries
 from traceq.linter.need import Need
+from traceq.linter.one_edit import with_one_edit
 from traceq.linter.plan import with_covered, with_later
 from traceq.linter.run import Views, explained, run, unconfirmed, worst_first
 from traceq.linter.savings import Savings, in_turn, price, to_fix
@@ -113,7 +114,7 @@ def _lint(
     if view and savings and not brief:
         accounts = _accounts(view, savings, ran.findings)
     shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]
-    shown = led(shown, by_code)
+    shown = led(with_one_edit(shown), by_code)
     crashed = (*ran.crashed, *unpriced)
     step_ns = round(savings.step_ns) if savings else 0
     together = tuple(savings.together(to_fix(shown))) if savings and not brief else ()

@@ -33,8 +33,11 @@ def weighed(
 
     One that its rule thinks less of is not minor if it saves as much as the others: it
     says why it fails no run. ``priced`` makes others minor too, by what they save;
-    ``idles`` is true for idle time that matters though no fix is known.
+    ``idles`` is true for idle time that matters though no fix is known. What its rule
+    knows to be minor stays so.
     """
+    if finding.minor:
+        return finding
     info = finding.severity is Severity.info
     least = max(1, WORTH_FIXING * reserved)
     if info:
