@@ -26,6 +26,7 @@ from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.select import selected
 from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
+from traceq.linter.unrecorded import with_unrecorded
 from traceq.model.lint_report import RecordingReport, Report, Skipped
 
 if TYPE_CHECKING:
@@ -110,7 +111,10 @@ def _lint(
     if savings and not brief:
         priced = with_covered(priced, by_code, savings)
         priced = with_later(priced, by_code, savings)
+    facts = with_counts(facts, ran.skipped) if facts else None
     accounts = _Accounts()
+    if facts and view and not brief:
+        facts = with_unrecorded(facts, view)
     if view and savings and not brief:
         accounts = _accounts(view, savings, ran.findings)
     shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]
@@ -120,7 +124,7 @@ def _lint(
     together = tuple(savings.together(to_fix(shown))) if savings and not brief else ()
     return RecordingReport(
         name=recording.name,
-        facts=with_counts(facts, ran.skipped) if facts else None,
+        facts=facts,
         bound=view.bound if view and not brief else None,
         steps=view.steps if view else 0,
         step_ns=step_ns,
