@@ -19,7 +19,10 @@ _OF_BATCH = (
     " arrays"
 )
 # What a function is for, by its name.
-_LOGS = r"(?i)^_*(log|print|describ|report|format|summar|monitor)|_(log|print|report)"
+_LOGS = (
+    r"(?i)^_*(log|print|describe|report|format|summary|summari[sz]e|monitor)"
+    r"|_(log|print|report)"
+)
 _MAKES_BATCH = (
     r"(?i)^_*(get|make|next|load|sample|build|create|prepare|fetch|draw|read)\w*"
     r"(batch|example)|collate|augment|preprocess|tokeni[sz]|^__getitem__$"
