@@ -10,6 +10,7 @@ from traceq.analysis.base import assumptions
 from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns.loops import loops
 from traceq.analysis.time import device_syncs
+from traceq.common import intervals
 from traceq.linter import (
     END,
     asof,
@@ -65,7 +66,7 @@ def _ran_before(trace: Trace, backwards: pl.Series) -> pl.Series:
 
 def work_between_passes(trace: Trace, steady: SteadySteps) -> Obstacle | None:
     """Return the syncs that lie between modules which run before one backward."""
-    backwards, modules = _outermost(trace, _BACKWARD), forward_calls(trace)
+    backwards, modules = _outermost(trace, _BACKWARD), _of_backwards(trace)
     if not backwards.height or not modules.height:
         return None
     begun = backwards["ts"]
@@ -107,6 +108,21 @@ def forward_calls(trace: Trace) -> pl.DataFrame:
     around = asof(modules, backwards.select("ts", until="end"), "ts", "ts")
     again = pl.col("ts") < pl.col("until")
     return around.filter(~again.fill_null(value=False)).drop("until")
+
+
+def _of_backwards(trace: Trace) -> pl.DataFrame:
+    """Return the outermost modules of which a backward was recorded, as far as known.
+
+    Others evaluate: what is read between them is in no pass.
+    """
+    modules, ops = forward_calls(trace), trace.ops
+    forward = ops["ts"][ops["forward"].drop_nulls().unique()].sort()
+    if not len(forward):
+        return modules
+    begun, done = (
+        intervals.count_before(forward, modules[side]) for side in ("ts", "end")
+    )
+    return modules.filter(done > begun)
 
 
 @cached_per_trace

@@ -15,6 +15,7 @@ from traceq.analysis.base.steady import in_steps
 from traceq.analysis.patterns import kv_cache
 from traceq.analysis.time import device_syncs
 from traceq.analysis.time.new_sizes import in_model, new_sizes
+from traceq.common import intervals
 from traceq.linter import (
     fill_false,
     has_named,
@@ -26,6 +27,7 @@ from traceq.model import names
 
 from ._compile_obstacles import (
     calls_in_loop,
+    forward_calls,
     recurrent_layers,
     several_backwards,
     work_between_passes,
@@ -88,14 +90,26 @@ def _shapes(
 
 
 def _launches(trace: Trace, steady: SteadySteps) -> Obstacle | None:
-    """Return by how many launches of the model steps differ."""
+    """Return by how many launches of the model steps of as many passes differ."""
     if steady.count < 2:  # noqa: PLR2004 - there is no other
         return None
     launched = in_model(trace, steady.kernels[["module", "step"]])["step"]
-    counts = launched.value_counts()["count"].to_list()
-    most = max(counts, default=0)
-    differ = most - min(counts, default=0)
-    return Obstacle("launches", differ) if differ > _OTHER_LAUNCHES * most else None
+    counts = launched.value_counts(name="kernels")
+    # Where a program evaluates after every other step, each pass is as before.
+    begun = forward_calls(trace)["ts"].sort()
+    windows = trace.steps.select("step", "start", "end")
+    first, last = (
+        intervals.count_before(begun, windows[side]) for side in ("start", "end")
+    )
+    passes = windows.select("step", passes=last - first)
+    alike = counts.join(passes, on="step", how="left").group_by("passes")
+    kernels = alike.agg(most=pl.col("kernels").max(), least=pl.col("kernels").min())
+    differ = [
+        most - least
+        for most, least in kernels.select("most", "least").iter_rows()
+        if most - least > _OTHER_LAUNCHES * most
+    ]
+    return Obstacle("launches", max(differ)) if differ else None
 
 
 def _syncs(trace: Trace, steady: SteadySteps) -> list[Obstacle | None]:

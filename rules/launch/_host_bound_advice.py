@@ -8,7 +8,16 @@ import polars as pl
 
 from traceq.analysis.base import assumptions
 from traceq.analysis.time import host_activity
-from traceq.linter import Evidence, Fix, View, at_function, counted, has_like, time
+from traceq.linter import (
+    Evidence,
+    Fix,
+    View,
+    at_function,
+    counted,
+    has_like,
+    often,
+    time,
+)
 
 from ._graphed_model import graphed_model
 from ._host_bound_fixes import (
@@ -18,6 +27,7 @@ from ._host_bound_fixes import (
     replayed,
     uncompiled,
 )
+from ._host_waits import entries_of_waits, outside_of_model
 from ._obstacle import HARD, UNCOMPILED
 
 if TYPE_CHECKING:
@@ -25,16 +35,15 @@ if TYPE_CHECKING:
 
     from ._obstacle import Obstacle
 
-_MOST_ENTRIES = 4
 # A smaller fraction outside of the model is usually the loss. Heuristic threshold.
 _MUCH_AROUND = 0.1
 _FORBIDS = {
     "shapes": "sizes that are new in every step",
-    "launches": "a varying number of kernels per step",
+    "launches": "a number of kernels that varies from step to step",
     "values": "data-dependent sizes",
     "branches": "branches on values that only the GPU has",
-    "syncs": "syncs in the model",
-    "copies": "copies from the host in the model",
+    "syncs": "no syncs in the model",
+    "copies": "no copies from the host in the model",
     "cache": "a KV cache that grows by cat (SRV007)",
     "replaced": "weights reallocated in every step (`.data = …`)",
     "sparse": "sparse gradients, with which compiling ends in an error",
@@ -126,21 +135,9 @@ def evidence(
         yield Evidence("remains", value=share, unit="share", note=note)
     else:
         yield Evidence("idle", value=share, unit="share", note="of the step")
-    for kind, ns, calls in waits.kinds.head(_MOST_ENTRIES).iter_rows():
-        first = (waits.lines["kind"] == kind).arg_max()
-        line = waits.lines.row(first, named=True)
-        place = at_function(line["file"], line["line"], line["function"])
-        name = None if place and line["name"] == line["function"] else line["name"]
-        most = " in ".join(filter(None, (name, place)))
-        named = (
-            counted(round(calls) or calls, "operator")
-            if kind == host_activity.DISPATCH
-            else host_activity.work_name(kind)
-        )
-        note = f"in {named} (most in {most})" if most else f"in {named}"
-        if kind not in lasting:
-            note = f"{note}, which passes by itself"
-        yield Evidence("waits", value=ns, unit="ns", note=note)
+    for kind, ns, what in entries_of_waits(view):
+        passes = "" if kind in lasting else ", which passes by itself"
+        yield Evidence("waits", value=ns, unit="ns", note=f"in {what}{passes}")
     gaps, gaps_ns = gaps_between(view.trace, view.host_account)
     if gaps:
         often = counted(gaps / view.steps, "gap")
@@ -158,15 +155,25 @@ def evidence(
     for one in obstacles:
         place = at_function(one.file, one.line, one.function)
         place = f" in {place}" if place else ""
-        of = f" (most in {one.name}{place})" if one.name else ""
-        label = "forbids" if one.reason in HARD else "first"
+        of = f"most in {one.name}{place}" if one.name else ""
+        about = ", ".join(filter(None, (of, _often(one))))
+        label = "forbids" if one.reason in HARD else "needs"
         if one.reason in UNCOMPILED:
             label = "compile"
-        yield Evidence(label, f"{_FORBIDS[one.reason]}{of}", count=one.count)
+        yield Evidence(label, f"{_FORBIDS[one.reason]} ({about})")
     if not view.bound.sure:
         stacks = "recording stacks makes the host 1.5 to 3 times slower"
         without = "recording makes the host slower: give --step-ms to be sure"
         yield Evidence("caveat", stacks if view.trace.frames.height else without)
+
+
+def _often(obstacle: Obstacle) -> str:
+    """Return how often there is an obstacle, in words."""
+    if obstacle.reason == "launches":
+        return f"by up to {counted(obstacle.count, 'kernel')}"
+    if obstacle.reason == "loop":
+        return counted(obstacle.count, "iteration")
+    return often(obstacle.count)
 
 
 def trainer_of(view: View) -> tuple[str, str] | None:
@@ -186,9 +193,10 @@ def trains(view: View) -> bool:
 def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = view.compiled
     if hard := [_FORBIDS[one.reason] for one in obstacles if one.reason in HARD]:
+        most = " and in ".join(what for _, _, what in [*entries_of_waits(view)][:2])
         cure = (
-            "reduce the host activity that `traceq lint --explain LCH002` lists under"
-            f" waits: no CUDA graph can be replayed with {hard[0]}"
+            "do less on the host while the GPU waits, which is mostly in"
+            f" {most}: no CUDA graph can be replayed with {hard[0]}"
         )
     elif view.distributed:
         cure = _DISTRIBUTED
@@ -207,7 +215,11 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
             graph = _FUNCTION
         elif trainer := trainer_of(view):
             graph = trainer[0]
-        cure = f"{graph} instead; or give each launch more to do with a larger batch"
+        larger = "; or give each launch more to do with a larger batch"
+        # What a function calls beside its modules is compiled with them.
+        whole = graph == _FUNCTION
+        stays = "" if whole else outside_of_model(view)
+        cure = f"{graph} instead{stays}{larger}"
     reasons = (one.reason for one in obstacles)
     first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
     return f"{cure}; first {first}" if first else cure

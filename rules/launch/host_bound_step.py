@@ -82,12 +82,13 @@ class HostBoundStep(Rule):
     ``around`` goes only if the function that runs it is compiled with the model.
 
     A graph is the same launches every time. What is listed under ``forbids`` and
-    ``first`` must change before: otherwise a graph is captured in every step, which
+    ``needs`` must change before: otherwise a graph is captured in every step, which
     takes longer than the step did (134 ms became 302 ms in a model with a loop that
     depends on data; 10.1 ms became 34.3 where ``weight.data = …`` put weights elsewhere
     in every step). Backward passes that are not alike, as those of a GAN, overwrite
     each other's gradients and activations. A value that the host reads between modules,
-    as the token that a decoder goes on with, ends what one graph can run.
+    as the token that a decoder goes on with, ends what one graph can run. torch.compile
+    replays no graph of a model that writes into its inputs (``coord += …``).
 
     ``torch.compile`` does not capture ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, ends with
     an error where gradients of several backward passes accumulate, and unrolls loops.

@@ -210,7 +210,11 @@ def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
     (forbids,) = (one for one in found.evidence if one.label == "forbids")
     assert forbids.name.startswith("sizes that are new in every step")
     assert "aten::bmm" in forbids.name
+    assert forbids.name.endswith("once a step)")
     assert "pad or bucket" in found.advice
+    # The largest entries are in the advice itself.
+    assert "mostly in" in found.advice
+    assert "--explain" not in found.advice
 
 
 READ_SIZES = """
@@ -1246,3 +1250,46 @@ def test_a_loop_that_fills_gradients_with_zeros_sets_them_to_none(
     assert len(found) == count
     assert all("zero_grad(set_to_none=True)" in one.advice for one in found)
     assert all(len(one.fixes[-1].kernels) == 8 for one in found)
+
+
+def _evaluating(*functions: str) -> str:
+    """Draw steps of 24 launches in each function: one in the first, others later."""
+    calls, width = 24, 20
+    passes = [functions[:1], functions[1:]]
+    lines: list[str] = []
+    lanes = {"step": "", "function": "", "op": "", "call": "", "gpu": "    "}
+    number = 0
+    for step, names in enumerate(passes):
+        long = len(names) * (calls * width + 20)
+        lanes["step"] += f"[ProfilerStep#{step + 1}".ljust(long - 1) + "]"
+        for name in names:
+            inside = calls * width
+            lanes["function"] += (f"[{name}".ljust(inside - 1) + "]").ljust(inside + 20)
+            for _ in range(calls):
+                number += 1
+                lanes["op"] += "[aten::add".ljust(width - 1) + "]"
+                lanes["call"] += f" [cuLaunch>{number}]".ljust(width)
+                lanes["gpu"] += f"    [k<{number}]".ljust(width)
+            for lane in ("op", "call", "gpu"):
+                lanes[lane] += " " * 20
+    for lane, drawn in lanes.items():
+        lines.append(f"{'gpu 7' if lane == 'gpu' else 'host '} {drawn.rstrip()}")
+    return "\n".join(lines)
+
+
+def test_steps_with_more_passes_of_the_same_launches_forbid_no_graph() -> None:
+    trace = load_drawn(_evaluating(*["nn.Module: Net_0"] * 3))
+
+    assert [one.reason for one in graph_obstacles(trace, steady_steps(trace))] == []
+
+
+@pytest.mark.parametrize(
+    ("others", "named"), [("graph.py(3): get_edges", True), ("nn.Module: Net_0", False)]
+)
+def test_what_compiling_the_model_leaves_is_named(others: str, *, named: bool) -> None:
+    drawing = _evaluating("nn.Module: Net_0", others, others)
+
+    (found,) = priced_findings(drawing, "LCH002")
+
+    assert ("outside of the model" in found.advice) is named
+    assert ("get_edges (graph.py:3)" in found.advice) is named

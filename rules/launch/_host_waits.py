@@ -1,0 +1,60 @@
+"""What the host does while the GPU waits for it, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.analysis.time import host_activity
+from traceq.linter import at_function, counted, listed, time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceq.linter import View
+
+_MOST_ENTRIES, _MOST_PLACES = 4, 2
+# What a step does beside the model, as the loss, takes less. Heuristic threshold.
+_MUCH_OUTSIDE = 1 / 3
+_LEAVES = (
+    ", and leaves what the host does outside of the model, {} of these waits: see"
+    " whether each step needs it, in {}"
+)
+
+
+def entries_of_waits(view: View) -> Iterator[tuple[str, float, str]]:
+    """Yield what the host does most while the GPU waits: kind, time a step, words."""
+    lines = view.waits.lines
+    for kind, ns, calls in view.waits.kinds.head(_MOST_ENTRIES).iter_rows():
+        line = lines.row((lines["kind"] == kind).arg_max(), named=True)
+        place = at_function(line["file"], line["line"], line["function"])
+        name = None if place and line["name"] == line["function"] else line["name"]
+        most = " in ".join(filter(None, (name, place)))
+        what = host_activity.work_name(kind)
+        if kind == host_activity.DISPATCH:
+            what = counted(round(calls) or calls, "operator")
+        yield kind, ns, f"{what} (most in {most})" if most else what
+
+
+def outside_of_model(view: View) -> str:
+    """Return how long the GPU waits for what is outside of the model, and where."""
+    ops = view.ops
+    function = pl.col("file", "function").cast(pl.String)
+    inside = pl.col("module").is_not_null()
+    called = ops.group_by(function).agg(inside=inside.mean())
+    # A function that calls the model has some of its ops in it.
+    mine = called.filter(pl.col("inside") > 1 / 2)
+    if not mine.height:
+        return ""
+    lines = view.waits.lines.with_columns(function)
+    around = lines.drop_nulls("function").join(
+        mine, on=["file", "function"], how="anti", maintain_order="left"
+    )
+    stays_ns = float(around["time"].sum())
+    if stays_ns < _MUCH_OUTSIDE * float(lines["time"].sum()):
+        return ""
+    places = around.group_by("file", "line", "function").agg(pl.col("time").sum())
+    places = places.sort("time", descending=True).head(_MOST_PLACES)
+    named = [at_function(*row[:3]) for row in places.iter_rows()]
+    return _LEAVES.format(time(stays_ns), listed(named, _MOST_PLACES))
