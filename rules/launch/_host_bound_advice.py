@@ -27,7 +27,7 @@ from ._host_bound_fixes import (
     replayed,
     uncompiled,
 )
-from ._host_waits import entries_of_waits, outside_of_model
+from ._idle_entries import entries_of_waits, outside_of_model
 from ._obstacle import HARD, UNCOMPILED
 
 if TYPE_CHECKING:

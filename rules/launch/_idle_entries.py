@@ -1,4 +1,4 @@
-"""What the host does while the GPU waits for it, in words."""
+"""The host's activities while the GPU waits for it, in words."""
 
 from __future__ import annotations
 
