@@ -125,7 +125,7 @@ def _lint(
     return RecordingReport(
         name=recording.name,
         facts=facts,
-        bound=view.bound if view and not brief else None,
+        bound=view.bound if view else None,
         steps=view.steps if view else 0,
         step_ns=step_ns,
         findings=tuple(in_turn(shown, together, step_ns)),
