@@ -25,7 +25,7 @@ HINTS = {
     "transfer": "needed",
     "collective": "see NET001",
     "pageable": "see CPY003",
-    "conv layout": "see LAY001",
+    "conv layout": "LAY001 reports those that channels_last avoids",
     "weights": "see CPY006",
     "loss": "see LOS001",
     "cast": "CPY002 reports those that are undone",

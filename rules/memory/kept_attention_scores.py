@@ -61,14 +61,15 @@ class KeptAttentionScores(Rule):
 
     ## How to fix it
 
-    ``F.scaled_dot_product_attention`` with ``is_causal=True``, or FlexAttention for
-    other masks and biases. If the attention weights are needed, compute them in
+    ``F.scaled_dot_product_attention`` with the mask that the program adds, with
+    ``is_causal=True`` where that is the lower triangle and nothing else, or
+    FlexAttention for biases. If the attention weights are needed, compute them in
     evaluation only. ``nn.MultiheadAttention`` computes them unless it is told not to.
 
     ```diff
-    - weights = (q @ k.transpose(-2, -1) * scale + causal).softmax(-1)
+    - weights = (q @ k.transpose(-2, -1) * scale + mask).softmax(-1)
     - out = weights @ v
-    + out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    + out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     ```
 
     ```diff
@@ -89,8 +90,8 @@ class KeptAttentionScores(Rule):
     see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
-        "use F.scaled_dot_product_attention (is_causal=True for a causal mask), or"
-        " FlexAttention for other masks and biases: they keep one number per query"
+        "use F.scaled_dot_product_attention with the same mask (is_causal=True for the"
+        " lower triangle alone), or FlexAttention: they keep one number per query"
     )
 
     seen = Seen(
@@ -104,9 +105,9 @@ class KeptAttentionScores(Rule):
           from     dev_cases.py:26 forward, dev_cases.py:40 forward, dev_cases.py:70
                    step and 2 more
           op       aten::softmax
-          fix      use F.scaled_dot_product_attention (is_causal=True for a causal
-                   mask), or FlexAttention for other masks and biases: they keep one
-                   number per query
+          fix      use F.scaled_dot_product_attention with the same mask
+                   (is_causal=True for the lower triangle alone), or FlexAttention:
+                   they keep one number per query
         """,
     )
 

@@ -44,7 +44,8 @@ def sync_chains(view: View) -> pl.DataFrame:
     The longest one of a chain has those of all, if all are in the program's own code
     and no loop of many is among them.
     Where a library waits too, that wait stays and takes the place of the others. To
-    remove one ``in_vain`` saves nothing: it has no calls.
+    remove one ``in_vain`` saves nothing: it has no calls. So are all of a place whose
+    time is mostly of such waits.
     """
     chains = device_syncs.sync_chains(view.trace)
     chains = chains.hstack(callers.library_calls(view.trace.frames, chains))
@@ -54,6 +55,12 @@ def sync_chains(view: View) -> pl.DataFrame:
     rows = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
         pl.coalesce("mine", pl.concat_list("id")),
         place=pl.coalesce(_PLACE, _THEIRS),
+    )
+    length = pl.col("end") - pl.col("ts")
+    at = pl.coalesce("place", pl.col("id").cast(pl.String))
+    vain = (length * pl.col("in_vain")).sum().over(at)
+    rows = rows.with_columns(
+        in_vain=pl.col("in_vain") | (2 * vain > length.sum().over(at))
     )
     none = pl.lit([], pl.List(pl.UInt32))
     rows = rows.with_columns(mine=pl.when("in_vain").then(none).otherwise("mine"))

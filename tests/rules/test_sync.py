@@ -823,6 +823,40 @@ def test_a_wait_while_the_gpu_idles_is_worth_nothing() -> None:
     assert "nothing to wait for" not in str(busy.evidence)
 
 
+def _reads_of_a_loop(*idle: int) -> Finding:
+    """Return the finding of `.item()` at one line: the GPU idles this long in each."""
+    op, wait, inner, gpu = "", "", "", ""
+    for at, time in enumerate(idle, 1):
+        launch = f"[cudaLaunchKernel>{at}]"
+        op += f"{launch}[aten::item{' ' * (time + 30)}]  "
+        start, inside = " " * len(wait + launch), " " * (time + 14)
+        wait += f"{' ' * (len(launch) + 1)}[aten::_local_scalar_dense{inside}]   "
+        inner += (
+            f"{' ' * (len(launch) + 2)}[cudaStreamSynchronize{' ' * (time + 16)}]    "
+        )
+        gpu += f"{' ' * (len(start) - len(gpu) + time + 10)}[gemm<{at}         ]"
+        op, wait, inner = (line.ljust(len(op)) for line in (op, wait, inner))
+    (found,) = priced_findings(
+        f"""
+        host   [ProfilerStep#1{" " * len(op)}]
+        host   [train.py(3): train{" " * len(op)}]
+        host     {op}
+        host     {wait}
+        host     {inner}
+        gpu 7    {gpu}
+        """,
+        "SYN001",
+    )
+    return found
+
+
+def test_a_read_that_waited_on_an_idle_gpu_once_is_worth_nothing() -> None:
+    usual, once = _reads_of_a_loop(0, 0, 0), _reads_of_a_loop(0, 400, 0)
+
+    assert usual.saves_ns > 0
+    assert once.saves_ns == 0
+
+
 def test_two_results_that_are_copied_in_a_row_take_one_copy() -> None:
     (two,) = drawn_findings(_reads(2), "SYN001")
     (one,) = drawn_findings(_reads(2, "aten::mm"), "SYN001")

@@ -33,6 +33,9 @@ def with_unrecorded(facts: Facts, view: View) -> Facts:
     least = 2 * MEASURED_SPREAD * bound.step_ns
     if not bound.measured or bound.by == "gpu" or missing < least or not view.steps:
         return facts
+    rank = view.trace.rank
+    if rank and rank.step_time and rank.step_time.long and rank.window != "typical":
+        return facts  # long steps are among the recorded ones, and more often than else
     workers = has_like(view.trace.annotations, _WORKERS)
     sentence = (
         f"{time(missing)} or more of a step are not in the recording: it takes"
