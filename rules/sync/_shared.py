@@ -72,6 +72,7 @@ class DeviceSync(Rule):
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode().drop_nulls(),
                 pl.col("in_vain").sum(),
+                pl.col("at").drop_nulls().unique(),
                 pl.col("module").first(),
                 also=pl.col("places").explode().drop_nulls().unique().sort(),
                 waits=pl.len(),

@@ -11,7 +11,6 @@ from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Evidence,
     View,
-    at_function,
     text,
 )
 
@@ -23,11 +22,14 @@ if TYPE_CHECKING:
 
 
 LIBRARY_PLACE = ("library", "library_line", "library_function")
+# The line of the call where collect wrote it; else that of the function, which a file's
+# own statements do not have.
+_LINE = pl.coalesce("call_line", pl.when(text("function") != "<module>").then("line"))
 _PLACE = pl.format(
     "{} ({}{})",
     text("function"),
     text("file"),
-    pl.format(":{}", "line").fill_null(""),
+    pl.format(":{}", _LINE).fill_null(""),
 )
 _THEIRS = pl.format(
     "{} ({}:{})", text("library_function"), text("library"), "library_line"
@@ -52,7 +54,10 @@ def sync_chains(view: View) -> pl.DataFrame:
     calls = view.trace.runtime[["id", "op"]].join(chains, on="op", how="semi")
     calls = calls.group_by("op").agg(mine=pl.col("id").sort())
     # All calls of an op: a copy and the sync that follows it wait for the same.
-    rows = chains.join(calls, on="op", how="left", maintain_order="left").with_columns(
+    rows = chains.join(calls, on="op", how="left", maintain_order="left")
+    rows = rows.with_columns(
+        view.trace.ops["call_line"][rows["op"]].alias("call_line")
+    ).with_columns(
         pl.coalesce("mine", pl.concat_list("id")),
         place=pl.coalesce(_PLACE, _THEIRS),
     )
@@ -71,6 +76,7 @@ def sync_chains(view: View) -> pl.DataFrame:
     )
     return rows.join(together, on="chain", how="left", maintain_order="left").select(
         "id",
+        at="place",
         calls=pl.when("longest", "all_own", ~pl.col("in_vain"))
         .then("chained")
         .otherwise("mine"),
@@ -81,11 +87,10 @@ def sync_chains(view: View) -> pl.DataFrame:
 
 def other_places(row: Mapping[str, Any]) -> list[Evidence]:
     """Return the other places that must not wait either."""
-    own = at_function(row["file"], row["line"], row["function"])
     return [
         Evidence("also", place, note="waits instead, unless it goes too")
         for place in row["also"]
-        if place != own
+        if place not in row["at"]
     ][:_MOST_ALSO]
 
 

@@ -355,11 +355,11 @@ def placed(
     return "\n".join(drawn)
 
 
-def _asks(*, twice: bool, second: str = "b.py(8): g") -> str:
+def _asks(*, twice: bool, first: str = "a.py(3): f", second: str = "b.py(8): g") -> str:
     """Draw two GPU-bound steps, in which the host asks for one or two values."""
     lanes: dict[str, list[tuple[int, int, str]]] = {
         "host ": [(0, 300, "ProfilerStep#{}")],
-        "host  ": [(60, 169, "a.py(3): f")],
+        "host  ": [(60, 169, first)],
         "host   ": [(65, 160, "aten::item")],
         "host    ": [
             (20, 15, "cudaLaunch>{}1"),
@@ -407,6 +407,13 @@ def test_a_loop_of_reads_is_no_saving_of_the_wait_before_it() -> None:
 
     waits = {one.place.file: len(one.fixes[0].syncs) for one in found}
     assert waits["a.py"] == 1
+
+
+def test_a_wait_is_not_said_to_take_the_place_of_itself() -> None:
+    script = "train.py(3): <module>"
+    found = priced_findings(_asks(twice=True, first=script, second=script), "SYN001")
+
+    assert [line.name for line in found[0].evidence if line.label == "also"] == []
 
 
 def test_a_wait_that_one_of_a_library_takes_over_saves_only_what_is_left() -> None:
