@@ -287,7 +287,7 @@ def test_a_fix_saves_at_most_its_kernels_and_the_gpus_idle_time() -> None:
     priced = Savings(view).of(rule().finding("", subject="norms", fix=fix))
 
     idle = view.bound.step_ns - view.steady.gpu_busy / view.steps
-    most = longest["dur"].sum() / view.steps + max(0.0, idle)
+    most = int(longest["dur"].sum()) / view.steps + max(0.0, idle)
     assert view.bound.by == "gpu"
     assert 0 < priced.saves_ns < priced.saves_high_ns
     assert priced.saves_high_ns <= 1.01 * most
