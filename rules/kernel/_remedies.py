@@ -29,10 +29,10 @@ _NO_EXAMPLE = 2  # more than the page has
 
 
 class Remedy(NamedTuple):
-    """What may be done about an op."""
+    """The remedy of an op."""
 
     helps: bool
-    """Whether it is known to make any such op faster."""
+    """True if it is known to make any such op faster."""
     advice: str
     """Advice other than the rule's own; empty if there is none."""
     example: int = _NO_EXAMPLE
