@@ -137,7 +137,7 @@ class KeptAttentionScores(Rule):
         first, by_torch = view.by_line(mine)[0], _by_torch(view, mine)
         allocations = counted(mine.height, "allocation")
         enough = room(view, device)
-        found = self.finding(
+        finding = self.finding(
             f"attention scores hold {size(held)} of the {size(peak)} peak",
             subject="attention scores",
             place=view.place(first, first["largest"]),
@@ -155,7 +155,7 @@ class KeptAttentionScores(Rule):
             advice=_NO_WEIGHTS if by_torch else None,
             example=self.example(int(by_torch)),
         )
-        return replace(found, minor=enough)
+        return replace(finding, minor=enough)
 
 
 def _by_torch(view: SnapshotView, scores: pl.DataFrame) -> bool:

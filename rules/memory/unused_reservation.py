@@ -158,7 +158,7 @@ class UnusedReservation(Rule):
         from ._minor import room
 
         enough = room(view, row["device"])
-        found = self.finding(
+        finding = self.finding(
             f"{size(free)} of {size(row['reserved'])} reserved are free at the fullest"
             f" moment, in {counted(blocks.height, 'block')} of at most"
             f" {size(int(str(blocks['size'].max())))}",
@@ -196,7 +196,7 @@ class UnusedReservation(Rule):
             advice=_ADVICE.get(key, _ADVICE[cause]),
             severity=Severity.info if enough else Severity.warning,
         )
-        return replace(found, minor=enough)
+        return replace(finding, minor=enough)
 
 
 def _holder(view: SnapshotView, row: dict[str, Any]) -> Place:

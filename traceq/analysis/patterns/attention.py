@@ -381,8 +381,8 @@ def _joined(trace: Trace) -> set[tuple[int, int]]:
     if not has_named(trace.ops, _JOINING):
         return set()
     joining = trace.ops["inputs"].filter(named(trace.ops, _JOINING))
-    given = trace.inputs["dims"][joining.drop_nulls().unique()].to_list()
-    pairs = ([one or [] for one in dims or ()][:2] for dims in given)
+    shapes = trace.inputs["dims"][joining.drop_nulls().unique()].to_list()
+    pairs = ([one or [] for one in dims or ()][:2] for dims in shapes)
     return {
         (one[-2], one[-1])
         for pair in pairs
