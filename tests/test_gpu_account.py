@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 LARGE = [1024, 1024]
-H200 = {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 1}
+H200 = {
+    "id": 0,
+    "name": "NVIDIA H200",
+    "numSms": 132,
+    "totalGlobalMem": 1,
+    "computeMajor": 9,
+}
 
 
 def time_of(account: GpuAccount, part: str) -> float:
@@ -30,7 +36,11 @@ def time_of(account: GpuAccount, part: str) -> float:
 
 
 def one_op(
-    name: str, dims: list[list[int]], types: list[str], kernel: str = "k"
+    name: str,
+    dims: list[list[int]],
+    types: list[str],
+    kernel: str = "k",
+    strides: list[list[int]] | None = None,
 ) -> Trace:
     return load_drawn(
         f"""
@@ -39,7 +49,7 @@ def one_op(
         host     [cudaLaunchKernel>1]
         gpu 7                  [{kernel + "<1":<36}]
         """,
-        args={name: inputs(dims, types)},
+        args={name: inputs(dims, types, strides)},
         device=H200,
     )
 
@@ -104,6 +114,25 @@ def test_a_misaligned_matmul_loses_by_its_shape() -> None:
     account = gpu_account(one_op("aten::mm", [[512, 511], [511, 512]], half))
 
     assert time_of(account, accounts.SHAPES) > 0
+
+
+def test_a_transposed_matrix_is_misaligned_by_the_rows_in_memory() -> None:
+    half, dims = ["c10::BFloat16"] * 2, [[511, 512], [512, 512]]
+    rows = gpu_account(one_op("aten::mm", dims, half, strides=[[512, 1], [512, 1]]))
+    columns = gpu_account(one_op("aten::mm", dims, half, strides=[[1, 511], [512, 1]]))
+
+    assert time_of(rows, accounts.SHAPES) == 0
+    assert time_of(columns, accounts.SHAPES) > 0
+
+
+def test_attention_of_an_earlier_gpu_is_a_slow_algorithm() -> None:
+    name, half = "aten::_scaled_dot_product_efficient_attention", ["c10::Half"] * 3
+    dims = [[8, 16, 1280, 64]] * 3
+    kernel = "fmha_cutlassF_bf16_aligned_64x64_rf_sm{}"
+    old = gpu_account(one_op(name, dims, half, kernel.format(80)))
+    new = gpu_account(one_op(name, dims, half, kernel.format(90)))
+
+    assert time_of(old, accounts.ALGORITHM) > time_of(new, accounts.ALGORITHM)
 
 
 def test_a_cast_is_lost_as_a_whole() -> None:

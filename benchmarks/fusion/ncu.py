@@ -2,8 +2,9 @@
 
     python benchmarks/fusion/ncu.py FOLDER [PROGRAM ...]
 
-needs a GPU, torch and ncu. Each program of fixtures/programs runs twice, in a process
-of its own: recorded with shapes, then under ncu, up to 120 kernels of a step and 40 s.
+needs a GPU, torch and ncu, some programs transformers. Each program, of
+fixtures/programs or of ``programs.py``, runs twice, in a process of its own: recorded
+with shapes, then under ncu, up to 120 kernels of a step and 40 s.
 ncu begins with the forward in every other program, with the backward in the rest.
 ``ncu_compare.py`` compares what comes out.
 """
@@ -29,17 +30,18 @@ NAMES = (
     "copies",
     "norm_dtype_mismatch",
     "vocab_misaligned",
-    "moe_grouped",
-    "moe_dropless",
-    "moe_loop",
-    "python_in_step",
-    "varying_length",
-    "forward_hooks",
+    "llama",
+    "unet",
+    "vae",
+    "bert",
+    "hifigan",
+    "gpt2",
 )
 METRICS = (
     "gpu__time_duration.sum",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
     "sm__inst_executed_pipe_tensor.sum",
@@ -55,20 +57,23 @@ def run(name: str, counters: str, folder: Path) -> None:
     """Run three steps of a program, then the one that is recorded or counted."""
     import torch
 
-    sys.path.insert(0, str(PROGRAMS))
-    loops: Any = import_module("loops")
-
-    def loop(step: Callable[[int], object], _: int) -> None:
+    def loop(step: Callable[[int], object], _: int = 0) -> None:
         torch.manual_seed(0)
         for number in range(WARM):
             step(number)
-        loops._wait()
+        torch.cuda.synchronize()
         if counters:
             _counted(torch, lambda: step(WARM), counters)
         else:
             _recorded(torch, step, folder / f"{name}.eager.json")
-        loops._wait()
 
+    if not (PROGRAMS / f"{name}.py").is_file():
+        sys.path.insert(0, str(Path(__file__).parent))
+        _, step, eager, _ = import_module("programs").build(name)
+        loop(lambda _: step(eager))
+        return
+    sys.path.insert(0, str(PROGRAMS))
+    loops: Any = import_module("loops")
     loops.loop = loop
     sys.argv = [name]
     runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")

@@ -1,12 +1,17 @@
-"""Bytes, FLOPs and bounds of ops, compared with the counters of Nsight Compute.
+"""Bytes, FLOPs and losses of kernels, compared with the counters of Nsight Compute.
 
     python benchmarks/fusion/ncu_compare.py [FOLDER]
 
 A folder has NAME.eager.json.gz and NAME.ncu.csv or NAME.ncu.csv.gz (``ncu.py`` makes
 them); by default it is this one. Kernels of a step are matched in order, by grid and
-block; ops of several kernels have their bytes and FLOPs divided by time. All shares are
-of the time by ncu of ops that take 20 µs and more. The limiter is that of ncu's own
-rule: compute or memory, whichever is used more, and latency where neither reaches 60%.
+block. All shares are of the time by ncu.
+
+Bytes and FLOPs are of ops that take 20 µs and more; those of an op with several
+kernels are divided by time. Limiters are of kernels that take 20 µs and more: what the
+largest loss of a kernel in the account of GPU time implies, or its bound where no loss
+is a quarter of its time. ncu's own rule is compute or memory, whichever is used more,
+and latency where neither reaches 60%. Where the account claims compute or memory, the
+unit that is used more is compared, too.
 """
 
 from __future__ import annotations
@@ -14,20 +19,37 @@ from __future__ import annotations
 import csv
 import gzip
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 from traceq import load
 from traceq.analysis.base.steady import steady_steps
+from traceq.analysis.time import gpu_account as accounts
+from traceq.analysis.time.gpu_account import gpu_account
 from traceq.analysis.time.roofline import roofline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from traceq.model.trace import Trace
 
 _LEAST_NS = 20_000
 _WITHIN = 0.25
 _USED = 60.0
-_LIMITER = {"compute": "compute", "bandwidth": "memory", "latency": "latency"}
+_NAMED = 0.25
+_BOUND = {"compute": "compute", "bandwidth": "memory", "latency": "latency"}
+# What a loss says of a kernel: few blocks and short kernels wait, an older algorithm or
+# a misaligned shape keeps the cores from computing. The others are of the op's bound.
+_LIMITER = {
+    accounts.BLOCKS: "latency",
+    accounts.LAUNCH: "latency",
+    accounts.DTYPE: "compute",
+    accounts.SHAPES: "not compute",
+    accounts.ALGORITHM: "not compute",
+}
 
 
 class Counted(NamedTuple):
@@ -37,18 +59,47 @@ class Counted(NamedTuple):
     time: float
     bytes: float
     flops: float | None
+    used_more: str
     limiter: str
 
 
-class Compared(NamedTuple):
+class ComparedOp(NamedTuple):
     """An op of both."""
 
     name: str
     time: float
     bytes_ratio: float | None
     flops_ratio: float | None
-    bound: str
+
+
+class ComparedKernel(NamedTuple):
+    """A kernel of both: what the account implies, and ncu's limiter."""
+
+    name: str
+    time: float
+    part: str
+    implied: str
+    used_more: str
     limiter: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the account implies ncu's limiter."""
+        if self.implied == "not compute":
+            return self.limiter != "compute"
+        return self.implied == self.limiter
+
+    @property
+    def names_the_unit(self) -> bool:
+        """Whether it does, or names the unit that is used more."""
+        return self.agrees or self.implied == self.used_more
+
+
+class Compared(NamedTuple):
+    """What both have of a step."""
+
+    ops: list[ComparedOp]
+    kernels: list[ComparedKernel]
 
 
 def counted(path: Path) -> list[Counted]:
@@ -64,103 +115,145 @@ def _counted(row: dict[str, str]) -> Counted:
         return float((row.get(metric) or "0").replace(",", ""))
 
     def sizes(column: str) -> tuple[int, ...]:
-        return tuple(int(one) for one in row[column].strip("()").split(","))
+        return tuple(int(size) for size in row[column].strip("()").split(","))
 
     compute = value("sm__throughput.avg.pct_of_peak_sustained_elapsed")
     memory = value("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed")
-    limiter = "compute" if compute > memory else "memory"
+    used_more = "compute" if compute > memory else "memory"
     paths = [metric for metric in row if metric.startswith("sm__ops_path_tensor")]
     return Counted(
         (sizes("Grid Size"), sizes("Block Size")),
         value("gpu__time_duration.sum"),
         value("dram__bytes_read.sum") + value("dram__bytes_write.sum"),
         sum(map(value, paths)) if paths else None,
-        limiter if max(compute, memory) >= _USED else "latency",
+        used_more,
+        used_more if max(compute, memory) >= _USED else "latency",
     )
 
 
-def compared(trace_path: Path, kernels: list[Counted]) -> list[Compared]:
-    """Return the ops of a step that both have, of 20 µs and more."""
+def compared(trace_path: Path, kernels: list[Counted]) -> Compared:
+    """Return the ops and kernels of a step that both have, of 20 µs and more."""
     trace = load(trace_path)
-    ops = roofline(trace).ops
+    matches = _matches(trace, kernels)
+    return Compared(_ops(trace, matches), _kernels(trace, matches))
+
+
+def _matches(trace: Trace, kernels: list[Counted]) -> dict[int, tuple[int, Counted]]:
+    """Return duration and counters of kernels, by their id in the trace."""
     step = steady_steps(trace).kernels
     step = step.filter(
         pl.col("activity") == "kernel", pl.col("step") == pl.col("step").min()
     ).sort("ts")
-    size = [
+    sizes = [
         (tuple(grid), tuple(block))
         for grid, block in step.select("grid", "block").iter_rows()
     ]
-    row_of = {
-        kernel: row
-        for row, some in enumerate(ops["kernels"].to_list())
-        for kernel in some
+    by_ncu = [kernel.size for kernel in kernels]
+    matcher = SequenceMatcher(None, sizes, by_ncu, autojunk=False)
+    return {
+        step["id"][mine + at]: (step["dur"][mine + at], kernels[theirs + at])
+        for mine, theirs, count in matcher.get_matching_blocks()
+        for at in range(count)
     }
-    matcher = SequenceMatcher(None, size, [one.size for one in kernels], autojunk=False)
-    by_op: dict[int, list[tuple[int, Counted]]] = defaultdict(list)
-    for mine, theirs, count in matcher.get_matching_blocks():
-        for at in range(count):
-            kernel = step["id"][mine + at]
-            if kernel in row_of:
-                by_op[row_of[kernel]].append(
-                    (step["dur"][mine + at], kernels[theirs + at])
-                )
-    found = [_compared(ops.row(row, named=True), some) for row, some in by_op.items()]
-    return [one for one in found if one.time >= _LEAST_NS]
 
 
-def _compared(op: dict[str, Any], kernels: list[tuple[int, Counted]]) -> Compared:
+def _ops(trace: Trace, matches: dict[int, tuple[int, Counted]]) -> list[ComparedOp]:
+    rows = roofline(trace).ops.iter_rows(named=True)
+    some = ((op, [matches[k] for k in op["kernels"] if k in matches]) for op in rows)
+    ops = [_op(op, kernels) for op, kernels in some if kernels]
+    return [op for op in ops if op.time >= _LEAST_NS]
+
+
+def _op(op: dict[str, Any], kernels: list[tuple[int, Counted]]) -> ComparedOp:
     part = sum(dur for dur, _ in kernels) / op["gpu"]
-    moved = sum(one.bytes for _, one in kernels)
-    counters = [one.flops for _, one in kernels if one.flops is not None]
+    moved = sum(kernel.bytes for _, kernel in kernels)
+    counters = [kernel.flops for _, kernel in kernels if kernel.flops is not None]
     has_flops = bool(op["flops"]) and op["dtype"] != "fp32" and bool(counters)
-    longest = max(kernels, key=lambda one: one[1].time)[1]
-    return Compared(
+    return ComparedOp(
         op["name"],
-        sum(one.time for _, one in kernels),
+        sum(kernel.time for _, kernel in kernels),
         op["bytes"] * part / moved if op["bytes"] and moved else None,
         op["flops"] * part / sum(counters) if has_flops and sum(counters) else None,
-        _LIMITER[op["bound"]],
-        longest.limiter,
     )
 
 
-def report(name: str, ops: list[Compared]) -> None:
-    """Print the shares of time in which bytes, FLOPs and bounds agree."""
-    whole = sum(one.time for one in ops)
-    print(f"{name}: {len(ops)} ops of 20 µs and more, {whole / 1e6:.2f} ms")
+def _kernels(
+    trace: Trace, matches: dict[int, tuple[int, Counted]]
+) -> list[ComparedKernel]:
+    parts = gpu_account(trace).parts.with_columns(
+        pl.col("part", "bound").cast(pl.String),
+        share=pl.col("time") / pl.col("time").sum().over("kernel"),
+    )
+    work = parts["part"].is_in([accounts.WORK, accounts.UNKNOWN])
+    # A loss that is large enough comes before the work.
+    named = ~work & (parts["share"] >= _NAMED)
+    largest = (
+        parts.with_columns(named=named)
+        .sort("named", "time", descending=True)
+        .unique("kernel", keep="first")
+    )
+    rows = largest.select("kernel", "name", "part", "bound").iter_rows()
+    return [
+        ComparedKernel(
+            name,
+            matches[kernel][1].time,
+            part,
+            _LIMITER.get(part) or _BOUND.get(bound, "unknown"),
+            matches[kernel][1].used_more,
+            matches[kernel][1].limiter,
+        )
+        for kernel, name, part, bound in rows
+        if kernel in matches and matches[kernel][1].time >= _LEAST_NS
+    ]
+
+
+def _share(times: Iterable[tuple[float, bool]]) -> float:
+    """Return the share of time for which something holds."""
+    pairs = list(times)
+    whole = sum(time for time, _ in pairs)
+    return sum(time for time, holds in pairs if holds) / whole if whole else 0.0
+
+
+def report(name: str, both: Compared) -> None:
+    """Print the shares of time in which bytes, FLOPs and limiters agree."""
+    time = sum(kernel.time for kernel in both.kernels)
+    print(f"{name}: {len(both.kernels)} kernels of 20 µs and more, {time / 1e6:.2f} ms")
     for what, ratios in (
-        ("bytes", [(one.time, one.bytes_ratio) for one in ops]),
-        ("FLOPs", [(one.time, one.flops_ratio) for one in ops]),
+        ("bytes", [(op.time, op.bytes_ratio) for op in both.ops]),
+        ("FLOPs", [(op.time, op.flops_ratio) for op in both.ops]),
     ):
-        known = [(time, ratio) for time, ratio in ratios if ratio is not None]
-        if not known:
-            print(f"  {what}: no counter")
-            continue
-        near = sum(time for time, ratio in known if abs(ratio - 1) <= _WITHIN)
-        print(f"  {what} within 25%: {near / sum(time for time, _ in known):.0%}")
-    agree = sum(one.time for one in ops if one.bound == one.limiter)
-    print(f"  bound as ncu's limiter: {agree / whole if whole else 0:.0%}")
-    apart: dict[tuple[str, ...], float] = defaultdict(float)
-    for one in ops:
-        if one.bound != one.limiter:
-            apart[one.name, one.bound, one.limiter] += one.time
-    for (op, bound, limiter), time in sorted(apart.items(), key=lambda one: -one[1]):
-        print(f"    {op}: {bound}, ncu {limiter}, {time / whole:.0%}")
-    for one in sorted(ops, key=lambda one: -one.time):
-        if one.bytes_ratio is not None and abs(one.bytes_ratio - 1) > _WITHIN:
-            print(f"    {one.name}: {one.bytes_ratio:.2f} of ncu's bytes")
-            break
+        near = [(at, abs(ratio - 1) <= _WITHIN) for at, ratio in ratios if ratio]
+        print(f"  {what} within 25%: {_share(near):.0%}" if near else f"  no {what}")
+    agree = _share((kernel.time, kernel.agrees) for kernel in both.kernels)
+    units = _share((kernel.time, kernel.names_the_unit) for kernel in both.kernels)
+    print(f"  account as ncu's limiter: {agree:.0%}, or as its unit: {units:.0%}")
+    apart: Counter[tuple[str, ...]] = Counter()
+    for kernel in both.kernels:
+        if not kernel.agrees:
+            what = (kernel.name, kernel.part, kernel.implied, kernel.limiter)
+            apart[what] += round(kernel.time)
+    for (op, part, implied, limiter), ns in apart.most_common(8):
+        print(f"    {op}: {part}, {implied}, ncu {limiter}, {ns / time:.0%}")
+    ratios_by_op: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for op in both.ops:
+        if op.bytes_ratio is not None and abs(op.bytes_ratio - 1) > _WITHIN:
+            ratios_by_op[op.name].append((op.time, op.bytes_ratio))
+    for op, some in sorted(
+        ratios_by_op.items(), key=lambda item: -sum(t for t, _ in item[1])
+    )[:6]:
+        ns = sum(at for at, _ in some)
+        print(f"    {op}: {max(some)[1]:.2f} of ncu's bytes, {ns / time:.0%}")
 
 
 def main(folder: Path) -> None:
     """Compare each program of a folder, then all together."""
-    every: list[Compared] = []
+    every = Compared([], [])
     for path in sorted([*folder.glob("*.ncu.csv"), *folder.glob("*.ncu.csv.gz")]):
         name = path.name.partition(".")[0]
-        ops = compared(folder / f"{name}.eager.json.gz", counted(path))
-        report(name, ops)
-        every += ops
+        both = compared(folder / f"{name}.eager.json.gz", counted(path))
+        report(name, both)
+        every.ops.extend(both.ops)
+        every.kernels.extend(both.kernels)
     report("all", every)
 
 

@@ -513,4 +513,5 @@ def main():
     record(step, fn, f"{out}/{name}.compiled", False)
 
 
-main()
+if __name__ == "__main__":
+    main()

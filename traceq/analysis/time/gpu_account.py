@@ -171,7 +171,7 @@ def gpu_account(trace: Trace) -> GpuAccount:
     ops = roofline(trace)
     kernels = _needed(trace, _timed(trace), ops)
     kernels = kernels.with_columns(
-        *_columns(trace, kernels),
+        *_columns(trace, kernels, ops),
         unfilled=idle_share(ops.gpu).fill_null(0.0),
         warps=occupancy(ops.gpu).fill_null(1.0),
     )
@@ -281,7 +281,7 @@ def _reachable(ops: Roofline, dtype: pl.Expr) -> pl.Expr:
     )
 
 
-def _columns(trace: Trace, kernels: pl.DataFrame) -> list[pl.Series]:
+def _columns(trace: Trace, kernels: pl.DataFrame, ops: Roofline) -> list[pl.Series]:
     """Return what the losses of kernels are told by."""
     count = trace.kernels.height
     ids = kernels["id"]
@@ -294,14 +294,36 @@ def _columns(trace: Trace, kernels: pl.DataFrame) -> list[pl.Series]:
         copied["id"], copied["part"].cast(pl.String)
     )
     root = kernels["root"]
-    dims = trace.inputs["dims_text"][trace.ops["inputs"][root]]
+    misaligned = trace.inputs.select(_misaligned()).to_series()
     named = root.zip_with(root.is_not_null(), kernels["op"].cast(root.dtype))
     return [
         fused[ids].alias("fused"),
         part[ids].alias("copy_part"),
-        dims.alias("dims"),
+        misaligned[trace.ops["inputs"][root]],
+        kernels.select(_older(ops.gpu.capability[0])).to_series(),
         trace.ops["name"][named].cast(pl.String).alias("of_op"),
     ]
+
+
+def _misaligned() -> pl.Expr:
+    """Return whether a row of an op's inputs does not begin at a multiple of 16 bytes.
+
+    Without strides, inputs count as contiguous.
+    """
+    odd = pl.element() % _ALIGNED != 0
+    last = pl.col("dims_text").str.extract_all(r"\d+\]")
+    width = pl.element().str.head(-1).cast(pl.Int64, strict=False)
+    by_dims = last.list.eval(width % _ALIGNED != 0).list.any()
+    strided = pl.element().list.eval((pl.element() > 1) & odd).list.any()
+    by_strides = pl.col("strides").list.eval(strided).list.any()
+    return pl.coalesce(by_strides, by_dims).alias("misaligned")
+
+
+def _older(capability: int) -> pl.Expr:
+    """Return whether an attention kernel was made for an earlier GPU than this."""
+    made_for = text("name").str.extract(r"^fmha_cutlass.*_sm(\d)\d")
+    older = made_for.cast(pl.Int64) < capability
+    return older.fill_null(value=False).alias("older")
 
 
 def _parts(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -375,13 +397,6 @@ def _wide() -> pl.Expr:
 def _loss() -> pl.Expr:
     """Return what a kernel loses time by, beyond its work and what fusion saves."""
     reached = pl.col("needs") / pl.col("dur")
-    last = (
-        pl.col("dims")
-        .str.extract_all(r"\d+\]")
-        .list.eval(
-            pl.element().str.head(-1).cast(pl.Int64, strict=False) % _ALIGNED != 0
-        )
-    )
     lost = pl.col("dur") - pl.col("needs")
     # Matmuls, convolutions and attention are made for few warps with many registers.
     sparse = (pl.col("warps") < LOW_OCCUPANCY) & ~(pl.col("flops") > 0).fill_null(
@@ -393,7 +408,7 @@ def _loss() -> pl.Expr:
         .then(pl.lit(CONTENTION))
         .when(_wide())
         .then(pl.lit(DTYPE))
-        .when(pl.col("of_op").str.contains("mm$") & last.list.any())
+        .when(pl.col("of_op").str.contains("mm$") & pl.col("misaligned"))
         .then(pl.lit(SHAPES))
         .when(pl.col("dur") <= SHORTEST_KERNEL_NS)
         .then(pl.lit(LAUNCH))
@@ -401,7 +416,7 @@ def _loss() -> pl.Expr:
         .then(pl.lit(BLOCKS))
         .when(pl.col("needs") <= 0)
         .then(pl.lit(UNKNOWN))
-        .when(reached < SLOW_ALGORITHM)
+        .when(pl.col("older") | (reached < SLOW_ALGORITHM))
         .then(pl.lit(ALGORITHM))
         .otherwise(pl.lit(UNKNOWN))
     )
