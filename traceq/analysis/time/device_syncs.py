@@ -217,7 +217,7 @@ def _calls_at(frames: pl.DataFrame, syncs: pl.DataFrame, pattern: str) -> pl.Ser
     """Return for each sync the last of such calls before it, if the sync is in it."""
     nothing = constant(None, syncs.height, pl.String)
     chosen = named_like(frames, pattern)
-    if not chosen.any():
+    if not chosen.any() or not syncs.height:
         return nothing
     # Half of all frames may be such calls: those of threads that never sync are left
     # out, and little is taken of the others.
