@@ -68,6 +68,7 @@ class ComparedOp(NamedTuple):
 
     name: str
     time: float
+    bound: str
     bytes_ratio: float | None
     flops_ratio: float | None
 
@@ -172,6 +173,7 @@ def _op(op: dict[str, Any], kernels: list[tuple[int, Counted]]) -> ComparedOp:
     return ComparedOp(
         op["name"],
         sum(kernel.time for _, kernel in kernels),
+        op["bound"],
         op["bytes"] * part / moved if op["bytes"] and moved else None,
         op["flops"] * part / sum(counters) if has_flops and sum(counters) else None,
     )
@@ -218,8 +220,10 @@ def report(name: str, both: Compared) -> None:
     """Print the shares of time in which bytes, FLOPs and limiters agree."""
     time = sum(kernel.time for kernel in both.kernels)
     print(f"{name}: {len(both.kernels)} kernels of 20 µs and more, {time / 1e6:.2f} ms")
+    slow = [op for op in both.ops if op.bound == "bandwidth"]
     for what, ratios in (
         ("bytes", [(op.time, op.bytes_ratio) for op in both.ops]),
+        ("bytes of bandwidth-bound ops", [(op.time, op.bytes_ratio) for op in slow]),
         ("FLOPs", [(op.time, op.flops_ratio) for op in both.ops]),
     ):
         near = [(at, abs(ratio - 1) <= _WITHIN) for at, ratio in ratios if ratio]

@@ -29,7 +29,7 @@ from traceq.analysis.base.ownership import (
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
 from traceq.analysis.time.flops import computed_in, op_flops
-from traceq.common.expressions import constant, elements, known, nth, text
+from traceq.common.expressions import constant, elements, fill_false, known, nth, text
 from traceq.common.units import NS_PER_S
 from traceq.graph.nesting import INDEX, row_numbers
 from traceq.model.dtypes import ALL_SIZES
@@ -138,9 +138,12 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]]
     of_flops = _first_rows(ops, flops["op"])[op]
     main = main[_first_rows(ops, main["root"])[op]]
+    mixed = _in_two_orders(trace)[ops["inputs"][op]]
     return costed.drop("longest").with_columns(
         main["kernel"],
-        _instructions(main),
+        _instructions(main).zip_with(
+            ~fill_false(mixed), pl.Series([None], dtype=pl.Float64)
+        ),
         dtype.alias("kernel_dtype"),
         constant(None, ops.height, pl.Float64)
         .scatter(moved["op"], moved["bytes"])[op]
@@ -170,6 +173,31 @@ def _instructions(kernels: pl.DataFrame) -> pl.Series:
     for pattern, count in THREAD_INSTRUCTIONS.items():
         each = pl.when(name.str.contains(pattern)).then(float(count)).otherwise(each)
     return kernels.select(instructions=pl.col("threads") * each).to_series()
+
+
+def _in_two_orders(trace: Trace) -> pl.Series:
+    """Return for each set of inputs whether its largest are stored in two orders.
+
+    The threads of a kernel then read or write memory with gaps, which takes longer
+    than their instructions do.
+    """
+    last = pl.col("strides").list.reverse()
+    stored = (
+        trace.inputs.select("id", "dims", "strides")
+        .filter(pl.col("dims").list.len() == pl.col("strides").list.len())
+        .explode("dims", "strides")
+        .filter(pl.col("strides").list.len() > 1)
+        .select(
+            "id",
+            size=pl.col("dims").list.eval(pl.element().product()).list.first(),
+            order=last.list.eval(pl.element() == 1).list.arg_max(),
+        )
+        .filter(pl.col("size") == pl.col("size").max().over("id"))
+        .group_by("id")
+        .agg(mixed=pl.col("order").n_unique() > 1)
+    )
+    nothing = constant(None, trace.inputs.height, pl.Boolean)
+    return nothing.scatter(stored["id"], stored["mixed"])
 
 
 def _first_rows(ops: pl.DataFrame, of: pl.Series) -> pl.Series:
