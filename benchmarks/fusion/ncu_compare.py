@@ -19,7 +19,7 @@ from __future__ import annotations
 import csv
 import gzip
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -231,22 +231,18 @@ def report(name: str, both: Compared) -> None:
     agree = _share((kernel.time, kernel.agrees) for kernel in both.kernels)
     units = _share((kernel.time, kernel.names_the_unit) for kernel in both.kernels)
     print(f"  account as ncu's limiter: {agree:.0%}, or as its unit: {units:.0%}")
-    apart: Counter[tuple[str, ...]] = Counter()
+    apart: Counter[str] = Counter()
     for kernel in both.kernels:
         if not kernel.agrees:
-            what = (kernel.name, kernel.part, kernel.implied, kernel.limiter)
-            apart[what] += round(kernel.time)
-    for (op, part, implied, limiter), ns in apart.most_common(8):
-        print(f"    {op}: {part}, {implied}, ncu {limiter}, {ns / time:.0%}")
-    ratios_by_op: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            apart[
+                f"{kernel.name}: {kernel.part}, {kernel.implied}, ncu {kernel.limiter}"
+            ] += round(kernel.time)
     for op in both.ops:
         if op.bytes_ratio is not None and abs(op.bytes_ratio - 1) > _WITHIN:
-            ratios_by_op[op.name].append((op.time, op.bytes_ratio))
-    for op, some in sorted(
-        ratios_by_op.items(), key=lambda item: -sum(t for t, _ in item[1])
-    )[:6]:
-        ns = sum(at for at, _ in some)
-        print(f"    {op}: {max(some)[1]:.2f} of ncu's bytes, {ns / time:.0%}")
+            fewer = "fewer" if op.bytes_ratio < 1 else "more"
+            apart[f"{op.name}: {fewer} bytes than ncu"] += round(op.time)
+    for difference, ns in apart.most_common(12):
+        print(f"    {difference}, {ns / time:.0%}")
 
 
 def main(folder: Path) -> None:

@@ -103,6 +103,7 @@ def switches() -> dict[str, Any]:
         "cudnn_allow_tf32": lambda: cudnn.allow_tf32,
         "cudnn_enabled": lambda: cudnn.enabled,
         "cudnn_benchmark": lambda: cudnn.benchmark,
+        "cudnn_deterministic": lambda: cudnn.deterministic,
         "deterministic": torch.are_deterministic_algorithms_enabled,
         "flash_sdp": cuda.flash_sdp_enabled,
         "mem_efficient_sdp": cuda.mem_efficient_sdp_enabled,

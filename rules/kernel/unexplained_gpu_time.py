@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from traceq.linter import (
@@ -20,6 +19,8 @@ from traceq.linter import (
     option,
 )
 
+from ._loss_remedies import advice
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES = 5
 _LONGEST = 60
-_MADE = re.compile(r"mm$|matmul|linear|conv|attention|^Torch-Compiled")
-_COMPILE = ", and at a torch.compile of the function"
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
     host    [model.py(9): forward                                                    ]
@@ -44,7 +43,8 @@ class UnexplainedGpuTime(Rule):
 
     ## What it does
 
-    Reports what remains of a GPU-bound step after the other findings: the time of
+    Reports what remains of a step, in which the GPU works for at least ``min-busy``,
+    after the other findings: the time of
     kernels above what their operations and bytes need at the rate that kernels of their
     class reach (``traceq summary --gpu``), where no finding's fix changes the kernel.
     Names the five largest entries with their lines. It is reported if more than
@@ -58,7 +58,10 @@ class UnexplainedGpuTime(Rule):
     ## How to fix it
 
     Look at the entries, the largest first. A slow algorithm has a shape, a stride or a
-    dtype that its kernel was not made for: see ``traceq roofline``. Few blocks use a
+    dtype that its kernel was not made for: see ``traceq roofline``. For convolutions
+    cuDNN has others (``torch.backends.cudnn.benchmark = True``, unless
+    ``cudnn.deterministic`` excludes them); in float32 they take longer than under
+    ``torch.autocast``. None of this was measured for this rule. Few blocks use a
     part of the GPU: give the op more rows, or split its long dimension. Launch-bound
     kernels are too small: batch them, or compile the function, as here.
 
@@ -82,15 +85,13 @@ class UnexplainedGpuTime(Rule):
     general = True
     preview = True
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.WARM})
-    advice = (
-        "look at these ops with traceq roofline: at their shapes, strides and dtypes"
-    )
-
     # As LCH002 has it for the host's time. Heuristic thresholds.
     min_share: float = option(
         0.2, "A smaller part of the GPU's losses is not reported."
     )
     min_step: float = option(0.1, "Nor is a smaller share of the step.")
+    # The GPU bounds such a step soon. Heuristic threshold.
+    min_busy: float = option(0.75, "Nor is a step in which the GPU works for less.")
 
     seen = Seen(
         text="""
@@ -120,19 +121,17 @@ class UnexplainedGpuTime(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Report the losses of kernels that no other finding is about."""
         account = view.gpu_account
-        if view.bound.by != "gpu" or account.gpu.peak is None:
+        bound = view.bound
+        busy = account.busy_ns >= self.min_busy * bound.step_ns
+        if account.gpu.peak is None or not (bound.by == "gpu" or busy):
             return
         rest = account.losses(view.changed)
         left = float(rest["time"].sum())
-        least = max(
-            self.min_share * account.above_ns, self.min_step * view.bound.step_ns
-        )
+        least = max(self.min_share * account.above_ns, self.min_step * bound.step_ns)
         if left < least:
             return
         top = rest.head(_MOST_ENTRIES).rows(named=True)
         names = dict.fromkeys(_short(row["name"]) for row in top)
-        # A compiler calls the same kernels of matmuls and convolutions.
-        fused = not view.compiled and not _MADE.search(top[0]["name"] or "")
         yield self.finding(
             "the GPU takes longer than its work needs, most in"
             f" {listed([*names], _MOST_ENTRIES)}",
@@ -161,7 +160,7 @@ class UnexplainedGpuTime(Rule):
                 "unexplained_ns": round(left),
                 "above_floor_ns": round(account.above_ns),
             },
-            advice=self.advice + (_COMPILE if fused else ""),
+            advice=advice(view, top),
         )
 
 

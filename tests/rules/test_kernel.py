@@ -16,7 +16,7 @@ from linting import (
 )
 
 from traceq.inputs.load_trace import load
-from traceq.linter import inputs
+from traceq.linter import View, inputs
 from traceq.model.recording import Recording
 from traceq.model.run import Rank
 from traceq.testing import load_drawn
@@ -106,6 +106,71 @@ def test_a_compiler_is_advised_for_what_it_computes_itself(
     (found,) = outcome(Recording("drawn", trace), "KRN010").findings
 
     assert ("torch.compile" in found.advice) is advised
+
+
+def lost_in_a_convolution(dtype: str, kernel: str, **facts: bool) -> str:
+    """Return what KRN010 advises for a convolution of images that takes 50 µs."""
+    values = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    drawn = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::convolution     ]
+        host     [cudaLaunchKernel>1]
+        gpu 7                  [{kernel + "<1":<52}]
+        """,
+        {
+            "aten::convolution": inputs(
+                [[8, 64, 28, 28], [64, 64, 3, 3], *[[]] * 7],
+                [dtype, dtype, *[""] * 7],
+                None,
+                values,
+            )
+        },
+        DEVICE,
+    )
+    rank = Rank("", 0, "", None, None, None, (), **facts)  # type: ignore[arg-type]
+    trace = replace(drawn, rank=rank)
+    (loss,) = outcome(Recording("drawn", trace), "KRN010").findings
+    return loss.advice
+
+
+def test_a_convolution_on_a_slow_algorithm_may_let_cudnn_measure_others() -> None:
+    slow = ("c10::BFloat16", "sm90_xmma_fprop")
+
+    assert "cudnn.benchmark = True" in lost_in_a_convolution(*slow)
+    assert "benchmark" not in lost_in_a_convolution(*slow, cudnn_benchmark=True)
+
+
+def test_deterministic_convolutions_exclude_algorithms() -> None:
+    advice = lost_in_a_convolution(
+        "c10::BFloat16", "sm90_xmma_fprop", cudnn_deterministic=True
+    )
+
+    assert "cudnn.deterministic = False" in advice
+
+
+def test_a_convolution_in_float32_takes_less_under_autocast() -> None:
+    assert "autocast" in lost_in_a_convolution("float", "implicit_convolve_sgemm")
+
+
+@pytest.mark.parametrize(("spaces", "reported"), [(16, False), (50, True)])
+def test_losses_are_named_in_host_bound_steps_that_keep_the_gpu_busy(
+    spaces: int, *, reported: bool
+) -> None:
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::_softmax      ]
+        host     [cudaLaunchKernel>1]
+        host                         [cudaDeviceSynchronize{" " * (spaces - 24)}]
+        gpu 7       [k<1{" " * spaces}]
+        """,
+        {"aten::_softmax": inputs([[64, 1024]], ["float"])},
+        DEVICE,
+    )
+
+    assert View(trace).bound.by == "host"
+    assert bool(outcome(Recording("drawn", trace), "KRN010").findings) is reported
 
 
 def slow_op(

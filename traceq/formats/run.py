@@ -121,6 +121,9 @@ def _rank(folder: Path, manifest: dict[str, Any]) -> Rank:
         cores=_cores(manifest),
         tf32=_tf32(_dict(manifest, "switches")),
         cudnn_benchmark=_flag(_dict(manifest, "switches").get("cudnn_benchmark")),
+        cudnn_deterministic=_flag(
+            _dict(manifest, "switches").get("cudnn_deterministic")
+        ),
         torch=_torch(_dict(manifest, "versions")),
         first_lines=_first_lines(_list(_dict(manifest, "trace").get("open_functions"))),
         owners=_owners(_dict(manifest, "packages")),

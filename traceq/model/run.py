@@ -238,6 +238,8 @@ class Rank:
     """True if float32 matmuls may round to TF32; None if that is not known."""
     cudnn_benchmark: bool | None = None
     """True if cuDNN searches for its fastest algorithms; None if that is not known."""
+    cudnn_deterministic: bool | None = None
+    """True if cuDNN uses deterministic algorithms alone; None if it is not known."""
     discarded: tuple[str, ...] = ()
     """Reasons why attempts to trace were discarded, in order."""
     oom: OutOfMemory | None = None
