@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from linting import outcome
 
 from traceq.model.recording import Recording
+from traceq.model.run import Rank, StepTime, last_level
 from traceq.testing import load_drawn
 
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -13,7 +16,7 @@ _NOT_THERE = "of a step are not in the recording"
 _QUEUE = "the wait for the DataLoader's workers may be hidden"
 
 
-def lacks(step_ns: int | None, region: str = "data") -> str:
+def lacks(step_ns: int | None, region: str = "data", rank: Rank | None = None) -> str:
     """Return what is lacking in a recorded step of 100 µs that waits for the host."""
     trace = load_drawn(
         f"""
@@ -23,6 +26,7 @@ def lacks(step_ns: int | None, region: str = "data") -> str:
         gpu 7   {" " * 85}[gemm<1]
         """.replace("[@enumerate", "[enumerate")
     )
+    trace = replace(trace, rank=rank)
     recording = Recording("drawn", trace=trace, step_ns=step_ns)
     facts = outcome(recording, "HST003").facts
     return "; ".join(facts.lacks if facts else ())
@@ -47,3 +51,30 @@ def test_with_workers_the_wait_for_them_may_be_what_is_lacking(
     region: str, *, hidden: bool
 ) -> None:
     assert (_QUEUE in lacks(150_000, region)) == hidden
+
+
+def test_steps_that_went_to_another_level_have_the_last_one() -> None:
+    laps = [88.0] * 11 + [83.1, 63.5, 56.4, 53.8, 87.4, 53.3, 53.3, 54.8, 53.3]
+
+    assert last_level(laps) == pytest.approx(55.5, abs=0.1)
+    assert StepTime(76, 87, 53, 92, 20, last_level_ns=55).like([62, 63]) == 55
+
+
+@pytest.mark.parametrize(
+    "laps",
+    [
+        [50, 22, 49, 46, 32, 54, 27, 69, 53, 61, 60, 49, 58, 44, 43, 41, 63, 54],
+        [170, 117, 116, 116, 116, 121, 179, 137, 118, 117, 116, 116, 120, 116, 116],
+        [60.0] * 10 + [55.0] * 10,
+    ],
+)
+def test_steps_that_vary_have_no_other_level(laps: list[float]) -> None:
+    assert last_level(laps) is None
+
+
+def test_the_change_of_level_is_a_note() -> None:
+    timed = StepTime(130_000, 150_000, 90_000, 160_000, 20, last_level_ns=95_000)
+    rank = Rank("", 0, "", None, None, timed, ())
+
+    assert "is of the last measured steps alone" in lacks(95_000, rank=rank)
+    assert "last measured" not in lacks(60_000, rank=rank)

@@ -26,6 +26,7 @@ from traceq.model.run import (
     Run,
     StepTime,
     Window,
+    last_level,
 )
 
 _FORMAT = 1
@@ -274,12 +275,21 @@ def _step_time(entry: dict[str, Any]) -> StepTime | None:
         return None
     mean, median, least, most = (round(float(ms or 0) * NS_PER_MS) for ms in times)
     period = entry.get("period")
+    long = _long_steps(_dict(entry, "long_steps"))
     return StepTime(
         *(mean, median, least, most, steps),
-        long=_long_steps(_dict(entry, "long_steps")),
+        long=long,
         period=period if type(period) is int and period > 1 else None,
         usual_range_ns=_usual_range(entry, most),
+        last_level_ns=None if long else _last_level(entry),
     )
+
+
+def _last_level(entry: dict[str, Any]) -> int | None:
+    """Return the level of the last steps, if they went to another one."""
+    laps = [lap for lap in _list(entry.get("laps_ms")) if isinstance(lap, int | float)]
+    level = last_level([lap for lap in laps if 0 < lap < _LONGEST_MS])
+    return None if level is None else round(level * NS_PER_MS)
 
 
 def _usual_range(entry: dict[str, Any], most: int) -> int:

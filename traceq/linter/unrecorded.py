@@ -21,6 +21,25 @@ _QUEUE = (
 )
 
 
+def with_levels(facts: Facts, view: View) -> Facts:
+    """Return facts that say if steps went to another level while they were timed."""
+    rank = view.trace.rank
+    timed = rank.step_time if rank else None
+    if (
+        timed is None
+        or timed.last_level_ns is None
+        or view.step_ns != timed.last_level_ns
+    ):
+        return facts
+    slower = timed.ns > timed.last_level_ns
+    sentence = (
+        f"the step time of {time(timed.last_level_ns)} is of the last measured steps"
+        f" alone: those before took {'longer' if slower else 'less'}, all together"
+        f" {time(timed.ns)} on average"
+    )
+    return replace(facts, lacks=(*facts.lacks, sentence))
+
+
 def with_unrecorded(facts: Facts, view: View) -> Facts:
     """Return facts that say how much of a step without the profiler is not recorded.
 

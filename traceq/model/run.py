@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import sqrt
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -31,6 +32,11 @@ _DOUBTFUL = 3.0
 _LEAST_APART = 1.2
 # All recorded steps are long ones if they take this much of what those take, or more.
 _AS_LONG = 0.9
+# Steps went to another level if at least so many of them are before and after, this
+# share of them on either side, and the levels so far apart. Heuristic thresholds.
+_LEVEL = 6
+_PURE = 0.8
+_LEAST_LEVELS_APART = 1.25
 # Between the tenth and the ninetieth percentile of a normal distribution.
 _DEVIATIONS = 2.563
 
@@ -78,6 +84,45 @@ def are_longer(times: Sequence[int], apart: float) -> list[bool]:
     return [widest >= apart and time >= least for time in times]
 
 
+def last_level(times: Sequence[float]) -> float | None:
+    """Return the mean of the last steps, if steps went to another level for good.
+
+    That is so if most of the first and most of the last ones are apart, at least six
+    of each.
+
+    >>> last_level([88.0] * 7 + [55.0] * 6), last_level([88.0, 55.0] * 7)
+    (55.0, None)
+    """
+    splits = [_levels(times, at) for at in range(_LEVEL, len(times) - _LEVEL + 1)]
+    apart = [split for split in splits if split.least_pure >= _PURE]
+    return max(apart).last_mean if apart else None
+
+
+class _Levels(NamedTuple):
+    """Times divided into the first and the last."""
+
+    least_pure: float
+    """Share of the first, or of the last, that is on the side of their median."""
+    last_mean: float
+    """Mean of the last that are."""
+
+
+def _levels(times: Sequence[float], at: int) -> _Levels:
+    """Return how pure two levels are; 0 if they are too near to each other."""
+    first, last = times[:at], times[at:]
+    usual = median(first), median(last)
+    if max(usual) < _LEAST_LEVELS_APART * min(usual):
+        return _Levels(0.0, 0.0)
+    between = sqrt(usual[0] * usual[1])
+    fell = usual[1] < usual[0]
+    settled = [time for time in last if (time < between) is fell]
+    before = [time for time in first if (time < between) is not fell]
+    return _Levels(
+        min(len(before) / len(first), len(settled) / len(last)),
+        sum(settled) / len(settled),
+    )
+
+
 class StepTime(Struct, frozen=True):
     """Duration of a step with the profiler off, in nanoseconds."""
 
@@ -94,6 +139,8 @@ class StepTime(Struct, frozen=True):
     """Number of steps from one long step to the next, if that is regular."""
     usual_range_ns: int = 0
     """Width of the central 80% of the step times; 0 if unknown."""
+    last_level_ns: int | None = None
+    """Mean of the last steps, if they went from one level to another for good."""
 
     @property
     def noise_ns(self) -> float:
@@ -133,7 +180,11 @@ class StepTime(Struct, frozen=True):
         That is the mean; where the timed steps differ, and the recorded ones are all of
         one kind, it is the median: the recorded ones are the usual ones then. Where it
         is known which are long, it is the mean with as many long ones as recorded.
+        Where they went to another level, that is the one of the recorded steps, which
+        come next.
         """
+        if self.last_level_ns is not None:
+            return self.last_level_ns
         if self.long and recorded:
             shares = {"typical": 0.0, "period": self.long_share}
             among = sum(self.long.among(recorded)) / len(recorded)
