@@ -366,6 +366,27 @@ def test_a_fix_without_a_saving_comes_after_those_with_one() -> None:
     ]
 
 
+def test_the_fix_that_saves_most_is_named_though_it_comes_after_others() -> None:
+    small = [finding(advice=f"use {at}", saves_ns=(9 - at) * 10**6) for at in range(4)]
+    large = finding(advice="replay a graph", saves_ns=10**8, after=("ABC001",))
+
+    _, *lines = short.fixes([*small, large], 80, color=False)
+
+    assert [line.split("  ")[1] for line in lines] == [
+        "use 0",
+        "use 1",
+        "replay a graph",
+    ]
+
+
+def test_a_fix_is_not_cut_before_a_second_line() -> None:
+    advice = "only the GPU knows how many elements a mask selects: multiply by the mask"
+
+    _, *lines = short.fixes([finding(advice=advice, saves_ns=1)], 60, color=False)
+
+    assert " ".join(line.split("  ")[-1].strip() for line in lines) == advice
+
+
 def test_a_preview_finding_says_so_in_its_line() -> None:
     found = finding(saves_ns=10**7, doubt="preview", severity=Severity.info)
     outcome = structs.replace(linted(COPIES), findings=(found,), together=())

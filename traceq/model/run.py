@@ -32,7 +32,7 @@ _DOUBTFUL = 3.0
 _LEAST_APART = 1.2
 # All recorded steps are long ones if they take this much of what those take, or more.
 _AS_LONG = 0.9
-# Steps went to another level if at least so many of them are before and after, this
+# Steps went to another level if at least this many are before and after, this
 # share of them on either side, and the levels so far apart. Heuristic thresholds.
 _LEVEL = 6
 _PURE = 0.8

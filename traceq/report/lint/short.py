@@ -12,7 +12,7 @@ from traceq.common.words import counted
 from traceq.model.finding import Severity
 from traceq.report import bound as bound_words
 from traceq.report import steps as steps_words
-from traceq.report.base.text import styled
+from traceq.report.base.text import styled, wrapped
 from traceq.report.lint import content as words
 from traceq.report.lint import cpu
 from traceq.report.lint.out_of_memory import answer, ran_out
@@ -122,27 +122,39 @@ def _pair(one: float, word: str, other: float) -> str:
 
 
 def fixes(findings: Iterable[Finding], width: int, *, color: bool) -> list[str]:
-    """Return the advice of the first findings, a line each, each advice once.
+    """Return the advice of the first findings, two lines each, each advice once.
 
-    Those whose fix saves nothing that is known come after the others.
+    Those whose fix saves nothing that is known come last. The one that saves the
+    most is among them, though it may be worth fixing only after others.
     """
     advice: dict[str, Finding] = {}
     for finding in sorted(findings, key=_saves_nothing):
         if finding.advice and not finding.minor:
             advice.setdefault(finding.advice, finding)
-    chosen = list(advice.items())[:_MOST_FIXES]
+    every = list(advice.items())
+    chosen = every[:_MOST_FIXES]
     if not chosen:
         return []
-    first = max(len(finding.code) for _, finding in chosen)
-    return [
-        styled("fix first", "dim", color=color),
-        *(
-            styled(finding.code, "bold", color=color)
-            + " " * (first - len(finding.code) + 2)
-            + cut_text(printable(text), width - first - 2)
-            for text, finding in chosen
-        ),
-    ]
+    most = max(every, key=lambda item: item[1].saves_ns)
+    if most not in chosen:
+        chosen[-1] = most
+    first = max(len(finding.code) for _, finding in chosen) + 2
+    lines = [styled("fix first", "dim", color=color)]
+    for text, finding in chosen:
+        begin, *rest = _two_lines(printable(text), width - first)
+        code = styled(finding.code, "bold", color=color)
+        lines.append(code + " " * (first - len(finding.code)) + begin)
+        lines += [" " * first + line for line in rest]
+    return lines
+
+
+def _two_lines(text: str, width: int) -> list[str]:
+    """Return a text in one or two lines, cut if it has more."""
+    for length in range(2 * width, width, -1):
+        lines = wrapped(cut_text(text, length), width)
+        if len(lines) <= 2:  # noqa: PLR2004 - as the name says
+            return lines
+    return [cut_text(text, width)]
 
 
 def _saves_nothing(finding: Finding) -> bool:
