@@ -2,7 +2,8 @@
 
     python benchmarks/fit_ranges.py
 
-Reads ``savings.json``, which ``savings.py`` writes. The error of a saving is measured
+Reads ``savings.json``, which ``savings.py`` writes, and the changes of ``fresh`` whose
+rounds do not overlap. The error of a saving is measured
 minus predicted, divided by the predicted saving plus a share of the step. Prints its
 10% and 90% quantiles, which are ``SAVING_ERRORS`` in traceq/analysis/base, and how many
 pairs have their measured saving in the range that the other programs' quantiles give.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 
+from fresh.table import pairs as fresh_pairs
 from savings import read_results
 
 _SHARES = (0.02, 0.05, 0.1, 0.15, 0.2)
@@ -26,6 +28,11 @@ def main() -> None:
             (one.before_alone.true, one.after.likely, one.after.true)
             for one in results
             if one.bound == bound
+        ]
+        pairs += [
+            (row["step"], row["step_after"], row["step"] * row["after"] / row["before"])
+            for row in fresh_pairs()
+            if row["bound"] == bound and not row["overlap"] and not row["withdrawn"]
         ]
         for share in _SHARES:
             print(bound, share, *_fitted(pairs, share))
