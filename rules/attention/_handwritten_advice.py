@@ -18,6 +18,8 @@ from traceq.linter import (
     rewritten,
 )
 
+from ._head_dims import changed, multiple, padded
+
 if TYPE_CHECKING:
     from traceq.linter import Row
 
@@ -48,7 +50,7 @@ _WHERE = ("file", "function", "via", "module")
 _WITH_CAUSAL, _PLAIN, _WITH_MASK, _WITH_BIAS, _WITH_BOTH, _OF_TORCH = range(6)
 
 
-def share(row: Row, gpu: Gpu) -> float:
+def _share(row: Row, gpu: Gpu) -> float:
     """Return the share of the GPU time that fused attention would save."""
     if row["type"] not in HALF:
         return assumptions.FLOAT32_ATTENTION_SAVING
@@ -75,7 +77,7 @@ def _masks(row: Row, names: tuple[str, ...] = _MASKING + _ADDING) -> list[list[i
     return masks
 
 
-def square_masks(row: Row) -> list[list[int]]:
+def _square_masks(row: Row) -> list[list[int]]:
     """Return the shapes of masks that all heads share, as far as they are squares."""
     square = row["scores"][-2:]
     return [
@@ -112,25 +114,55 @@ def _is_eager(view: View, row: Row) -> bool:
     return bool(fill_false(running == _EAGER).any())
 
 
+def described(view: View, row: Row) -> Row:
+    """Return a row with what its advice and its saving depend on.
+
+    ``making`` is what makes its mask causal, ``share`` the share of the GPU time that
+    fused attention saves, ``by_torch`` whether torch's module computes it, ``needed``
+    what the head dims would have to be multiples of for fused kernels.
+    """
+    row = row | {"making": _making(view, row), "by_torch": _by_torch(view, row)}
+    masked = bool(_masks(row)) and not _causal(row)
+    needed = multiple(row, view.gpu, masked=masked)
+    return row | {"share": _share(row, view.gpu), "needed": needed}
+
+
 def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     """Return what to do, and which example of the page shows it, if any."""
+    needed = row["needed"]
     if row["by_torch"]:
-        return located_advice(view, own_function(row), _NO_WEIGHTS), _OF_TORCH
+        advice = changed(row, needed, _NO_WEIGHTS) if needed else _NO_WEIGHTS
+        advice = located_advice(view, own_function(row), advice)
+        return advice, None if needed else _OF_TORCH
     if _is_eager(view, row):
         return located_advice(view, own_function(row), _NOT_EAGER), None
     advice, example = _call(row)
+    if needed:
+        advice, example = padded(row, needed, advice), None
     # Where the result is computed is where SDPA is to be called.
     where = view.trace.ops[[*_WHERE]]
-    last, weighs = (where.row(row[one], named=True) for one in ("last", "weighs"))
+    parts = ("first", "last", "weighs")
+    first, last, weighs = (where.row(row[one], named=True) for one in parts)
     if not weighs["via"]:
         # A library multiplies for the program, as einops does: the rest is its own.
-        last = {**last, "via": None}
+        first, last = {**first, "via": None}, {**last, "via": None}
     if last["via"]:
         # No line of the user's is like the example.
         advice, example = f"{advice}; or compile the model, {_BETWEEN}", None
     elif example == _WITH_BIAS:
         advice = f"{advice}, or {_FLEX.format('the bias')}"
-    return located_advice(view, rewritten(last), advice), example
+    makes, uses = rewritten(first), rewritten(last)
+    if makes and uses and makes != uses:
+        return located_advice(view, None, _apart(makes, uses, advice)), None
+    return located_advice(view, uses, advice), example
+
+
+def _apart(makes: str, uses: str, advice: str) -> str:
+    """Return the advice where one function makes the scores and another uses them."""
+    return (
+        f"pass the query and key that {makes} multiplies to {uses}, instead of the"
+        f" scores, and there {advice}"
+    )
 
 
 def _call(row: Row) -> tuple[str, int | None]:
@@ -142,7 +174,7 @@ def _call(row: Row) -> tuple[str, int | None]:
     if len(_masks(row)) > 1:
         return f"{_JOIN} {_SDPA.format(f', attn_mask=mask{dropout}')}", _WITH_BOTH
     if row["making"]:
-        padded = any(prod(dims[:-2]) > 1 for dims in square_masks(row))
+        padded = any(prod(dims[:-2]) > 1 for dims in _square_masks(row))
         call = f"call {_SDPA.format(f', is_causal=True{dropout}')}"
         call = f"where nothing is padded, {call}; see ATT001" if padded else call
         return call, _WITH_CAUSAL
@@ -162,15 +194,15 @@ def _is_padding(row: Row, dims: list[int]) -> bool:
     return dims[-2:-1] in ([], [1]) and dims[-1] == row["scores"][-1]
 
 
-def making(view: View, row: Row) -> str:
+def _making(view: View, row: Row) -> str:
     """Return what is seen to make the mask of the scores causal, if anything."""
-    if not square_masks(row):
+    if not _square_masks(row):
         return ""
     queries, keys = row["scores"][-2:]
     return attention.causal_making(view.trace, queries, keys, row["module"])
 
 
-def by_torch(view: View, row: Row) -> bool:
+def _by_torch(view: View, row: Row) -> bool:
     """Return whether torch's module computes it, not one of the same name.
 
     Where no function inside of the module was recorded, the name alone is known.

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _FUNCTION = "multi_head_attention_forward"
 _NO_WEIGHTS = (
     "pass need_weights=False to nn.MultiheadAttention, which then calls fused attention"
-    " and keeps one number per query"
+    " and keeps one number per query, where its kernels take the head dim: in float32 a"
+    " multiple of 4, in 16 bits of 8"
 )
 _DRAWN = """
     matmul = at::_ops::bmm::call, model.py:20 attention, train.py:9 step
@@ -91,7 +92,9 @@ class KeptAttentionScores(Rule):
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
         "use F.scaled_dot_product_attention with the same mask (is_causal=True for the"
-        " lower triangle alone), or FlexAttention: they keep one number per query"
+        " lower triangle alone), or FlexAttention: they keep one number per query,"
+        " where their kernels take the head dim: in float32 a multiple of 4, in 16 bits"
+        " of 8"
     )
 
     seen = Seen(
@@ -107,7 +110,8 @@ class KeptAttentionScores(Rule):
           op       aten::softmax
           fix      use F.scaled_dot_product_attention with the same mask
                    (is_causal=True for the lower triangle alone), or FlexAttention:
-                   they keep one number per query
+                   they keep one number per query, where their kernels take the head
+                   dim: in float32 a multiple of 4, in 16 bits of 8
         """,
     )
 

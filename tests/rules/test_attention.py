@@ -21,6 +21,7 @@ from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.patterns.attention_kernels import softmax_and_matmuls
 from traceq.inputs.load_trace import load
 from traceq.linter.rule import inputs
+from traceq.model.finding import Severity
 from traceq.model.recording import Recording
 from traceq.model.torch_versions import newer_than
 from traceq.testing import load_drawn
@@ -964,3 +965,126 @@ def test_attention_of_einops_under_autocast_is_found_and_priced() -> None:
     assert found.place.function == "scaled_dot_product_attention"
     assert found.saves_low_ns < 36_600_000 < found.saves_high_ns
     assert attention is not None
+
+
+def of_width(width: int, kind: str, *masks: dict[str, Any]) -> Finding:
+    """Return the finding on attention by hand with heads of this width."""
+    names = ["masked_fill"] * len(masks)
+    (one,) = by_hand(
+        *("bmm.first", *names, "_softmax", "bmm.last"),
+        bmm__first=inputs([[96, 512, width], [96, width, 512]], [kind] * 2),
+        _softmax=inputs([[8, 12, 512, 512]], [kind]),
+        bmm__last=inputs([[96, 512, 512], [96, 512, width]], [kind] * 2),
+        **dict(zip(names, masks, strict=True)),
+    )
+    return one
+
+
+PADDING = inputs([[8, 12, 512, 512], [8, 1, 1, 512]], [HALF, "bool"])
+
+
+def test_heads_that_no_fused_kernel_takes_are_padded_first() -> None:
+    one = of_width(50, FLOAT)
+
+    assert "F.pad(query, (0, 2))" in one.advice
+    assert "scale=50 ** -0.5" in one.advice
+    assert "take float32 only with a head dim that is a multiple of 4" in one.advice
+    assert not one.example
+
+
+@pytest.mark.parametrize(
+    ("width", "kind", "masks"),
+    [(52, FLOAT, ()), (64, HALF, (PADDING,)), (50, HALF, ())],
+    ids=["float32", "with a mask", "padded by torch"],
+)
+def test_heads_that_a_fused_kernel_takes_stay(
+    width: int, kind: str, masks: tuple[dict[str, Any], ...]
+) -> None:
+    assert "F.pad" not in of_width(width, kind, *masks).advice
+
+
+def test_kernels_that_take_a_mask_take_16_bits_in_multiples_of_8() -> None:
+    assert "F.pad(query, (0, 4))" in of_width(52, HALF, PADDING).advice
+
+
+def test_attention_in_float64_has_no_fused_kernels() -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        of_width(64, "double")
+
+
+def test_a_module_of_torch_gets_heads_that_fit_before_it_drops_its_weights() -> None:
+    drawing = """
+    host [ProfilerStep#1                                                  ]
+    host  [model.py(52): forward                                         ]
+    host   [nn.Module: MultiheadAttention_0                             ]
+    host    [aten::bmm          ] [aten::_softmax     ] [aten::baddbmm  ]
+    host    [cudaLaunchKernel>1 ] [cudaLaunchKernel>2 ] [cudaLaunch>3   ]
+    gpu 7               [gemm<1         ][softmax<2    ]      [gemm<3    ]
+    """
+    args = {
+        "aten::bmm": inputs([[128, 200, 50], [128, 50, 200]], [FLOAT] * 2),
+        "aten::_softmax": inputs([[128, 200, 200]], [FLOAT]),
+        "aten::baddbmm": inputs([[1], [128, 200, 200], [128, 200, 50]], [FLOAT] * 3),
+    }
+
+    (found,) = findings_of(
+        Recording("drawn", load_drawn(drawing, args, H200)), "ATT003"
+    )
+
+    assert "make embed_dim / num_heads 48 or 56 instead of 50" in found.advice
+    assert found.advice.index("48 or 56") < found.advice.index("need_weights=False")
+    assert found.severity == Severity.info
+    assert not found.example
+
+
+def test_ops_between_the_matmuls_that_stay_are_not_saved() -> None:
+    # A mask for the queries that were picked, and what is computed of the values.
+    names = ("bmm.first", "cumsum", "ones", "triu", "index", "where", "_softmax")
+    given = PRODUCTS | {
+        "cumsum": inputs([[8, 12, 512, 64], []], [HALF, "Scalar"]),
+        "ones": inputs([[], []], ["ScalarList", "Scalar"]),
+        "triu": inputs([[512, 512], []], ["bool", "Scalar"], values=["", "1"]),
+        "index": inputs([[8, 12, 512, 512], []], ["bool", "TensorList"]),
+        "where": inputs([SCORES, SCORES, []], ["bool", HALF, "Scalar"]),
+        "_softmax": inputs([SCORES], [HALF]),
+    }
+
+    (one,) = by_hand(*names, "bmm.last", **given)
+
+    assert one.data["steps"] == ["bmm", "where", "_softmax", "bmm"]
+    (kernels, host) = one.fixes
+    assert len(kernels.kernels) == 4
+    # Before and after what stays.
+    assert host.spans is not None
+    assert host.spans.height == 2
+
+
+def test_a_bias_that_is_computed_between_the_matmuls_stays() -> None:
+    given = SQUARE_SCORES | {
+        "bmm__bias": inputs([[96, 512, 64], [96, 64, 32]], [HALF] * 2),
+        "add": added([8, 12, 512, 512]),
+    }
+
+    (one,) = by_hand("bmm.first", "bmm.bias", "add", "_softmax", "bmm.last", **given)
+
+    assert one.data["steps"] == ["bmm", "add", "_softmax", "bmm"]
+
+
+def test_scores_and_result_of_different_functions_are_joined_first() -> None:
+    drawing = """
+    host  [ProfilerStep#1                                                       ]
+    host   [attn.py(120): forward                                              ]
+    host    [attn.py(50): make_scores]  [attn.py(90): use_scores              ]
+    host     [aten::bmm.first  ]         [aten::_softmax    ][aten::bmm.last  ]
+    host      [cuLaunch>1     ]           [cuLaunch>2      ]  [cuLaunch>3    ]
+    gpu 7      [gemm<1         ]           [softmax<2      ]   [gemm<3       ]
+    """
+    args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
+    args |= {"aten::_softmax": inputs([SCORES], [HALF])}
+
+    (one,) = findings_of(Recording("drawn", load_drawn(drawing, args, H200)), "ATT003")
+
+    assert one.advice.startswith(
+        "pass the query and key that make_scores multiplies to use_scores, instead of"
+        " the scores, and there call F.scaled_dot_product_attention(query, key, value"
+    )

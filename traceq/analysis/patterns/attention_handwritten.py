@@ -2,8 +2,9 @@
 
 It is recognised by shapes and order: of two batched matmuls on one thread, in a row or
 with those of a bias between them, the first computes scores, an op in between turns
-them into weights, and the second applies these. Everything else between the two, such
-as scales, masks, casts and dropout, belongs to it.
+them into weights, and the second applies these. What is done to the scores in between,
+such as scales, masks, casts and dropout, belongs to it. What else is computed there, as
+a mask or a bias, stays.
 
 Autocast calls an op that it casts for again, inside of itself, and so do the transforms
 of torch.func, which add dims: of ops inside each other the innermost counts.
@@ -27,13 +28,14 @@ from traceq.analysis.base.ownership import (
     host_work,
     inside,
     named,
+    nobody,
     outermost_ops,
     owned,
     plain,
 )
 from traceq.analysis.patterns.attention import SDPA
 from traceq.common.expressions import END, known, nth, rows_where
-from traceq.graph.nesting import nearest
+from traceq.graph.nesting import INDEX, nearest, nearest_of, upwards
 
 if TYPE_CHECKING:
     from traceq.model.trace import Trace
@@ -91,16 +93,21 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     is between them.
     """
     spans = _spans(trace)
-    owners = during(trace, spans.select("owner", "thread", "start", "end"))
+    parts = _parts(trace, spans)
+    owners = parts["owner"]
     # Kernels have dozens of columns: these alone are asked for.
     ran = owned(trace, kernels[["id", "op", "ts", "dur"]], owners)
-    calls = spans.drop("thread", "start", "end", "exponential").join(
-        host_work(trace, owners), on="owner"
+    calls = (
+        spans.drop("thread", "start", "end", "exponential")
+        .join(host_work(trace, owners).drop("start", "end"), on="owner")
+        .join(_runs(trace, parts), on="owner")
     )
+    first = pl.col("owner").is_first_distinct()
+    totals = host_totals() | {"spans": pl.col("went").filter(first).explode()}
     rows = by_place(
         at_owner(trace, ran).join(calls, on="owner"),
         ("scores", "type", "query", "key", "value"),
-        **host_totals(),
+        **totals,
         backward=pl.col("back").any(),
         first=pl.col("owner").min(),
         last=pl.col("last").first(),
@@ -108,6 +115,12 @@ def handwritten_attention(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     steps = _steps(trace, owners, rows["first"])
     return rows.join(steps, on="first", how="left", maintain_order="left")
+
+
+def within_handwritten(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
+    """Return the ids of kernels launched between the two matmuls, in both passes."""
+    spans = _spans(trace).select("owner", "thread", "start", "end")
+    return owned(trace, kernels[["id", "op"]], during(trace, spans))["id"]
 
 
 def handwritten_softmaxes(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
@@ -140,6 +153,65 @@ def handwritten_softmaxes(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
         .agg(start=pl.col("ts").min(), end=END.max() - 1)
     )
     return owned(trace, kernels[["id", "op"]], during(trace, parts))["id"]
+
+
+def _parts(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return for each op the ``owner`` that it is a part of, and the ``run`` of parts.
+
+    A part begins with the outermost op between the matmuls: one of the two, or one that
+    takes something as large as the scores, or whose inputs are unknown. Runs are
+    interrupted by what is no part.
+    """
+    ops = trace.ops
+    owners = during(trace, spans.select("owner", "thread", "start", "end"))
+    rows = rows_where(owners.is_not_null())
+    outermost = rows.filter(owners[ops["parent"][rows]].is_null())
+    chosen = ops[["id", "ts", "inputs"]][outermost].with_columns(
+        owner=owners[outermost]
+    )
+    chosen = chosen.join(spans.select("owner", "scores"), on="owner")
+    matmul = pl.col("id").is_in(pl.concat([spans["owner"], spans["last"]]).implode())
+    parts = (
+        chosen.join(_of_scores(trace, chosen), on=["inputs", "scores"], how="left")
+        .sort("owner", "ts")
+        .with_columns(part=matmul | pl.col("of_scores").fill_null(value=True))
+        .with_columns(run=(~pl.col("part")).cum_sum().cast(INDEX))
+        .filter("part")
+    )
+    top = nearest_of(upwards(ops["parent"]), parts["id"])
+    nothing = nobody(trace)
+    return pl.DataFrame(
+        {one: nothing.scatter(parts["id"], parts[one])[top] for one in ("owner", "run")}
+    )
+
+
+def _of_scores(trace: Trace, chosen: pl.DataFrame) -> pl.DataFrame:
+    """Return whether any of the inputs is as large as the scores."""
+    distinct = chosen[["inputs", "scores"]].drop_nulls().unique(maintain_order=True)
+    dims = trace.inputs["dims"][distinct["inputs"]].to_list()
+    fits = [
+        any(
+            None not in shape and prod(shape) == prod(scores)
+            for shape in shapes or ()
+            if shape
+        )
+        for shapes, scores in zip(dims, distinct["scores"].to_list(), strict=True)
+    ]
+    return distinct.with_columns(of_scores=pl.Series(fits, dtype=pl.Boolean))
+
+
+def _runs(trace: Trace, parts: pl.DataFrame) -> pl.DataFrame:
+    """Return when the host was in the parts of each owner, as a list ``went``."""
+    rows = rows_where(parts["owner"].is_not_null())
+    return (
+        trace.ops[["ts", "dur"]][rows]
+        .hstack(parts[rows])
+        .group_by("owner", "run")
+        .agg(start=pl.col("ts").min(), end=END.max())
+        .sort("owner", "start")
+        .group_by("owner", maintain_order=True)
+        .agg(went=pl.struct("start", "end"))
+    )
 
 
 def _steps(trace: Trace, owners: pl.Series, first: pl.Series) -> pl.DataFrame:

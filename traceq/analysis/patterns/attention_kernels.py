@@ -10,8 +10,8 @@ import polars as pl
 from traceq.analysis.base.ownership import outermost_ops, owned
 from traceq.analysis.patterns.attention import SDPA
 from traceq.analysis.patterns.attention_handwritten import (
-    handwritten_attention,
     handwritten_softmaxes,
+    within_handwritten,
     writes_attention,
 )
 from traceq.common.expressions import text
@@ -79,7 +79,7 @@ def kernels_by_part(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     ran = kernels[["id", "op"]]
     of_attention = owned(trace, ran, outermost_ops(trace, (SDPA,)))["id"]
     if writes_attention(trace):
-        by_hand = handwritten_attention(trace, kernels)["kernels"].explode()
+        by_hand = within_handwritten(trace, kernels)
         of_attention = pl.concat([by_hand.cast(of_attention.dtype), of_attention])
     return kernels.with_columns(
         part=pl.when(pl.col("id").is_in(of_attention.implode()))
