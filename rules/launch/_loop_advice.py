@@ -13,6 +13,7 @@ from traceq.linter import (
     Fix,
     View,
     counted,
+    experts_switch,
     listed,
     module_line,
     named_like,
@@ -21,7 +22,8 @@ from traceq.linter import (
 )
 from traceq.model import names
 
-from ._gradient_loops import READ, gradients, reads_norms
+from ._gradient_loops import READ, gradient_advice, gradients, reads_norms
+from ._recurrent_layers import recurrent_advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,15 +37,6 @@ _ADD = tuple(
     for op in ("index_add", "index_put", "scatter_add", "index_copy")
     for in_place in ("_", "")
 )
-_CELLS = {
-    f"aten::{kind}_cell": layer
-    for kind, layer in (
-        ("lstm", "nn.LSTM"),
-        ("gru", "nn.GRU"),
-        ("rnn_tanh", "nn.RNN"),
-        ("rnn_relu", "nn.RNN"),
-    )
-}
 # Ops on one tensor, and those that do the same to all tensors of a list.
 _FOREACH = {
     f"aten::{op}": f"torch._foreach_{of_many}"
@@ -113,7 +106,7 @@ def message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
         loop = f"a loop over {row['longest']} parameters"
     back = row["back"] / row["iterations"]
     launches = row["kernels"] / row["iterations"] - back
-    backward = f" and {back:.0f} in its backward" if back else ""
+    backward = f" and {back:.0f} in its backward" if round(back) else ""
     return (
         f"{loop} launches {counted(round(launches), 'tiny kernel')} in each{backward}"
     )
@@ -149,7 +142,7 @@ def evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Evi
     yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
 
 
-def together(row: Mapping[str, Any], *, syncs: bool) -> str:
+def _together(row: Mapping[str, Any], *, syncs: bool) -> str:
     """Return what does the same to all parameters at once."""
     named = dict.fromkeys(_FOREACH[op] for op in row["names"] if op in _FOREACH)
     clips = _CLIPPED if "aten::_foreach_norm" in row["names"] else ""
@@ -185,19 +178,33 @@ def acting_advice(row: Mapping[str, Any]) -> str:
     return _ACTS + (_COMPILED if _runs_a_model(row) else "")
 
 
-def advice(row: Mapping[str, Any], *, experts: bool, syncs: bool) -> str:
-    if experts:
-        return (
-            "sort the tokens by expert and run all experts at once with"
-            " torch.nn.functional.grouped_mm (torch 2.10 on; torch._grouped_mm from 2.8"
-            " on), or stack their weights and use"
-            " torch.bmm with a fixed capacity"
-            + ("; neither needs where or nonzero, which sync" if syncs else "")
-        )
-    for cell in set(row["names"]) & set(_CELLS):
-        return (
-            f"call {_CELLS[cell]} on the whole sequence instead of its cell in a loop"
-        )
+def _batched_experts(row: Mapping[str, Any], view: View, *, syncs: bool) -> str:
+    return experts_switch(view, row["ops"]) or (
+        "sort the tokens by expert and run all experts at once with"
+        " torch.nn.functional.grouped_mm (torch 2.10 on; torch._grouped_mm from 2.8"
+        " on), or stack their weights and use"
+        " torch.bmm with a fixed capacity"
+        + ("; neither needs where or nonzero, which sync" if syncs else "")
+    )
+
+
+def advice(
+    row: Mapping[str, Any],
+    view: View,
+    *,
+    experts: bool,
+    parameters: bool,
+    syncs: bool,
+) -> str:
+    """Return what to write instead of a loop."""
+    special = (
+        gradient_advice(row, view)
+        or (parameters and _together(row, syncs=syncs))
+        or (experts and _batched_experts(row, view, syncs=syncs))
+        or recurrent_advice(row, view)
+    )
+    if special:
+        return special
     if syncs and set(row["names"]) & set(READ):
         return (
             "if no iteration needs what the one before read on the host, stack what the"

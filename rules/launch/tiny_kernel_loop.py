@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceq.analysis.base import assumptions, callers
+from traceq.analysis.base import assumptions
 from traceq.analysis.patterns.loops import loops
 from traceq.linter import (
     Bad,
@@ -16,12 +16,10 @@ from traceq.linter import (
     Severity,
     View,
     dataclass,
-    experts_switch,
-    has_like,
     option,
 )
 
-from ._gradient_loops import clears, gradient_advice, gradient_fixes
+from ._gradient_loops import clears, gradient_fixes
 from ._loop_advice import (
     acting_advice,
     acts,
@@ -31,8 +29,8 @@ from ._loop_advice import (
     message,
     over_experts,
     over_parameters,
-    together,
 )
+from ._loop_kinds import is_most_of_step, of_sharding
 from ._sorted_experts import over_sorted_slices
 
 if TYPE_CHECKING:
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from traceq.analysis.patterns.loops import Loops
     from traceq.linter import Finding
 
-_SHARDING = r"(^|/)torch/distributed/"
-_SOME = 200
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003;
 # but one that picks rows, as those of the neighbours of a node, is no other rule's.
 _FEWEST_LAUNCHES = 2
@@ -102,10 +98,11 @@ class TinyKernelLoop(Rule):
     (``torch.nn.functional.grouped_mm``), or stack the weights and use ``torch.bmm``
     with a fixed capacity; models of transformers 5 have a switch for it. In general,
     stack what the loop goes over into one more dimension. For a loop over parameters
-    there are ``torch._foreach_mul_`` and the like, which take lists of tensors. If
-    iterations depend on each other, compile the loop. If they do by what the host
-    reads, as the action of an agent, go through several sequences at once, as a batch:
-    it then takes as long for all as for one.
+    there are ``torch._foreach_mul_`` and the like, which take lists of tensors. A
+    recurrent layer takes a whole sequence in one call. If iterations depend on each
+    other, compile the loop. If they do by what the host reads, as the action of an
+    agent, go through several sequences at once, as a batch: it then takes as long for
+    all as for one.
 
     ```diff
     - out = torch.stack([x[i] @ weights[i] for i in range(len(weights))])
@@ -130,7 +127,8 @@ class TinyKernelLoop(Rule):
 
     # Heuristic thresholds: shorter loops are often a few layers or heads written out,
     # a kernel of 10 µs takes about as long as its launch, and more than 100 launches in
-    # an iteration are a loop over layers or micro-batches.
+    # an iteration are a loop over layers or micro-batches. A backward that comes after
+    # the loop does not count.
     min_iterations: int = option(
         assumptions.FEWEST_ITERATIONS, "Loops with fewer iterations are not reported."
     )
@@ -138,7 +136,9 @@ class TinyKernelLoop(Rule):
         10.0, "Kernels that take longer at the median are not tiny."
     )
     max_launches: int = option(
-        100, "Loops with more launches in an iteration are not reported."
+        100,
+        "Loops with more launches in an iteration are not reported, unless they have"
+        " one backward and take most of a host-bound step.",
     )
 
     seen = Seen(
@@ -180,18 +180,20 @@ class TinyKernelLoop(Rule):
             return
         for row in all_loops.table.drop_nulls("kernels").iter_rows(named=True):
             row["experts"] = over_experts(row) or over_sorted_slices(view, row)
-            if self._is_tiny(row, view) and not _of_sharding(view, row):
+            if self._is_tiny(row, view) and not of_sharding(view, row):
                 yield self._finding(view, row, all_loops)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
         layers = row["called"] >= _LAYERS * row["longest"]
         # The last iteration of a call may be cut short.
         launches = round(row["kernels"] / row["iterations"])
+        few = round(row["launched"] / row["iterations"]) <= self.max_launches
         one = row["mark"] in _PICKING or clears(row)
         fewest = 1 if one else _FEWEST_LAUNCHES
         return (
             (row["experts"] or (view.trace.frames.height > 0 and not layers))
-            and fewest <= launches <= self.max_launches
+            and launches >= fewest
+            and (few or is_most_of_step(row, view))
             and row["kernel_median_ns"] < self.tiny_us * 1000
             and row["host_ns"] * view.host_scale > row["gpu_ns"]
         )
@@ -222,11 +224,9 @@ class TinyKernelLoop(Rule):
                 "ops": row["names"],
                 "modules": row["modules"],
             },
-            advice=gradient_advice(row, view)
-            or (parameters and together(row, syncs=syncs))
-            or (acting and acting_advice(row))
-            or (experts and experts_switch(view, row["ops"]))
-            or advice(row, experts=experts, syncs=syncs),
+            advice=acting_advice(row)
+            if acting
+            else advice(row, view, experts=experts, parameters=parameters, syncs=syncs),
             severity=Severity.info if acting else None,
             ops=row["ops"],
             kernels=_kernels_of(view, row),
@@ -237,13 +237,3 @@ def _kernels_of(view: View, row: Mapping[str, Any]) -> pl.Series:
     """Return the kernels that the ops of a loop launch."""
     ran = view.called_ops[view.kernels["op"]]
     return view.kernels["id"].filter(ran.is_in([*row["ops"]]).fill_null(value=False))
-
-
-def _of_sharding(view: View, row: Mapping[str, Any]) -> bool:
-    """Return whether a loop is of FSDP or DDP: its copies are not the program's."""
-    if not has_like(view.trace.frames, _SHARDING):
-        return False
-    # The backward runs on a thread without Python.
-    some = view.trace.ops[["thread", "ts"]][[*row["ops"]][:_SOME]]
-    inner = callers.innermost_calls(view.trace.frames, some)["inner_file"].drop_nulls()
-    return 2 * int(inner.str.contains(_SHARDING).sum()) > len(inner)

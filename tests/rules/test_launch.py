@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -24,12 +25,15 @@ from recordings import CAPTURES, GPU_BOUND, ROOT, loaded, saved_ns
 
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.replay.bound import bound_of
+from traceq.inputs.load_trace import load
 from traceq.linter import View, inputs
 from traceq.model.finding import Severity
 from traceq.model.recording import Recording
-from traceq.testing import load_drawn
+from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.linter import Finding
 
 drawn_steps = rule_module("launch._host_bound_examples").drawn
@@ -1010,6 +1014,87 @@ def test_a_loop_over_the_layers_of_a_model_is_not_reported() -> None:
     rows.insert(3, f"        host    {layers.rstrip()}")
 
     assert not drawn_findings("\n".join(rows), "LCH001")
+
+
+def _trained(
+    folder: Path, forward: int, backward: int, *, at_once: bool
+) -> tuple[Finding, ...]:
+    """Return LCH001 of eight iterations with these launches in each pass.
+
+    The backward of an iteration runs right after it, or after the loop.
+    """
+    lanes = {"host": "", "host ": "", "host 2": "", "host 2 ": "", "gpu 7": ""}
+    numbers = count(1)
+
+    def run(lane: str, name: str, launches: int) -> None:
+        kernels = [next(numbers) for _ in range(launches)]
+        width = 32 * launches + 2
+        drawn = {
+            lane: f"[{name}".ljust(width - 1) + "]",
+            f"{lane} ": " " + "".join(f"[cuLaunch>{n}]".ljust(32) for n in kernels),
+            "gpu 7": "  " + "".join(f"[k<{n}]".ljust(32) for n in kernels),
+        }
+        for one in lanes:
+            lanes[one] += drawn.get(one, "").ljust(width)[:width]
+
+    passes = ("host", "aten::linear", forward), ("host 2", "LinearBackward0", backward)
+    order = passes * 8 if at_once else (*passes[:1] * 8, *passes[1:] * 8)
+    for one in order:
+        run(*one)
+    width = len(lanes["host"])
+    rows = [
+        f"host    [ProfilerStep#1{' ' * width}]",
+        f"host    [train.py(3): train{' ' * (width - 8)}]",
+        *(f"{lane.strip():<8} {drawn}" for lane, drawn in lanes.items()),
+    ]
+    events = draw("\n".join(rows))
+    for thread, name in ((0, "aten::linear"), (1, "LinearBackward0")):
+        called = (one for one in events["traceEvents"] if one["name"] == name)
+        for number, one in enumerate(called, 1):
+            one["args"] |= {"Sequence number": number, "Fwd thread id": thread}
+    path = folder / "drawn.json"
+    path.write_text(json.dumps(events))
+    return findings_of(Recording("drawn", load(path, cache=False)), "LCH001")
+
+
+def test_the_backward_after_a_loop_does_not_make_its_iterations_large(
+    tmp_path: Path,
+) -> None:
+    (found,) = _trained(tmp_path, 40, 70, at_once=False)
+
+    assert loop(found) == ("iterations", 8, 40 + 70)
+
+
+def test_a_loop_that_trains_in_each_iteration_is_one_over_batches(
+    tmp_path: Path,
+) -> None:
+    assert not _trained(tmp_path, 40, 70, at_once=True)
+
+
+def test_a_large_loop_that_is_most_of_a_host_bound_step_is_reported(
+    tmp_path: Path,
+) -> None:
+    (found,) = _trained(tmp_path, 110, 120, at_once=False)
+
+    assert loop(found) == ("iterations", 8, 110 + 120)
+
+
+def test_a_large_loop_without_a_backward_goes_over_batches() -> None:
+    assert not drawn_findings(a_loop(*["addmm relu " * 60] * 8), "LCH001")
+
+
+@pytest.mark.parametrize(("length", "is_called"), [(1, True), (30, False)])
+def test_a_recurrent_layer_that_a_loop_calls_for_one_moment_takes_all_of_them(
+    length: int, *, is_called: bool
+) -> None:
+    rows = a_loop(*["lstm linear mul"] * 8)
+    sizes = inputs([[length, 64, 8]], ["float"])
+
+    (found,) = drawn_findings(rows, "LCH001", args={"aten::lstm": sizes})
+
+    called = "call nn.LSTM once on the whole sequence where its inputs are known"
+    assert found.advice.startswith(called) == is_called
+    assert ("nn.LSTMCell" in found.advice) == is_called
 
 
 def test_a_cell_in_a_loop_has_a_layer_for_the_whole_sequence() -> None:

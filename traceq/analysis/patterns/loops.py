@@ -42,12 +42,12 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
 
     The table has ``loop``, a number, the place, and for all calls of all steps
     together: ``iterations``, ``calls`` (of the function), ``longest`` (the most
-    iterations of a call), ``kernels``, those of them ``back``, in its backward,
-    ``kernel_median_ns``, ``gpu_ns`` (the sum of their times), ``host_ns`` (in the loop
-    and its backward), ``idle_ns`` (of the GPU meanwhile), ``syncs``, ``names`` (of its
-    ops, in order), ``mark``, ``modules``, ``ops``, ``gradients`` (the number of weights
-    that get theirs in its backward), ``called`` (the most modules that a call runs in
-    the loop).
+    iterations of a call), ``kernels``, those of them ``back``, in its backward, and
+    those ``launched`` before its end, ``kernel_median_ns``, ``gpu_ns`` (the sum of
+    their times), ``host_ns`` (in the loop and its backward), ``idle_ns`` (of the GPU
+    meanwhile), ``syncs``, ``names`` (of its ops, in order), ``mark``, ``modules``,
+    ``ops``, ``gradients`` (the number of weights that get theirs in its backward),
+    ``called`` (the most modules that a call runs in the loop).
     """
     repeats = iterations(trace, steady, min_iterations)
     if not repeats.height:
@@ -112,8 +112,11 @@ def _ops_of(trace: Trace, repeats: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("at")
     )
+    last = pl.col("start").max().over("loop", *CALL)
     return placed.join_asof(
-        repeats.select("loop", *CALL, "start", "end", "thread", own="module"),
+        repeats.select(
+            "loop", *CALL, "start", "end", "thread", own="module", last=last
+        ),
         left_on="at",
         right_on="start",
         by_left="forward_thread",
@@ -159,7 +162,10 @@ def _gradients(trace: Trace, backward: pl.DataFrame) -> pl.DataFrame:
 
 def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels of each loop, and how often the host waits for the GPU."""
-    op_loops = ops.select("loop", back=pl.col("forward").is_not_null())
+    back = pl.col("forward").is_not_null()
+    op_loops = ops.select(
+        "loop", back=back, launched=~back | (pl.col("ts") < pl.col("last"))
+    )
     # For each op its row among those of loops.
     at = nobody(trace).scatter(ops["id"], row_numbers(ops.height))
     at = at[called_ops(trace)]
@@ -172,6 +178,7 @@ def _gpu_work(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         .agg(
             kernels=pl.len(),
             back=pl.col("back").sum(),
+            launched=pl.col("launched").sum(),
             kernel_median_ns=pl.col("dur").median(),
             gpu_ns=pl.col("dur").sum(),
         )
