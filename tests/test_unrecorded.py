@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from linting import outcome
 
+from traceq.formats.run import read_run
 from traceq.model.recording import Recording
-from traceq.model.run import Rank, StepTime, last_level
+from traceq.model.run import Rank, Run, StepTime, last_level
 from traceq.testing import load_drawn
 
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -16,7 +19,12 @@ _NOT_THERE = "of a step are not in the recording"
 _QUEUE = "the wait for the DataLoader's workers may be hidden"
 
 
-def lacks(step_ns: int | None, region: str = "data", rank: Rank | None = None) -> str:
+def lacks(
+    step_ns: int | None,
+    region: str = "data",
+    rank: Rank | None = None,
+    run: Run | None = None,
+) -> str:
     """Return what is lacking in a recorded step of 100 µs that waits for the host."""
     trace = load_drawn(
         f"""
@@ -26,7 +34,7 @@ def lacks(step_ns: int | None, region: str = "data", rank: Rank | None = None) -
         gpu 7   {" " * 85}[gemm<1]
         """.replace("[@enumerate", "[enumerate")
     )
-    trace = replace(trace, rank=rank)
+    trace = replace(trace, rank=rank, run=run)
     recording = Recording("drawn", trace=trace, step_ns=step_ns)
     facts = outcome(recording, "HST003").facts
     return "; ".join(facts.lacks if facts else ())
@@ -78,3 +86,28 @@ def test_the_change_of_level_is_a_note() -> None:
 
     assert "is of the last measured steps alone" in lacks(95_000, rank=rank)
     assert "last measured" not in lacks(60_000, rank=rank)
+
+
+def test_a_program_that_failed_after_its_recording_says_so() -> None:
+    run = Run(Path(), (), {}, (), (), "finished", failed_with="status 1")
+
+    assert "ended with status 1 after" in lacks(None, run=run)
+    assert "ended with" not in lacks(None, run=replace(run, failed_with=""))
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed_with"),
+    [
+        ({"status": 1, "signal": None}, "status 1"),
+        ({"status": -9, "signal": "SIGKILL"}, "SIGKILL"),
+        ({"status": -15, "signal": "SIGTERM", "stopped_by_traceq": True}, ""),
+        ({"status": 0, "signal": None}, ""),
+    ],
+)
+def test_a_run_folder_tells_how_its_program_failed(
+    ended: dict[str, object], failed_with: str, tmp_path: Path
+) -> None:
+    facts = {"format": 1, "tool": "traceq collect", "command": ["x"], "exit": ended}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+
+    assert read_run(tmp_path).failed_with == failed_with

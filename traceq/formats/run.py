@@ -66,8 +66,19 @@ def read_run(folder: Path) -> Run:
         logs=tuple(log for log in logs if log),
         state=str(first.get("state", "running")),
         recorder_overhead=next(filter(None, map(_overhead, launchers)), None),
+        failed_with=_failed_with(_dict(first, "exit")),
         manifest=first,
     )
+
+
+def _failed_with(ended: dict[str, Any]) -> str:
+    """Return how a program failed; empty if it did not, or traceq ended it."""
+    if ended.get("stopped_by_traceq"):
+        return ""
+    if signal := _text(ended.get("signal")):
+        return signal
+    status = ended.get("status")
+    return f"status {status}" if type(status) is int and status else ""
 
 
 def command_of(folder: Path) -> tuple[str, ...]:

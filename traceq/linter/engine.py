@@ -26,7 +26,7 @@ from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.select import selected
 from traceq.linter.snapshot_view import highest
 from traceq.linter.suppress import allows_by_code, suppress
-from traceq.linter.unrecorded import with_levels, with_unrecorded
+from traceq.linter.unrecorded import with_failure, with_levels, with_unrecorded
 from traceq.model.lint_report import RecordingReport, Report, Skipped
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def _lint(
     facts = with_counts(facts, ran.skipped) if facts else None
     accounts = _Accounts()
     if facts and view and not brief:
-        facts = with_unrecorded(with_levels(facts, view), view)
+        for completed in (with_failure, with_levels, with_unrecorded):
+            facts = completed(facts, view)
     if view and savings and not brief:
         accounts = _accounts(view, savings, ran.findings)
     shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]

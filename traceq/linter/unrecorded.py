@@ -21,6 +21,17 @@ _QUEUE = (
 )
 
 
+def with_failure(facts: Facts, view: View) -> Facts:
+    """Return facts that say if the program failed after its steps were recorded."""
+    run = view.trace.run
+    if run is None or not run.failed_with:
+        return facts
+    sentence = (
+        f"the program ended with {run.failed_with} after these steps were recorded"
+    )
+    return replace(facts, lacks=(*facts.lacks, sentence))
+
+
 def with_levels(facts: Facts, view: View) -> Facts:
     """Return facts that say if steps went to another level while they were timed."""
     rank = view.trace.rank

@@ -314,5 +314,7 @@ class Run:
     """``finished``, or ``running`` if the launcher did not live to say so."""
     recorder_overhead: RecorderOverhead | None = None
     """Cost of recording on that machine, where that was measured."""
+    failed_with: str = ""
+    """Exit status or signal of the program, as ``status 1``, if it failed by itself."""
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """All that run.json says."""
