@@ -22,8 +22,9 @@ from traceq.linter import (
 )
 from traceq.model import names
 
-from ._gradient_loops import READ, gradient_advice, gradients, reads_norms
+from ._gradient_loops import READ, gradient_advice, gradients
 from ._recurrent_layers import recurrent_advice
+from ._weight_loops import LERP, averages, together, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,38 +38,12 @@ _ADD = tuple(
     for op in ("index_add", "index_put", "scatter_add", "index_copy")
     for in_place in ("_", "")
 )
-# Ops on one tensor, and those that do the same to all tensors of a list.
-_FOREACH = {
-    f"aten::{op}": f"torch._foreach_{of_many}"
-    for op, of_many in (
-        *((name, name) for name in ("mul_", "add_", "lerp_", "copy_", "div_", "zero_")),
-        ("linalg_vector_norm", "norm"),
-        ("norm", "norm"),
-        ("_foreach_norm", "norm"),
-        ("_foreach_mul_", "mul_"),
-    )
-}
-_CLIPPED = (
-    "if one norm of all gradients is meant, call torch.nn.utils.clip_grad_norm_ once"
-    " with all parameters; otherwise "
-)
-# What an average of weights calls, as that of a target network; beside these one op of
-# what comes after the loop may be taken for one of its own.
-_WRITES = (*("aten::copy_", "aten::lerp_", "aten::_has_compatible_shallow_copy_type"),)
-_AVERAGES = (
-    *("aten::mul", "aten::add", "aten::sub", "aten::lerp", "aten::mul_"),
-    *("aten::add_", "aten::detach"),
-)
 _COMPILED = (
     '; or replay what each iteration runs as a CUDA graph, with mode="reduce-overhead"'
     " of torch.compile, so that one launch is left of it"
 )
 # An iteration with this many launches runs a model. Heuristic threshold.
 _LAUNCHES_OF_MODEL = 20
-# What the host reads decides what it does next, or is only written down.
-_READ_ONCE = (
-    ", and read the results once after the loop, as with torch.stack(results).tolist()"
-)
 _ACTS = (
     "an environment is stepped with what each iteration makes, so that iterations"
     " cannot be stacked: step several environments at once, as a batch, so that an"
@@ -86,13 +61,6 @@ def over_experts(row: Mapping[str, Any]) -> bool:
     ]
     # What is picked after the weights ran is not what they ran on.
     return all(places) and places[0][0] < places[1][0] < places[2][-1]
-
-
-def over_parameters(row: Mapping[str, Any], view: View) -> bool:
-    """Return whether a loop has an iteration for each parameter with a gradient."""
-    if not set(row["names"]) & set(_FOREACH) and not reads_norms(row, view):
-        return False
-    return bool(row["longest"] == gradients(view) / view.steps)
 
 
 def message(row: Mapping[str, Any], *, experts: bool, parameters: bool) -> str:
@@ -142,21 +110,6 @@ def evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Evi
     yield Evidence("gpu", "", row["gpu_ns"] / steps, "ns", note="of kernels a step")
 
 
-def _together(row: Mapping[str, Any], *, syncs: bool) -> str:
-    """Return what does the same to all parameters at once."""
-    named = dict.fromkeys(_FOREACH[op] for op in row["names"] if op in _FOREACH)
-    clips = _CLIPPED if "aten::_foreach_norm" in row["names"] else ""
-    once = _READ_ONCE if syncs and set(row["names"]) & set(READ) else ""
-    lists = f"give the tensors of all parameters as lists to {listed([*named])}"
-    return f"{clips}{lists}{once}"
-
-
-def _updates(row: Mapping[str, Any]) -> bool:
-    """Return whether each iteration only averages a tensor with another, in place."""
-    names = set(row["names"])
-    return bool(names & set(_WRITES)) and len(names - set(_WRITES + _AVERAGES)) <= 1
-
-
 def _runs_a_model(row: Mapping[str, Any]) -> bool:
     return bool(row["kernels"] / row["iterations"] >= _LAUNCHES_OF_MODEL)
 
@@ -199,7 +152,7 @@ def advice(
     """Return what to write instead of a loop."""
     special = (
         gradient_advice(row, view)
-        or (parameters and _together(row, syncs=syncs))
+        or (parameters and together(row, syncs=syncs))
         or (experts and _batched_experts(row, view, syncs=syncs))
         or recurrent_advice(row, view)
     )
@@ -218,7 +171,9 @@ def advice(
         if row["longest"] > assumptions.UNROLLED_ITERATIONS
         else ""
     )
-    if _updates(row):
+    if averages(row):
+        return LERP
+    if updates(row):
         return (
             "give the tensors that it goes over as lists to torch._foreach_lerp_,"
             " torch._foreach_mul_ or the like, which take any shapes"

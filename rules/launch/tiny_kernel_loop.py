@@ -28,10 +28,10 @@ from ._loop_advice import (
     fewer_weights,
     message,
     over_experts,
-    over_parameters,
 )
 from ._loop_kinds import is_most_of_step, of_sharding
 from ._sorted_experts import over_sorted_slices
+from ._weight_loops import over_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1130,14 +1130,18 @@ def test_without_stacks_experts_are_counted_in_each_layer() -> None:
     assert found.count == 2 * 8 * len(expert)
 
 
-def test_a_loop_over_parameters_has_ops_that_take_all_of_them() -> None:
+def over_parameters(*iterations: str) -> str:
+    """Draw a loop with an iteration for each weight that gets a gradient."""
     node = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-    rows = a_loop(*["mul_ add_"] * 8).splitlines()
-    nodes = f"[{node}]" * 8
+    rows = a_loop(*iterations).splitlines()
+    nodes = f"[{node}]" * len(iterations)
     rows[1] = rows[1].replace("]", f"{' ' * len(nodes)}]")
     rows[3] += " " * 8 + nodes
+    return "\n".join(rows)
 
-    (found,) = drawn_findings("\n".join(rows), "LCH001")
+
+def test_a_loop_over_parameters_has_ops_that_take_all_of_them() -> None:
+    (found,) = drawn_findings(over_parameters(*["mul_ add_"] * 8), "LCH001")
 
     assert loop(found) == ("parameters", 8, 2)
     assert found.advice.endswith("lists to torch._foreach_mul_, torch._foreach_add_")
@@ -1186,6 +1190,32 @@ def test_a_loop_that_averages_weights_is_told_of_foreach() -> None:
 
     assert "torch._foreach_lerp_" in averages.advice
     assert "needs the one before" in recurrence.advice
+
+
+@pytest.mark.parametrize(
+    ("ops", "averages"),
+    [
+        ("mul mul add copy_", True),
+        ("mul rsub mul add copy_", True),
+        ("lerp copy_", True),
+        ("mul sub copy_", False),
+        ("mul add copy_", False),
+    ],
+)
+def test_weights_that_are_averaged_take_one_lerp(ops: str, *, averages: bool) -> None:
+    for drawing in (a_loop(*[ops] * 12), over_parameters(*[ops] * 12)):
+        (found,) = drawn_findings(drawing, "LCH001")
+
+        one_call = "torch._foreach_lerp_(targets, parameters, tau)"
+        assert (one_call in found.advice) == averages
+
+
+def test_what_a_loop_over_parameters_copies_is_computed_for_all_as_well() -> None:
+    (found,) = drawn_findings(over_parameters(*["mul sub copy_"] * 12), "LCH001")
+
+    assert found.advice.endswith(
+        "lists to torch._foreach_mul, torch._foreach_sub, torch._foreach_copy_"
+    )
 
 
 MANY = drawn_steps(200, "[k<{n}]")
