@@ -59,8 +59,9 @@ class CausalMaskTensor(Rule):
     Finds ``scaled_dot_product_attention`` on cuDNN's fused kernels with an
     ``attn_mask`` that the trace shows to be the lower triangle: ``tril`` or ``triu`` of
     that size makes it, in eager code or fused into a kernel of torch.compile, or a
-    function that makes causal masks. Other backends do not take a mask at all without
-    falling back: that is ATT001.
+    function that makes causal masks. A mask for each query and key that was made before
+    the recording may be that triangle: the advice says so. Other backends do not take a
+    mask at all without falling back: that is ATT001.
 
     ## Why is this bad?
 
@@ -139,8 +140,10 @@ class CausalMaskTensor(Rule):
             if attention.mask_kind(row) != "square":
                 continue
             high, wide = row["mask"][-2:]
-            making = attention.causal_making(view.trace, high, wide, row["module"])
-            if making:
+            size = (high, wide, row["module"])
+            making = attention.causal_making(view.trace, *size)
+            before = not making and attention.is_made_before(view.trace, *size)
+            if making or (before and not mask_work(view, [row])):
                 rows.append(row | {"making": making})
         for same in ownership.together(rows):
             yield self._finding(view, same)
@@ -151,14 +154,21 @@ class CausalMaskTensor(Rule):
         kernels = [one for row in rows for one in row["kernels"]]
         work = mask_work(view, rows)
         mask = shape(most["mask"][-2:])
+        made = most["making"]
+        which = "the lower triangle" if made else "a mask, perhaps the lower triangle,"
+        what = "drop attn_mask and pass is_causal=True"
         return self.finding(
-            f"SDPA is given the lower triangle {mask} as a tensor {often(calls)}",
+            f"SDPA is given {which} {mask} as a tensor {often(calls)}",
             subject="cudnn causal",
             place=view.place(most),
             count=calls,
             fix=[*(_fix(row) for row in rows), *fix(work)],
             evidence=[
-                Evidence("mask", mask, note=f"made by {most['making']}"),
+                Evidence(
+                    "mask",
+                    mask,
+                    note=f"made by {made}" if made else "made before the recording",
+                ),
                 *attention_lines(most),
                 *kernel_lines(view, kernels),
                 *work_lines(view, work),
@@ -166,7 +176,9 @@ class CausalMaskTensor(Rule):
             ],
             data={key: most[key] for key in ("mask", "query", "key", "making")},
             advice=located_advice(
-                view, own_function(most), "drop attn_mask and pass is_causal=True"
+                view,
+                own_function(most),
+                what if made else f"if the mask is the lower triangle, {what}",
             ),
             example="" if most["via"] else None,
             ops=[op for row in rows for op in row["ops"]],

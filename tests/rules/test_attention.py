@@ -640,6 +640,46 @@ def test_a_triangle_joined_with_another_mask_is_not_called_the_lower_triangle(
     assert len(drawn_findings(drawing, "ATT005", args=args)) == count
 
 
+def given_mask(mask: list[int], before: str = "aten::ones") -> list[Finding]:
+    """Return what ATT005 says of a mask that an op made, or not."""
+    drawing = f"""
+    host [ProfilerStep#1                                                               ]
+    host [{before:<13}][aten::scaled_dot_product_attention                             ]
+    host                                   [aten::_scaled_dot_product_cudnn_attention ]
+    host                                    [cudaLaunchKernel>1]
+    gpu 7                                            [cudnn_sdpa_sm90_flash_fprop<1]
+    """
+    given = [[2, 16, 1024, 128]] * 3 + [mask]
+    args = {
+        "aten::where": inputs([mask, [], []], ["bool", "Scalar", "Scalar"]),
+        "aten::scaled_dot_product_attention": inputs(given, [HALF] * 3 + ["bool"]),
+    }
+    return drawn_findings(drawing, "ATT005", args=args)
+
+
+def test_a_mask_that_was_made_before_the_recording_may_be_the_lower_triangle() -> None:
+    (perhaps,) = given_mask([1, 1, 1024, 1024])
+
+    assert perhaps.advice.endswith(
+        "if the mask is the lower triangle, drop attn_mask and pass is_causal=True"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mask", "before"),
+    [
+        ([2, 1, 1024, 1024], "aten::ones"),
+        ([1, 16, 1024, 1024], "aten::ones"),
+        ([1, 1, 1, 1024], "aten::ones"),
+        ([1, 1, 1024, 1024], "aten::where"),
+    ],
+)
+def test_a_mask_of_each_sequence_or_head_or_that_is_worked_on_is_not(
+    mask: list[int], before: str
+) -> None:
+    assert not given_mask(mask, before)
+
+
 def test_eager_attention_of_transformers_has_a_switch() -> None:
     drawing = """
     host  [ProfilerStep#1                                                              ]

@@ -361,6 +361,19 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
     return made
 
 
+def is_made_before(trace: Trace, rows: int, columns: int, module: str | None) -> bool:
+    """Return whether no op of the trace makes or changes a mask of this size.
+
+    It may be causal then, unless a function makes other masks or the call is in the
+    encoder of a model that has a decoder.
+    """
+    _, others = _makers(trace)
+    if others or (rows, columns) in _joined(trace) or _encodes(trace, module):
+        return False
+    sizes = _triangles(trace)["size"].list.tail(2).to_list()
+    return [rows, columns] not in sizes
+
+
 @cached_per_trace
 def _makers(trace: Trace) -> tuple[str, bool]:
     """Return a function that makes causal masks, and whether any makes other ones."""
