@@ -199,7 +199,7 @@ def _making(view: View, row: Row) -> str:
     if not _square_masks(row):
         return ""
     queries, keys = row["scores"][-2:]
-    return attention.causal_making(view.trace, queries, keys, row["module"])
+    return attention.causal_making(view.trace, queries, keys, row["module"]) or ""
 
 
 def _by_torch(view: View, row: Row) -> bool:

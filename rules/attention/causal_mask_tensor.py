@@ -16,6 +16,7 @@ from traceq.linter import (
     Need,
     Rule,
     Seen,
+    Severity,
     View,
     dataclass,
     inputs,
@@ -140,10 +141,8 @@ class CausalMaskTensor(Rule):
             if attention.mask_kind(row) != "square":
                 continue
             high, wide = row["mask"][-2:]
-            size = (high, wide, row["module"])
-            making = attention.causal_making(view.trace, *size)
-            before = not making and attention.is_made_before(view.trace, *size)
-            if making or (before and not mask_work(view, [row])):
+            making = attention.causal_making(view.trace, high, wide, row["module"])
+            if making or (making == "" and _is_made_before(view, row)):
                 rows.append(row | {"making": making})
         for same in ownership.together(rows):
             yield self._finding(view, same)
@@ -174,6 +173,7 @@ class CausalMaskTensor(Rule):
                 *work_lines(view, work),
                 *module_line(most["modules"]),
             ],
+            severity=None if made else Severity.info,
             data={key: most[key] for key in ("mask", "query", "key", "making")},
             advice=located_advice(
                 view,
@@ -183,6 +183,11 @@ class CausalMaskTensor(Rule):
             example="" if most["via"] else None,
             ops=[op for row in rows for op in row["ops"]],
         )
+
+
+def _is_made_before(view: View, row: Row) -> bool:
+    """Return whether nothing in the recording works on a call's mask."""
+    return not view.compiled and not mask_work(view, [row])
 
 
 def _fix(row: Row) -> Fix:

@@ -135,7 +135,7 @@ def test_attention_by_hand_costs_what_its_removal_saves() -> None:
     assert 0.8 * measured < one.saves_ns < 1.05 * measured
 
 
-@pytest.mark.parametrize("case", ["attn_flash", "attn_mask_cudnn", "norm_fused"])
+@pytest.mark.parametrize("case", ["attn_flash", "norm_fused"])
 def test_fused_attention_has_no_finding(case: str) -> None:
     assert not case_findings(f"{case}.trace.json.gz", "ATT")
 
@@ -660,6 +660,7 @@ def given_mask(mask: list[int], before: str = "aten::ones") -> list[Finding]:
 def test_a_mask_that_was_made_before_the_recording_may_be_the_lower_triangle() -> None:
     (perhaps,) = given_mask([1, 1, 1024, 1024])
 
+    assert perhaps.severity is Severity.info
     assert perhaps.advice.endswith(
         "if the mask is the lower triangle, drop attn_mask and pass is_causal=True"
     )

@@ -339,17 +339,19 @@ def mask_kind(call: Mapping[str, Any]) -> str:
     return "square" if rows == columns == query[2] == key[2] else "rectangle"
 
 
-def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> str:
+def causal_making(
+    trace: Trace, rows: int, columns: int, module: str | None
+) -> str | None:
     """Return the op or function that makes a causal mask of this size in the trace.
 
-    It is empty where nothing does, and where it may be the making of another mask: if
-    triangles of this size are cut in other ways too, if a function makes bidirectional
-    masks or sliding windows, if conditions of this size are joined, or if the call is
-    in the encoder of a model that has a decoder.
+    It is empty where nothing does: the mask was made before. It is None where it may be
+    the making of another mask: if triangles of this size are cut in other ways too, if
+    a function makes bidirectional masks or sliding windows, if conditions of this size
+    are joined, or if the call is in the encoder of a model that has a decoder.
     """
     made, others = _makers(trace)
     if others or (rows, columns) in _joined(trace) or _encodes(trace, module):
-        return ""
+        return None
     size = pl.col("size")
     cuts = _triangles(trace).filter(
         size.list.get(-2, null_on_oob=True) == rows,
@@ -357,21 +359,8 @@ def causal_making(trace: Trace, rows: int, columns: int, module: str | None) -> 
     )
     if cuts.height:
         surely = cuts["diagonal"].null_count() == 0 or cuts["plain"].n_unique() == 1
-        return str(cuts["plain"][0]) if surely and cuts["causal"].all() else ""
+        return str(cuts["plain"][0]) if surely and cuts["causal"].all() else None
     return made
-
-
-def is_made_before(trace: Trace, rows: int, columns: int, module: str | None) -> bool:
-    """Return whether no op of the trace makes or changes a mask of this size.
-
-    It may be causal then, unless a function makes other masks or the call is in the
-    encoder of a model that has a decoder.
-    """
-    _, others = _makers(trace)
-    if others or (rows, columns) in _joined(trace) or _encodes(trace, module):
-        return False
-    sizes = _triangles(trace)["size"].list.tail(2).to_list()
-    return [rows, columns] not in sizes
 
 
 @cached_per_trace
