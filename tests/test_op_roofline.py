@@ -75,6 +75,30 @@ def test_a_batch_norm_reads_its_input_twice() -> None:
     assert least_bytes(call("aten::native_batch_norm", [2, 3, 4])) == 2 * 24 * 3
 
 
+def test_gradients_of_norms_read_their_inputs_in_each_of_two_kernels() -> None:
+    rows = call("aten::native_layer_norm_backward", [8, 16], [8, 16])
+
+    assert least_bytes(rows) == 2 * (2 * 2 * 128 + 128)
+
+
+@pytest.mark.parametrize(("of_image", "moved"), [("True", 2 * 160), ("False", 160)])
+def test_gradients_of_a_convolution_are_a_kernel_each(
+    of_image: str, moved: int
+) -> None:
+    image, weight = [1, 4, 4, 4], [4, 4, 2, 1]
+    back = call("aten::convolution_backward", image, image, weight)
+    values = [""] * 10 + [f"[{of_image}, True, False]"]
+
+    assert least_bytes(back._replace(values=values)) == 2 * moved
+
+
+def test_the_gradient_of_attention_multiplies_the_output_by_its_own_before() -> None:
+    name = "aten::_scaled_dot_product_flash_attention_backward"
+    heads = [[1, 2, 8, 4]] * 4
+
+    assert least_bytes(call(name, *heads)) == 2 * 64 * (4 + 3 + 3)
+
+
 def test_the_gradient_of_a_resized_image_is_as_large_as_the_image_was() -> None:
     found = call("aten::upsample_bilinear2d_backward", [2, 3, 64, 64])
     small = found._replace(values=["", "[64, 64]", "[2, 3, 4, 4]", "False", "16.", ""])

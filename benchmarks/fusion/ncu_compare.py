@@ -8,10 +8,10 @@ block. All shares are of the time by ncu.
 
 Bytes and FLOPs are of ops that take 20 µs and more; those of an op with several
 kernels are divided by time. Limiters are of kernels that take 20 µs and more: what the
-largest loss of a kernel in the account of GPU time implies, or its bound where no loss
-is a quarter of its time. ncu's own rule is compute or memory, whichever is used more,
-and latency where neither reaches 60%. Where the account claims compute or memory, the
-unit that is used more is compared, too.
+largest loss of a kernel in the account of GPU time implies. Where no loss is a quarter
+of its time, or the loss is of its bytes, that is the bound of its op, or latency where
+the op reaches less than 60% of that peak: ncu's own rule. Where the account claims
+compute or memory, the unit that is used more is compared, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traceq import load
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time import gpu_account as accounts
 from traceq.analysis.time.gpu_account import gpu_account
-from traceq.analysis.time.roofline import roofline
+from traceq.analysis.time.roofline import in_two_orders, roofline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,6 @@ _BOUND = {"compute": "compute", "bandwidth": "memory", "latency": "latency"}
 _LIMITER = {
     accounts.BLOCKS: "latency",
     accounts.LAUNCH: "latency",
-    accounts.DTYPE: "compute",
     accounts.SHAPES: "not compute",
     accounts.ALGORITHM: "not compute",
 }
@@ -194,19 +193,39 @@ def _kernels(
         .sort("named", "time", descending=True)
         .unique("kernel", keep="first")
     )
-    rows = largest.select("kernel", "name", "part", "bound").iter_rows()
+    # Kernels that are bound by their instructions have no operations, and those with
+    # gaps between what they read move more than their bytes.
+    ops = roofline(trace).ops
+    gaps = in_two_orders(trace)[ops["inputs"]].fill_null(value=False)
+    streams = (pl.col("bound") == "bandwidth") & ~gaps
+    known = streams | (pl.col("flops") > 0)
+    reached = ops.select(
+        kernel="kernels",
+        reached=100 * pl.when(known).then(pl.col("least") / pl.col("gpu")),
+    )
+    largest = largest.join(reached.explode("kernel"), on="kernel", how="left")
+    rows = largest.select("kernel", "name", "part", "bound", "reached").iter_rows()
     return [
         ComparedKernel(
             name,
             matches[kernel][1].time,
             part,
-            _LIMITER.get(part) or _BOUND.get(bound, "unknown"),
+            _implied(part, bound, reached),
             matches[kernel][1].used_more,
             matches[kernel][1].limiter,
         )
-        for kernel, name, part, bound in rows
+        for kernel, name, part, bound, reached in rows
         if kernel in matches and matches[kernel][1].time >= _LEAST_NS
     ]
+
+
+def _implied(part: str, bound: str | None, reached: float | None) -> str:
+    """Return what limits a kernel by the account: its loss, or what it reaches."""
+    if part in _LIMITER:
+        return _LIMITER[part]
+    if reached is not None and reached < _USED:
+        return "latency"
+    return _BOUND.get(bound or "", "unknown")
 
 
 def _share(times: Iterable[tuple[float, bool]]) -> float:

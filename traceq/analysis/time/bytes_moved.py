@@ -1,8 +1,9 @@
 """The least bytes that an op has to move: inputs read once, the output written once.
 
 They are counted from the shapes, dtypes and strides of its inputs; an expanded
-dimension, whose stride is 0, is stored once. What a trace does not say, as the shape
-that an index picks, is left out: the count is a lower bound.
+dimension, whose stride is 0, is stored once. Gradients that torch computes in two
+kernels read their inputs in each. What a trace does not say, as the shape that an index
+picks, is left out: the count is a lower bound.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ _FILLS = _names(
     """
 )
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+# The argument that says of which inputs a convolution's gradients are.
+_OUTPUT_MASK = 10
 # Gradients of resized images, and their argument with the shape of the result.
 _RESIZED = re.compile(r"^aten::_?upsample_\w+_backward$")
 _RESIZED_FROM = 2
@@ -237,8 +240,10 @@ def _like_first(call: Call) -> float | None:
     if not tensors:
         return None
     first = max(tensors[:2], key=lambda tensor: tensor.stored)
-    # A batch norm needs the mean of all before it can write any: it reads twice.
-    reads = 2 if "batch_norm" in call.name else 1
+    # A batch norm needs the mean of all before it can write any: it reads twice. So do
+    # gradients of norms, whose weights have a kernel of their own.
+    twice = "batch_norm" in call.name or call.name.endswith("norm_backward")
+    reads = 2 if twice else 1
     read = reads * sum(tensor.bytes for tensor in tensors)
     return read + prod(first.dims) * first.size
 
@@ -270,8 +275,9 @@ def _attention(call: Call) -> float:
     query, key, value = (_need(call, at + place) for place in range(3))
     output = prod(query.dims[:-1]) * value.dims[-1] * query.size
     forward = query.bytes + key.bytes + value.bytes + output
-    # The backward reads these and the output's gradient, and writes three gradients.
-    extra = query.bytes + key.bytes + value.bytes + output
+    # The backward reads these and the output's gradient, and writes three gradients. A
+    # kernel of its own multiplies the output by its gradient before.
+    extra = query.bytes + key.bytes + value.bytes + 3 * output
     return forward + extra if call.name.endswith("_backward") else forward
 
 
@@ -279,7 +285,11 @@ def _convolution(call: Call) -> float:
     first, second = _need(call, 0), _need(call, 1)
     if call.name.endswith("_backward"):
         weight = _need(call, 2)
-        return first.bytes + 2 * second.bytes + 2 * weight.bytes
+        mask = (call.values or [])[_OUTPUT_MASK : _OUTPUT_MASK + 1]
+        of_image = not mask or not mask[0].startswith("[False")
+        # The gradients of image and weight: a kernel each.
+        of_weight = first.bytes + second.bytes + weight.bytes
+        return of_weight * (2 if of_image else 1)
     values = call.values or []
     transposed = values[6] == "True"
     shape = [] if transposed else convolution_shape(call.dims, values)

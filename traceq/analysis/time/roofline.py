@@ -138,7 +138,7 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]]
     of_flops = _first_rows(ops, flops["op"])[op]
     main = main[_first_rows(ops, main["root"])[op]]
-    mixed = _in_two_orders(trace)[ops["inputs"][op]]
+    mixed = in_two_orders(trace)[ops["inputs"][op]]
     return costed.drop("longest").with_columns(
         main["kernel"],
         _instructions(main).zip_with(
@@ -175,7 +175,7 @@ def _instructions(kernels: pl.DataFrame) -> pl.Series:
     return kernels.select(instructions=pl.col("threads") * each).to_series()
 
 
-def _in_two_orders(trace: Trace) -> pl.Series:
+def in_two_orders(trace: Trace) -> pl.Series:
     """Return for each set of inputs whether its largest are stored in two orders.
 
     The threads of a kernel then read or write memory with gaps, which takes longer
