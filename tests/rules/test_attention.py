@@ -640,7 +640,7 @@ def test_a_triangle_joined_with_another_mask_is_not_called_the_lower_triangle(
     assert len(drawn_findings(drawing, "ATT005", args=args)) == count
 
 
-def given_mask(mask: list[int], before: str = "aten::ones") -> list[Finding]:
+def given_mask(mask: list[int], before: str = "aten::ones") -> tuple[Finding, ...]:
     """Return what ATT005 says of a mask that an op made, or not."""
     drawing = f"""
     host [ProfilerStep#1                                                               ]
