@@ -22,7 +22,7 @@ CYCLES = ("dcgan", "esm_extract", "hf_t5_beam", "llama2c_sample")
 # What is no longer advised: convolutions next to instance norms.
 WITHDRAWN = {("cyclegan", "channels_last")}
 # Another change than the one that is priced.
-OTHER = {("dit_sample", "autocast")}
+OTHER = {("dit_sample", "autocast"), ("pyg_gin_mutag", "workers")}
 
 
 def pairs() -> list[dict[str, Any]]:
