@@ -90,6 +90,28 @@ def test_a_call_at_module_level_is_at_its_line() -> None:
     assert (place.line, place.line_is) == (12, "call")
 
 
+BETWEEN = """
+host  [ProfilerStep#1                                                                                                                                                                              ]
+host  [train.py(1): <module>                                                                                                                                                                       ]
+host   [<built-in method mm> by train.py({before}): <module>      ]                                  [<built-in method mm> by train.py(9): <module>][<built-in method mm> by train.py(30): <module>]
+host    [aten::mm          ]                                        [aten::item                  ]    [aten::mm          ]                           [aten::mm          ]
+host                                                                 [aten::_local_scalar_dense ]
+host                                                                  [cudaStreamSynchronize   ]
+gpu 7  [gemm                                                                           ]
+"""  # noqa: E501 - a drawing
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("before", "lines"), [(7, (7, 9)), (12, (9, 30))])
+def test_a_line_that_is_not_known_is_between_those_before_and_after(
+    before: int, lines: tuple[int, int]
+) -> None:
+    # A loop may begin again in between: then it may be anywhere in it.
+    place = module_place(BETWEEN.replace("{before}", str(before)))
+
+    assert (place.line, place.ends) == lines
+
+
 @pytest.mark.parametrize(
     ("lines", "loop"),
     [((3, 3), (2, 6)), ((5, 5), (4, 6)), ((3, 5), (2, 6)), ((1, 1), None)],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import assumptions
 from traceq.linter import Evidence, View, counted, often, size, tensor
 
 from ._transfers import TO_HOST
@@ -31,8 +32,16 @@ def message(row: Mapping[str, Any], steps: int) -> str:
     return f"{counted(calls, 'tensor')} of {total} in all {verb} copied {way} in a step"
 
 
-def rates(row: Mapping[str, Any], pinned: float, saved_ns: float) -> list[Evidence]:
-    """Return how fast it goes, and how much faster on the GPU if it were pinned."""
+def rates(
+    row: Mapping[str, Any], pinned: float, saved_ns: float, steps: int
+) -> list[Evidence]:
+    """Return how fast it goes, and how much faster on the GPU if it were pinned.
+
+    Of small copies it is what they take on the host.
+    """
+    if row["largest"] < assumptions.PAGEABLE_COPY_BYTES:
+        each = row["host"] / steps
+        return [Evidence("host", value=each, unit="ns", note="a step, as recorded")]
     rate = Evidence("rate", value=row["bytes"] / row["time"], note="GB/s")
     if not saved_ns:
         # A copy that is as fast as that still blocks the host.
@@ -40,7 +49,7 @@ def rates(row: Mapping[str, Any], pinned: float, saved_ns: float) -> list[Eviden
     return [
         rate,
         Evidence("pinned", value=pinned, note="GB/s"),
-        Evidence("saved", value=saved_ns, unit="ns", note=_ON_GPU),
+        Evidence("saved", value=saved_ns / steps, unit="ns", note=_ON_GPU),
     ]
 
 

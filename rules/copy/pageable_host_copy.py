@@ -10,7 +10,6 @@ from traceq.analysis.base import callers
 from traceq.analysis.time import device_syncs
 from traceq.linter import (
     Bad,
-    Fix,
     Good,
     Need,
     Rule,
@@ -29,7 +28,18 @@ from traceq.linter import (
 )
 from traceq.linter.minor import WORTH_FIXING
 
-from ._pageable import blocking_calls, message, rates
+from ._pageable import message, rates
+from ._sent import (
+    KINDS,
+    OTHER,
+    PINNED,
+    advice_for,
+    countable,
+    fix_of,
+    many,
+    sent_in_groups,
+    with_origins,
+)
 from ._transfers import TO_GPU, TO_HOST, direction, pinned_rate
 
 if TYPE_CHECKING:
@@ -38,15 +48,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-_ADVICE = {
-    TO_GPU: "pin the tensor where it is created (DataLoader(pin_memory=True), or"
-    " .pin_memory() in the loading thread) and copy it with"
-    " .to(device, non_blocking=True); a batch of a class of its own, not of tensors,"
-    " lists or dicts, needs a pin_memory() method, or the DataLoader pins nothing",
-    TO_HOST: "copy into a pinned buffer that is allocated once:"
-    " buffer = torch.empty(shape, pin_memory=True), then"
-    " buffer.copy_(tensor, non_blocking=True); sync only before reading it",
-}
 # In the order of the page.
 _SAVE = (
     "torch.save copies them: save less often; or copy the state into pinned memory and"
@@ -65,12 +66,13 @@ class PageableHostCopy(Rule):
     ## What it does
 
     Looks for ``Memcpy HtoD (Pageable -> Device)`` and ``DtoH (Device -> Pageable)`` of
-    at least ``min-kib``, grouped by the line that asks for them. The saving on the GPU
-    is estimated from the rate of pinned copies in the same trace, else from the usual
-    PCIe rate of this generation of GPUs. Copies that overlap with kernels cost the GPU
-    nothing. Where the host also waits for what the GPU does before a copy to the host,
-    the wait is left to SYN001: here counts only what pinned memory makes faster, if
-    that is 1% of the step.
+    at least ``min-kib``, grouped by the line that asks for them, and for several
+    smaller ones to the GPU whose calls take the host 1% of the step. The saving on the
+    GPU is estimated from the rate of pinned copies in the same trace, else from the
+    usual PCIe rate of this generation of GPUs. Copies that overlap with kernels cost
+    the GPU nothing. Where the host also waits for what the GPU does before a copy to
+    the host, the wait is left to SYN001: here counts only what pinned memory makes
+    faster, if that is 1% of the step.
 
     ## Why is this bad?
 
@@ -100,6 +102,9 @@ class PageableHostCopy(Rule):
     + torch.cuda.current_stream().synchronize()  # only before buffer is read
     ```
 
+    What the program makes on the host just before, as an index or a mask, is better
+    made on the GPU, and many arrays are sent in one copy: the finding says which it is.
+
     ## When it is wrong
 
     A trace without steps may contain the start of the program, where weights go to the
@@ -125,11 +130,11 @@ class PageableHostCopy(Rule):
           rate    8.46 GB/s
           pinned  40 GB/s
           saved   6.25 ms on the GPU a step
-          fix     pin the tensor where it is created (DataLoader(pin_memory=True),
-                  or .pin_memory() in the loading thread) and copy it with
-                  .to(device, non_blocking=True); a batch of a class of its own, not
-                  of tensors, lists or dicts, needs a pin_memory() method, or the
-                  DataLoader pins nothing
+          fix     load ahead in another thread that calls .pin_memory(), or write
+                  the data into a pinned buffer that is allocated once, and copy it
+                  with .to(device, non_blocking=True): to pin it where it is copied
+                  would copy it twice; what is the same in each step can stay on the
+                  GPU
         """,
     )
 
@@ -165,39 +170,45 @@ class PageableHostCopy(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the pageable copies by place and direction."""
-        large = view.copies.filter(
-            pl.col("part") == "pageable", pl.col("bytes") >= self.min_kib * 1024
-        )
-        if not large.height:
+        """Group the pageable copies by place, direction and what is sent."""
+        copies = view.copies.filter(pl.col("part") == "pageable")
+        copies = copies.with_columns(direction=direction())
+        copies = countable(view, copies, self.min_kib * 1024)
+        if not copies.height:
             return
         kernels = view.kernels[["ts", "dur"]].filter(
             view.kernels["activity"] == "kernel"
         )
-        hidden = overlap(spans(large), spans(kernels))
+        hidden = overlap(spans(copies), spans(kernels))
         # Those of which SYN001 reports the wait.
         waits = device_syncs.waits_to_copy(view.trace, view.steady).filter(
             ~pl.col("copying")
         )
         groups = (
-            large.with_columns(
-                direction=direction(),
+            with_origins(view, copies)
+            .with_columns(
                 alone=pl.col("dur") - hidden,
                 waits=fill_false(pl.col("op").is_in(waits["op"].implode())),
-                saved=_saved_to_file(view, large),
+                saved=_saved_to_file(view, copies),
+                host=view.trace.ops["dur"][copies["request"]],
             )
             .sort("bytes", "ts", descending=[True, False])
-            .group_by(*same_place(), "direction", "saved", maintain_order=True)
+            .group_by(*same_place(), "direction", "saved", "sent", maintain_order=True)
             .agg(
                 "id",
                 pl.col("op").drop_nulls(),
                 pl.col("dims", "dst").first(),
                 text("module").head(1),
-                pl.col("bytes", "alone").sum(),
+                pl.col("bytes", "alone", "host").sum(),
                 pl.col("waits").any(),
+                requests=pl.col("request").drop_nulls(),
+                others=pl.col("request").filter(~pl.col("step").is_first_distinct()),
+                largest=pl.col("bytes").max(),
                 calls=pl.len(),
                 time=pl.col("dur").sum().clip(lower_bound=1),
             )
+            .filter(many(view, self.min_kib * 1024))
+            .with_columns(sent_in_groups(view))
         )
         for row in groups.iter_rows(named=True):
             yield from self._finding_at(view, row)
@@ -208,27 +219,24 @@ class PageableHostCopy(Rule):
         # SYN001 reports the wait: a minor finding would say little more of its line.
         if row["waits"] and saved / view.steps < WORTH_FIXING * view.bound.step_ns:
             return
-        calls = () if row["waits"] else blocking_calls(view, row["op"])
+        pinned = row["sent"] == OTHER and not row["saved"]
+        advice = _SAVE if row["saved"] else advice_for(view, row)
         yield self.finding(
-            message(row, view.steps),
-            subject=row["direction"],
+            message(row, view.steps) + KINDS[row["sent"]],
+            subject=row["sent"] or row["direction"],
             place=view.place_of_group(row),
             count=row["calls"] / view.steps,
-            fix=Fix(
-                kernels=row["id"],
-                kernel_share=saved / row["time"],
-                calls=calls,
-            ),
+            fix=fix_of(view, row, saved / row["time"]),
             severity=Severity.warning if view.trace.steps.height else Severity.info,
             evidence=[
                 *kernel_lines(view, row["id"]),
-                *rates(row, rate, saved / view.steps),
+                *rates(row, rate, saved if pinned else 0, view.steps),
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
-            advice=_SAVE if row["saved"] else _ADVICE[row["direction"]],
-            example=""
-            if row["saved"]
-            else self.example(_EXAMPLES.index(row["direction"])),
+            advice=advice,
+            example=self.example(_EXAMPLES.index(row["direction"]))
+            if advice == PINNED[row["direction"]]
+            else "",
             ops=row["op"],
         )
 

@@ -943,3 +943,145 @@ def test_mainly_is_at_least_half_of_the_copies(case: str) -> None:
     named = sum(sorted(parts.values())[-2:])
     assert ("mainly" in found.message) == (2 * named >= sum(parts.values()))
     assert ("first of all" in found.message) == (2 * named < sum(parts.values()))
+
+
+TO_GPU = "Memcpy HtoD (Pageable -> Device)"
+
+
+def sent(*ops: str, size: int = 1024) -> tuple[Finding, ...]:
+    """Return what CPY003 says of ops of one function, with copies in ``aten::to>``."""
+    lines, number = {"op": "", "in": "", "call": "", "gpu": ""}, 0
+    for name in ops:
+        width = 40
+        copies = name.endswith(">")
+        number += copies
+        lines["op"] += f"[aten::{name.rstrip('>')}".ljust(width - 1) + "]"
+        for line, part in (
+            ("in", " [aten::copy_".ljust(width - 2) + "] "),
+            ("call", f"  [cudaMemcpyAsync>{number}".ljust(width - 3) + "]  "),
+            ("gpu", f"   [{TO_GPU}<{number}".ljust(width - 3) + "] "),
+        ):
+            lines[line] += part if copies else " " * width
+    drawing = f"""
+    host   [ProfilerStep#1{" " * 40 * len(ops)}]
+    host    [train.py(9): step{" " * 40 * len(ops)}]
+    host     {lines["op"]}
+    host     {lines["in"]}
+    host     {lines["call"]}
+    gpu 7    {lines["gpu"]}
+    """
+    return drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": size}})
+
+
+def test_an_index_that_is_an_array_is_sent_once() -> None:
+    pair = ("lift_fresh", "to>", "lift_fresh", "to>", "index")
+
+    (found,) = sent(*pair, *pair)
+
+    assert "4 tensors" in found.message
+    assert "used as indices" in found.message
+    assert "pin" not in found.advice
+    assert "copy the index to the GPU once" in found.advice
+    assert not found.example
+
+
+def test_tensors_that_are_made_of_arrays_are_sent_in_one_copy() -> None:
+    (found,) = sent("lift_fresh", "to", "to>", "lift_fresh", "to", "to>", "embedding")
+
+    assert "2 tensors" in found.message
+    assert "torch.from_numpy" in found.advice
+    assert "pin" not in found.advice
+
+
+def test_a_constant_is_made_on_the_gpu() -> None:
+    (found,) = sent("ones", "triu", "to>", "mm", size=65536)
+
+    assert "device=" in found.advice
+    assert "pin" not in found.advice
+
+
+def test_what_is_sent_after_a_constant_is_not_taken_for_one() -> None:
+    made, batch = sent("ones", "to>", "to>", "mm", size=65536)
+
+    assert "device=x.device" in made.advice
+    assert "pin" in batch.advice
+
+
+def test_an_index_on_the_cpu_is_made_on_the_gpu() -> None:
+    drawing = f"""
+    host   [ProfilerStep#1                              ]
+    host    [train.py(9): step                         ]
+    host     [aten::index                             ]
+    host      [aten::to                              ]
+    host       [aten::copy_                         ]
+    host        [cudaMemcpyAsync>1                 ]
+    gpu 7        [{TO_GPU}<1]
+    """
+
+    (found,) = drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 65536}})
+
+    assert "make the index on the GPU" in found.advice
+
+
+def test_many_small_copies_count_by_their_calls() -> None:
+    assert sent("to>", "mm", "to>", "mm")
+    # Of a long step they are a small part.
+    assert not sent("to>", "mm", "to>", *["mm"] * 300)
+
+
+def test_a_list_is_an_index_that_is_copied_too() -> None:
+    names = ("empty", "to>", "lift_fresh", "index")
+
+    (found,) = sent(*names, *names)
+
+    assert "used as indices" in found.message
+    assert "copy the index to the GPU once" in found.advice
+
+
+def test_an_array_that_is_indexed_is_no_index() -> None:
+    drawing = f"""
+    host   [ProfilerStep#1                                                      ]
+    host    [train.py(9): step                                                 ]
+    host     [aten::lift_fresh] [<built-in method to of Tensor object>]
+    host                         [aten::to                           ][aten::index]
+    host                          [aten::copy_                      ]
+    host                           [cudaMemcpyAsync>1              ]
+    gpu 7                             [{TO_GPU}<1]
+    """
+
+    (found,) = drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 65536}})
+
+    assert "indices" not in found.message
+
+
+@pytest.mark.parametrize(("count", "size"), [(2, 64 << 20), (1, 65536)])
+def test_an_array_that_is_large_or_alone_is_not_joined_with_others(
+    count: int, size: int
+) -> None:
+    (found,) = sent(*("lift_fresh", "to>", "mm") * count, size=size)
+
+    assert "join" not in found.advice
+
+
+def test_copies_that_make_the_host_wait_are_not_counted_as_small_ones() -> None:
+    def copies(sync: int) -> tuple[Finding, ...]:
+        lines = {"op": "", "copy": "", "call": "", "gpu": " " * 3}
+        for number in (1, 2):
+            width = 60 + sync
+            lines["op"] += "[aten::to".ljust(width - 1) + "]"
+            lines["copy"] += " [aten::copy_".ljust(width - 2) + "] "
+            call = f"  [cudaMemcpyAsync>{number}]"
+            lines["call"] += f"{call}[cudaStreamSynchronize".ljust(width - 3) + "]  "
+            lines["gpu"] += f"[{TO_GPU}<{number}]".ljust(width)
+        drawing = f"""
+        host   [ProfilerStep#1{" " * 2 * width}]
+        host    [train.py(9): step{" " * 2 * width}]
+        host     {lines["op"]}
+        host     {lines["copy"]}
+        host     {lines["call"]}
+        gpu 7    {lines["gpu"]}
+        """
+        return drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 64}})
+
+    assert copies(0)
+    assert not copies(60)

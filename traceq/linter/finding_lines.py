@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.expressions import known
+from traceq.common.expressions import asof, known
 from traceq.common.words import MODULE_LEVEL
 from traceq.graph.source.control_flow import read_program
 
@@ -59,8 +59,9 @@ def with_function(finding: Finding, trace: Trace) -> Finding:
 def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Place:
     """Return the place of a finding among a file's own statements, never all of them.
 
-    That is the line that costs most, of those that are known; else the loop around the
-    lines that are known to run, or around the one at which the recording started.
+    That is the line that costs most, of those that are known; else the lines between
+    those that are known to run before and after, the loop around all that are known to
+    run, or the one around the line at which the recording started.
     """
     place, tables = finding.place, (trace.kernels, trace.runtime, trace.ops)
     seen_by = (finding.kernels, finding.calls, finding.ops)
@@ -68,6 +69,9 @@ def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Pl
         lines = [one for one in _lines(table, ids, place) if one[0] is not None]
         if lines:
             return _at_most(place, lines)
+    if between := _between(finding, trace):
+        first, last = between
+        return replace(place, line=first, ends=last if last > first else None)
     started = place.line if (place.line or 0) > 1 else None
     run = sorted({line for table in tables for line in _run(table, place)})
     run = run or ([started] if started else [])
@@ -78,6 +82,27 @@ def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Pl
     function = _program(source).find(MODULE_LEVEL, None) if source else None
     first, last = (function and function.loop(first, last)) or (first, last)
     return replace(place, line=first, ends=last if last > first else None)
+
+
+def _between(finding: Finding, trace: Trace) -> tuple[int, int] | None:
+    """Return the known lines before and after all ops of a finding, if in this order.
+
+    They are not where a loop begins again in between.
+    """
+    ops, place = trace.ops, finding.place
+    mine = pl.Series([*finding.ops], dtype=pl.UInt32)
+    here = (known(ops[name] == getattr(place, name)) for name in ("file", "function"))
+    lines = ops.filter(*here).select("thread", "ts", "call_line").drop_nulls()
+    moments = ops[["thread", "ts"]][mine]
+    lines_before, lines_after = (
+        asof(moments, lines, "ts", "ts", by="thread", strategy=way)["call_line"]
+        for way in ("backward", "forward")
+    )
+    first, last = lines_before.min(), lines_after.max()
+    ordered = known(lines_before <= lines_after).all()
+    if not ordered or not isinstance(first, int) or not isinstance(last, int):
+        return None
+    return first, last
 
 
 def _run(table: pl.DataFrame, place: Place) -> list[int]:
