@@ -27,7 +27,7 @@ from ._recurrent_layers import recurrent_advice
 from ._weight_loops import LERP, averages, together, updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 # A mixture of experts picks tokens, runs the expert on them, adds the result back.
@@ -92,7 +92,13 @@ def fewer_weights(view: View, stacked: int) -> Fix:
     )
 
 
-def evidence(row: Mapping[str, Any], steps: int, *, syncs: bool) -> Iterator[Evidence]:
+def evidence(
+    row: Mapping[str, Any], steps: int, lines: Sequence[int], *, syncs: bool
+) -> Iterator[Evidence]:
+    """Return what a loop launches and takes; the lines of its loops, if several fit."""
+    if len(lines) > 1:
+        *first, last = map(str, lines)
+        yield Evidence("loops", f"lines {', '.join(first)} and {last}")
     forward, back = row["kernels"] - row["back"], row["back"]
     yield Evidence("launches", value=round(forward / steps), note="kernels a step")
     if back:

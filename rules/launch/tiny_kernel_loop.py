@@ -15,7 +15,9 @@ from traceq.linter import (
     Seen,
     Severity,
     View,
+    at_loops,
     dataclass,
+    loop_lines,
     option,
 )
 
@@ -77,15 +79,15 @@ class TinyKernelLoop(Rule):
 
     Looks for operators that a single call of a function or module runs again and again:
     from one run to the next, where mostly the same operators run in the same order, is
-    an iteration of a loop. A loop is reported, at the function it is in, if its kernels
-    are tiny and take less time than the host needs to launch them. A loop over the
-    experts of an MoE layer is recognised by what it does: pick tokens, run a layer, add
-    the result, or write it to the slice of sorted tokens that the layer ran on. Other
-    loops that run another module in each iteration are taken for the layers of a model.
-    Without stacks, only loops over experts that sync in each iteration are found. The
-    fix removes the host time of the loop and its backward, the waits of one that reads
-    norms, and for experts also the optimizer's host time for their weights; kernels
-    stay, but for those that fill gradients with zeros.
+    an iteration of a loop. A loop is reported, at its line if the source is there, if
+    its kernels are tiny and take less time than the host needs to launch them. A loop
+    over the experts of an MoE layer is recognised by what it does: pick tokens, run a
+    layer, add the result, or write it to the slice of sorted tokens that the layer ran
+    on. Other loops that run another module in each iteration are taken for the layers
+    of a model. Without stacks, only loops over experts that sync in each iteration are
+    found. The fix removes the host time of the loop and its backward, the waits of one
+    that reads norms, and for experts also the optimizer's host time for their weights;
+    kernels stay, but for those that fill gradients with zeros.
 
     ## Why is this bad?
 
@@ -204,6 +206,9 @@ class TinyKernelLoop(Rule):
         syncs = row["syncs"] >= row["iterations"] - row["calls"]
         loop = all_loops.spans_of(row)
         acting = acts(view, row, loop)
+        place = view.place({**row, "module": next(iter(row["modules"]), None)})
+        # What less than half of the iterations call may come after them.
+        lines = loop_lines(view.trace, place, row["ops"], row["iterations"] // 2)
         # More environments at once make a step worth more, and no shorter.
         fixes = [] if acting else [Fix(spans=loop), *gradient_fixes(row, view)]
         if experts and not acting:
@@ -212,11 +217,11 @@ class TinyKernelLoop(Rule):
             message(row, experts=experts, parameters=parameters)
             + (", and syncs with the GPU" if syncs else ""),
             subject="loop over experts" if experts else f"loop of {row['mark']}",
-            place=view.place({**row, "module": next(iter(row["modules"]), None)}),
+            place=at_loops(place, lines),
             count=row["kernels"] / view.steps,
             fix=fixes,
             gpu_idle_ns=row["idle_ns"] / view.steps,
-            evidence=evidence(row, view.steps, syncs=syncs),
+            evidence=evidence(row, view.steps, lines, syncs=syncs),
             data={
                 "iterations": row["iterations"] / row["calls"],
                 "launches": row["kernels"] / row["iterations"],

@@ -29,6 +29,7 @@ from traceq.inputs.load_trace import load
 from traceq.linter import View, inputs
 from traceq.model.finding import Severity
 from traceq.model.recording import Recording
+from traceq.model.run import Rank
 from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
@@ -1259,6 +1260,30 @@ def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:
 
     assert found.advice.startswith("the model is compiled already")
     assert not found.example
+
+
+SOURCE = """def forward(self):
+    for p, t in zip(self.actor, self.targets):
+        t.copy_(0.1 * p + 0.9 * t)
+    for p, t in zip(self.critic, self.others):
+        t.copy_(0.1 * p + 0.9 * t)
+"""
+
+
+def test_a_loop_is_at_the_lines_of_the_source_that_call_its_ops() -> None:
+    trace = load_drawn(a_loop(*["mul mul add copy_"] * 12))
+    (without,) = findings_of(Recording("drawn", trace), "LCH001")
+    rank = Rank(
+        *("rank-0", 0, "done", None, None, None, ()),
+        sources={"moe.py": "\n" * 7 + SOURCE},
+    )
+    (found,) = findings_of(Recording("drawn", replace(trace, rank=rank)), "LCH001")
+
+    assert (without.place.line, without.place.exact) == (8, False)
+    assert (found.place.line, found.place.exact, found.place.begins) == (9, True, 8)
+    (loops,) = (one for one in found.evidence if one.label == "loops")
+    assert loops.name == "lines 9 and 11"
+    assert found.fingerprint == without.fingerprint
 
 
 @pytest.mark.parametrize("stacks", [True, False])

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
+    from traceq.linter.source_loops import at_loops, loop_lines
     from traceq.linter.view import View
     from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
     from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
@@ -76,6 +77,7 @@ __all__ = [
     "View",
     "asof",
     "at_function",
+    "at_loops",
     "cached_per_trace",
     "counted",
     "dataclass",
@@ -92,6 +94,7 @@ __all__ = [
     "library_module",
     "listed",
     "located_advice",
+    "loop_lines",
     "merged",
     "module_line",
     "most_of_library",
@@ -141,6 +144,7 @@ _MODULES = {
         "linter.need": "Need",
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
+        "linter.source_loops": "at_loops loop_lines",
         "linter.view": "View",
         "model.dtypes": "FLOAT32 HALF SIZES dtype_name",
         "model.finding": "NOWHERE Evidence Finding Fix Place Severity",

@@ -51,7 +51,7 @@ def with_function(finding: Finding, trace: Trace) -> Finding:
         return replace(finding, place=_statement(finding, trace, sources))
     if place.exact or not place.file or place.file not in sources:
         return finding
-    function = _program(sources[place.file]).find(place.function or "", place.line)
+    function = program_of(sources[place.file]).find(place.function or "", place.line)
     ends = function.ends if function else None
     return replace(finding, place=replace(place, ends=ends))
 
@@ -79,7 +79,7 @@ def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Pl
         return replace(place, line=None)
     first, last = run[0], run[-1]
     source = sources.get(place.file or "")
-    function = _program(source).find(MODULE_LEVEL, None) if source else None
+    function = program_of(source).find(MODULE_LEVEL, None) if source else None
     first, last = (function and function.loop(first, last)) or (first, last)
     return replace(place, line=first, ends=last if last > first else None)
 
@@ -114,7 +114,8 @@ def _run(table: pl.DataFrame, place: Place) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def _program(source: str) -> Program:
+def program_of(source: str) -> Program:
+    """Return the functions of a source, which is parsed once."""
     return read_program(source)
 
 

@@ -8,6 +8,7 @@ run: the source is only parsed.
 from __future__ import annotations
 
 import ast
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -77,6 +78,34 @@ class Function(Struct, frozen=True):
         ]
         around = [span for span in spans if span[0] <= first and last <= span[1]]
         return min(around, key=lambda span: span[1] - span[0], default=None)
+
+
+class Loop(NamedTuple):
+    """A loop of a function: a statement, or a comprehension."""
+
+    line: int
+    first: int
+    """The first line of its body."""
+    last: int
+
+
+def loops_of(function: Function) -> list[Loop]:
+    """Return the loops of a function, without those of functions in it."""
+    loops = []
+    waiting = [function.node]
+    while waiting:
+        node = waiting.pop()
+        last = getattr(node, "end_lineno", None) or 0
+        if isinstance(node, _LOOPS):
+            loops.append(Loop(node.lineno, node.body[0].lineno, last))
+        elif isinstance(node, tuple(_COMPREHENSIONS)):
+            loops.append(Loop(node.lineno, node.lineno, last))  # type: ignore[attr-defined]
+        waiting += [
+            child
+            for child in ast.iter_child_nodes(node)
+            if not isinstance(child, (*_FUNCTIONS, ast.Lambda))
+        ]
+    return sorted(loops)
 
 
 class Program(Struct):

@@ -118,12 +118,12 @@ class Follower:
         ``begun`` and ``unfinished`` say that the trace may not have what the function
         did first, and last.
         """
-        matched = [event for event in events if self._matching(event)]
+        matched = [event for event in events if self.matching(event)]
         ways = self._ways(matched, begun=begun, unfinished=unfinished)
         positions = iter(ways)
         lines: list[int | None] = []
         for event in events:
-            if not self._matching(event):
+            if not self.matching(event):
                 lines.append(event.line)
                 continue
             at = {self.graph.nodes[node].line for node in next(positions, ())}
@@ -143,7 +143,7 @@ class Follower:
             now = {node for before in now for node in self._following(before, event)}
             ways.append(now)
         if begun:
-            ways[0] |= self._matching(events[0])
+            ways[0] |= self.matching(events[0])
         if not unfinished:
             ways[-1] &= self._at_end()
         for place in range(len(events) - 2, -1, -1):
@@ -157,7 +157,7 @@ class Follower:
         """Return the nodes that an event can be after another node."""
         key = (node, event)
         if key not in self._next:
-            wanted = self._matching(event)
+            wanted = self.matching(event)
             nodes = set()
             if self._repeats(node, event):
                 nodes.add(node)
@@ -176,7 +176,7 @@ class Follower:
 
     def _repeats(self, node: int, event: Event) -> bool:
         """Return whether a node that was an event before can be this one as well."""
-        if node not in self._matching(event):
+        if node not in self.matching(event):
             return False
         if event.kind == CALL:
             # Several calls of a line may be known by the line alone.
@@ -201,7 +201,7 @@ class Follower:
             self._ending = frozenset(done)
         return self._ending
 
-    def _matching(self, event: Event) -> frozenset[int]:
+    def matching(self, event: Event) -> frozenset[int]:
         """Return the nodes that an event can be."""
         if event not in self._matches:
             nodes = self._calls(event) if event.kind == CALL else self._ops(event)
@@ -262,7 +262,7 @@ class Follower:
         """Return the calls of the graph that the trace has, so that each shows."""
         seen_calls = set()
         for event in calls:
-            likely = self._matching(event)
+            likely = self.matching(event)
             if len(likely) == 1:
                 seen_calls |= {at for at in likely if self.graph.nodes[at].kind == CALL}
         return frozenset(seen_calls)
