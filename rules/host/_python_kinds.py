@@ -36,12 +36,23 @@ _TRITON = (
     " kernels; make the kernel an operator (torch.library.triton_op) and compile the"
     " model, whose code launches it directly; or replay it in a CUDA graph"
 )
+_RECEIVED = (
+    "it waits for the processes that send it, or unpickles what they sent: start more"
+    " of them where its queue is often empty, and send smaller messages, as one array"
+    " for a batch instead of many objects, or tensors by torch.multiprocessing, which"
+    " shares their memory"
+)
 # What a function looks like by what it calls, and what to do about it.
 LOOKS = (
     (
         "formats tensors",
         r"_tensor_str\.py|_tensor\.py\(\d+\): __(format|repr|str)__",
         "keep the tensor, and format it once in many steps",
+    ),
+    (
+        "receives what other processes send",
+        r"^(torch/)?multiprocessing/(queues|connection|managers|pool)\.py",
+        _RECEIVED,
     ),
     ("launches Triton kernels", r"^triton/(runtime|backends|compiler)/", _TRITON),
     ("calls `.tolist()`", r"method tolist of", "keep the values on the GPU"),

@@ -92,8 +92,9 @@ class PythonOverhead(Rule):
     ## How to fix it
 
     Replace loops over elements with operators on whole arrays, and make what does not
-    change once. Log once in many steps; make batches in the DataLoader's workers. What
-    a model's forward needs stays in it: compile the model.
+    change once. Log once in many steps; make batches in the DataLoader's workers, and
+    where processes make them already, start more or send smaller messages. What a
+    model's forward needs stays in it: compile the model.
     Triton kernels that are launched by hand are launched in Python: launch fewer, or
     make them operators (``torch.library.triton_op``) and compile. Remove hooks that
     only watch.

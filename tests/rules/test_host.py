@@ -229,6 +229,7 @@ def test_without_calls_of_libraries_python_is_not_reported() -> None:
         ("torch/_tensor_str.py(700): _str", "formats tensors"),
         ("transformers/tokenization.py(3): encode", "works on text"),
         ("json/encoder.py(200): iterencode", "reads or writes JSON"),
+        ("multiprocessing/queues.py(98): get", "receives what other processes send"),
         ("<built-in function sum>", "works in Python"),
     ],
 )
@@ -244,6 +245,27 @@ def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> Non
     (found,) = drawn_findings(drawing, "HST003")
 
     assert mentions(found, "note", looks, "once")
+
+
+@pytest.mark.parametrize(
+    "called",
+    ["multiprocessing/queues.py(98): get", "multiprocessing/connection.py(2): r"],
+)
+def test_what_other_processes_make_is_not_to_be_made_in_a_process(called: str) -> None:
+    drawing = f"""
+        host   [ProfilerStep#1                     {" " * 50}]
+        host    [torch/nn.py(5): f    ] [train.py(30): next_batch {" " * 24}]
+        host     [aten::mm           ]   [{called:<42}]
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+    """
+
+    (found,) = drawn_findings(drawing, "HST003")
+
+    assert "start more of them" in found.advice
+    assert "smaller messages" in found.advice
+    assert "in a process of its own" not in found.advice
+    assert not found.example
 
 
 @pytest.mark.parametrize(
