@@ -13,8 +13,10 @@ recording cost where it was made, as a table [recorder_overhead.NAME] of capture
 For every pair the sick trace is linted, with the measured step (calibrated) and
 without. The step that is left when its findings are fixed is compared with the step of
 the repaired twin, and so is its range. Without ``fixes`` these are all findings; a twin
-that repairs fewer names them. Pairs are reported apart by what bounds the sick step.
-Of the trace alone, the estimated step is compared with the measured one too.
+that repairs fewer names them. It may do more than is advised, as keep its weights in 16
+bits without float32 copies: of a minor finding that it names, and whose fix leaves
+kernels as they are, all work goes. Pairs are reported apart by what bounds the sick
+step. Of the trace alone, the estimated step is compared with the measured one too.
 
 Files of `traceq try` are read instead (see trials.py): the error of each rule.
 
@@ -27,7 +29,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +42,7 @@ from traceq.linter.engine import lint
 from traceq.linter.pack import load_rules
 from traceq.linter.savings import Savings
 from traceq.linter.view import View
-from traceq.model.finding import Severity
+from traceq.model.finding import Fix, Severity
 from traceq.model.recording import Recording
 
 if TYPE_CHECKING:
@@ -128,14 +130,26 @@ def _findings(trace: Trace, step_ns: int | None) -> tuple[tuple[Finding, ...], s
     return outcome.findings, outcome.bound.by if outcome.bound else ""
 
 
+def repaired(findings: Sequence[Finding], fixes: Sequence[str]) -> list[Finding]:
+    """Return the findings that a twin repairs, which names their codes or repairs all.
+
+    Of minor ones whose fix leaves kernels as they are, all work goes.
+    """
+    if not fixes:
+        return [one for one in findings if one.severity is not Severity.info]
+    named = [one for one in findings if one.code in fixes]
+    return [
+        replace(one, fixes=(Fix(kernels=one.kernels, ops=one.ops),))
+        if one.minor and one.kernels.difference(*(fix.kernels for fix in one.fixes))
+        else one
+        for one in named
+    ]
+
+
 def _left(trace: Trace, step_ns: int | None, pair: Pair) -> tuple[Said, str]:
     """Return what is said to be left of a step after the fixes, and its bound."""
     findings, bound = _findings(trace, step_ns)
-    fixed = [
-        one
-        for one in findings
-        if (one.code in pair.fixes if pair.fixes else one.severity != Severity.info)
-    ]
+    fixed = repaired(findings, pair.fixes)
     true = pair.captures.step_ms[pair.twin]
     worth = Savings(View(trace, step_ns))
     step, low, high = (worth.step_ns,) * 3

@@ -30,7 +30,7 @@ ARGS = {
         [[32, 64], [128, 64], [128]], ["c10::BFloat16", "float", "float"]
     ),
     "aten::copy_": inputs(
-        [[128, 64], [128, 64], []], ["c10::BFloat16", "float", "Scalar"]
+        [[32, 64], [32, 64], []], ["c10::BFloat16", "float", "Scalar"]
     ),
 }
 
@@ -43,7 +43,7 @@ def pointers(finding: Finding) -> list[str]:
 def test_sizes_that_vary_are_compiled_for_all_of_them() -> None:
     trace = loaded(FIXTURE_TRACES["moe_dropless"])
 
-    (found,) = outcome(Recording("experts", trace), "CPY006").findings
+    (found,) = outcome(Recording("experts", trace), "CPY008").findings
 
     assert "compile the model with dynamic=True, as its sizes vary" in found.advice
     assert "dynamic=True" in found.example
@@ -78,17 +78,17 @@ def test_sizes_that_values_make_vary_if_a_layer_computes_with_them(
 def test_sizes_that_stay_are_compiled_for_each() -> None:
     trace = loaded(CAPTURES.trace("norm_mismatch"))
 
-    for found in outcome(Recording("norms", trace), "CPY006", "FUS001").findings:
+    for found in outcome(Recording("norms", trace), "CPY008", "FUS001").findings:
         assert "dynamic" not in found.advice
         assert "dynamic" not in found.example
 
 
 def test_beside_compiled_code_the_rest_is_to_be_compiled() -> None:
     region = "                                  [Torch-Compiled Region: 0/0]"
-    (beside,) = priced_findings(CAST.format(around=region), "CPY006", args=ARGS)
-    (alone,) = priced_findings(CAST.format(around=""), "CPY006", args=ARGS)
+    (beside,) = priced_findings(CAST.format(around=region), "CPY008", args=ARGS)
+    (alone,) = priced_findings(CAST.format(around=""), "CPY008", args=ARGS)
 
-    assert "compile the function too that these ops are in" in beside.advice
+    assert "compile the function too that these casts are in" in beside.advice
     assert "compile the model" not in beside.advice
     assert not beside.example
     assert "compile the model" in alone.advice
@@ -99,7 +99,7 @@ def test_sparse_gradients_are_to_be_made_dense_before_compiling() -> None:
     sparse = (
         "                                          [aten::embedding_sparse_backward]"
     )
-    (found,) = priced_findings(CAST.format(around=sparse), "CPY006", args=ARGS)
+    (found,) = priced_findings(CAST.format(around=sparse), "CPY008", args=ARGS)
 
     assert "make sparse gradients dense (sparse=False) and compile" in found.advice
     assert not found.example
@@ -112,7 +112,7 @@ def test_of_findings_that_compile_the_most_general_leads() -> None:
 
     said = {one.code: pointers(one) for one in found if "compile the" in one.advice}
     assert not said.pop("FUS001")
-    assert {*said} >= {"CPY006", "NRM003"}
+    assert {*said} >= {"CPY008", "NRM003"}
     assert {*map(tuple, said.values())} == {("FUS001: one torch.compile fixes both",)}
 
 

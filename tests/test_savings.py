@@ -14,6 +14,7 @@ import pytest
 from captures import read_captures, read_pairs
 from linting import bundled_rules, linted
 from recordings import CAPTURES, ROOT, loaded
+from savings import repaired
 
 from traceq.analysis.replay.host_costs import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change, TimeScale
@@ -21,7 +22,7 @@ from traceq.linter.plan import with_covered
 from traceq.linter.run import worst_first
 from traceq.linter.savings import Savings, price
 from traceq.linter.view import View
-from traceq.model.finding import Fix, Severity
+from traceq.model.finding import Fix
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ def _linted(pair: str) -> RecordingReport:
 def _left(pair: str, *, told: bool = True) -> tuple[float, float, float]:
     """Return the step that the fixes leave, as lint says, and its range, in ms."""
     captures, sick, fixes = PAIRS[pair].captures, PAIRS[pair].sick, PAIRS[pair].fixes
-    fixed = [
-        one
-        for one in _linted(pair).findings
-        if (one.code in fixes if fixes else one.severity is not Severity.info)
-    ]
+    fixed = repaired(_linted(pair).findings, fixes)
     step_ns = captures.step_ns(sick) if told else None
     savings = Savings(View(loaded(captures.trace(sick)), step_ns))
     step, low, high = (round(savings.step_ns),) * 3

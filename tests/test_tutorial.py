@@ -63,12 +63,11 @@ CHANGES = (
     ("no cast there and back", ("CPY002",)),
     ("no clones, no changes of layout", ("CPY005",)),
     ("no `.item()`, fused optimizer", ("LCH004", "SYN001")),
-    ("compiled", ("CPY006",)),
+    ("compiled", ("FUS001",)),
 )
 """Change of each state, and the findings of the state before that it fixes."""
 PARTS = {
     "no clones, no changes of layout": " for the clones alone",
-    "compiled": " for the casts of weights alone",
 }
 """Predictions that are for a part of the change, as no finding covers the rest."""
 

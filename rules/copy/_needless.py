@@ -43,8 +43,9 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     Both casts are at the same place in the program and have the same number of
     elements; ``back`` and ``back_caller`` are the request and the caller of the second.
     Left out are places that compute sums or powers of that many elements in float32,
-    since they need the upcast, and casts between which the tensor meets a float32
-    tensor of another shape. A cast to fewer bits is none: it rounds.
+    since they need the upcast, and casts between which the tensor, or a part of it,
+    meets a float32 tensor of another shape: without the cast the result is float32 all
+    the same. A cast to fewer bits is none: it rounds.
     """
     keys = ["step", *PLACE, "numel"]
     casts = moved.filter(
@@ -73,14 +74,14 @@ def cast_round_trips(trace: Trace, moved: pl.DataFrame) -> pl.DataFrame:
     )
     if not pairs.height:
         return pairs
-    started, same = trace.ops["ts"], [*PLACE, "numel"]
+    started = trace.ops["ts"]
     pairs = pairs.with_columns(
         cast_at=started[pairs["request"]],
         back_at=started[pairs["back"]],
-    ).join(_exact(trace), on=same, how="anti", nulls_equal=True)
+    ).join(_exact(trace), on=[*PLACE, "numel"], how="anti", nulls_equal=True)
     combined = pl.col("combined_by") >= pl.col("cast_at")
     return (
-        asof(pairs, _combining(trace), "back_at", "combined_by", by=same)
+        asof(pairs, _combining(trace), "back_at", "combined_by", by=PLACE)
         .filter(~fill_false(combined))
         .sort("ts", "id")
     )
@@ -97,20 +98,21 @@ def _exact(trace: Trace) -> pl.DataFrame:
 def _combining(trace: Trace) -> pl.DataFrame:
     """Return when and where an op takes float32 tensors of two different shapes.
 
-    ``numel`` is of the first. The second may be a weight, or the angles of a rotary
-    embedding; one of the same shape may well have been cast itself.
+    The second may be a weight, or the angles of a rotary embedding, and the first a
+    part of what was cast, as half of its channels. One of the same shape may well have
+    been cast itself.
     """
-    both = trace.inputs.with_columns(numel=first_sizes(trace)).filter(
+    both = trace.inputs.filter(
         nth("types", 0) == FLOAT32,
         nth("types", 1) == FLOAT32,
+        nth("dims", 0).list.len() > 0,
         nth("dims", 1).list.len() > 0,
         nth("dims", 0) != nth("dims", 1),
-    )
-    sizes = both.select("numel", inputs="id")
+    ).select(inputs="id")
     outermost = trace.ops[[*PLACE, "inputs", "ts", "dur"]].filter(
         trace.ops["parent"].is_null()
     )
-    return outermost.join(sizes, on="inputs").select(*PLACE, "numel", combined_by=END)
+    return outermost.join(both, on="inputs").select(*PLACE, combined_by=END)
 
 
 @cached_per_trace

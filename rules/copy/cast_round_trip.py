@@ -69,18 +69,26 @@ class CastRoundTrip(Rule):
 
     ## How to fix it
 
-    Drop the cast to float32, or move it to where a sum needs it. Under autocast no
-    explicit cast is needed.
+    Drop the cast to float32, or move it to where a sum needs it.
 
     ```diff
-    - x = F.gelu(x.float()).to(x.dtype)
-    + x = F.gelu(x)
+    - y = elementwise(x.float()).to(x.dtype)
+    + y = elementwise(x)
+    ```
+
+    Under autocast no explicit cast is needed:
+
+    ```diff
+    - y = self.linear(elementwise(x.float()))
+    + y = self.linear(elementwise(x))
     ```
 
     ## When it is wrong
 
     The float32 tensor may also be used elsewhere, for example in a residual stream
-    that is kept in float32 intentionally.
+    that is kept in float32 intentionally. What meets a float32 tensor of another shape
+    in between, as the angles of a rotary embedding, is float32 with or without the cast
+    and left out; one of the same shape is not known to be float32 by itself.
     """
 
     code = "CPY002"
@@ -182,4 +190,5 @@ class CastRoundTrip(Rule):
             advice=f"drop the cast to {high} in {rewritten({**row}) or 'the program'}"
             + (f": autocast casts back to {low} for {undone}" if undone else "")
             + f"; elementwise ops on {low} compute in float32 internally",
+            example=self.example(1 if undone else 0),
         )

@@ -37,6 +37,16 @@ _NAMES = {
 }
 
 _DIMS = [8, 1024, 768]
+_KEEP = (
+    "keep the model in {half} (model.to(torch.{half})), with float32 weights in the"
+    " optimizer only, instead of autocast: the norm's kernel computes in float32 inside"
+    " anyway; or compile the model"
+)
+# GradScaler raises an error for gradients in float16: "Attempting to unscale".
+_SCALED = (
+    "compile the model, which casts in the norm's kernel; GradScaler refuses a model in"
+    " float16, so keep it in 16 bits only if it can be trained in bfloat16"
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,8 @@ class NormBetweenCasts(Rule):
     ## How to fix it
 
     Keep the model in bfloat16, with float32 weights in the optimizer only, instead of
-    autocast. Or compile the model, which fuses the casts into the norm.
+    autocast. Or compile the model, which fuses the casts into the norm. A model that is
+    trained in float16 cannot be kept in float16: ``GradScaler`` refuses such gradients.
 
     ```diff
     - with torch.autocast("cuda", torch.bfloat16):
@@ -71,7 +82,8 @@ class NormBetweenCasts(Rule):
     ## When it is wrong
 
     A residual stream in float32 may be intentional, for accuracy; then only compiling
-    helps. The saving counts the casts and a third of the norm.
+    helps. The saving counts the casts and, where the model can be kept in 16 bits, a
+    third of the norm.
     """
 
     code = "NRM003"
@@ -149,6 +161,10 @@ class NormBetweenCasts(Rule):
         calls = sum(row["calls"] for row in rows) / view.steps
         cast_ns = sum(row["cast_ns"] for row in rows) / view.steps
         half = dtype_name(most["half"])
+        scaled = half == "float16" and view.trains
+        norm = Fix(
+            kernels=kernels - casts, kernel_share=assumptions.FLOAT32_NORM_SAVING
+        )
         return self.finding(
             _message(most, often(calls)),
             subject=f"{most['norm']} {half}",
@@ -156,10 +172,7 @@ class NormBetweenCasts(Rule):
             count=calls,
             fix=[
                 Fix(kernels=casts, ops={op for row in rows for op in row["cast_ops"]}),
-                Fix(
-                    kernels=kernels - casts,
-                    kernel_share=assumptions.FLOAT32_NORM_SAVING,
-                ),
+                *([] if scaled else [norm]),
             ],
             evidence=[
                 Evidence("op", f"{most['norm']} {shape(most['dims'])}"),
@@ -173,9 +186,8 @@ class NormBetweenCasts(Rule):
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("norm", "half", "up", "down", "dims")},
-            advice=f"keep the model in {half} (model.to(torch.{half})), with float32"
-            " weights in the optimizer only, instead of autocast: the norm's kernel"
-            " computes in float32 inside anyway; or compile the model",
+            advice=_SCALED if scaled else _KEEP.format(half=half),
+            kernels=kernels,
             ops=[op for row in rows for op in row["ops"]],
         )
 

@@ -257,6 +257,33 @@ def test_the_casts_go_whole_and_the_norm_in_part() -> None:
     assert one.kernel_ns == pytest.approx(cast + norm / 3, abs=1)
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_model_that_is_trained_in_float16_is_not_to_be_kept_in_float16(
+    *, trains: bool
+) -> None:
+    drawing = f"""
+    host  [ProfilerStep#1                                                      ]
+    host   [aten::layer_norm        ][aten::linear                            ]
+    host   [aten::native_layer_norm ][aten::_to_copy                         ]
+    host   [cudaLaunchKernel>1]      [aten::copy_                          ]
+    host                              [cudaLaunchKernel>2]
+    host 2                                              {"[AddmmBackward0]" * trains}
+    gpu 7              [layer_norm<1 ]          [copy<2  ]
+    """
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([DIMS] * 2, ["c10::Half", FLOAT]),
+    }
+
+    (one,) = priced_findings(drawing, "NRM003", args=args)
+
+    assert ("GradScaler" in one.advice) == trains
+    assert ("model.to(torch.float16)" in one.advice) != trains
+    # Compiled code computes the norm in float32 as before: only the casts go.
+    norm, cast = 15_000, 10_000
+    assert one.kernel_ns == pytest.approx(cast + (not trains) * norm / 3, abs=1)
+
+
 def test_a_norm_that_runs_two_fused_ones_has_its_casts_counted_once() -> None:
     drawing = """
     host  [ProfilerStep#1                                                              ]

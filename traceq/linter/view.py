@@ -200,6 +200,11 @@ class View:
         varies = layers_vary(self.trace, self.steady)
         return varies or cache_cats(self.trace).height > 0
 
+    @property
+    def trains(self) -> bool:
+        """True if the recording has a backward or an optimizer."""
+        return bool(self.trace.ops["phase"].is_in(["backward", "optimizer"]).any())
+
     @cached_property
     def distributed(self) -> bool:
         """True if the recording shows several GPUs."""
