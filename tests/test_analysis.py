@@ -20,8 +20,11 @@ from traceq.analysis.time.gpu_time import (
 )
 from traceq.analysis.time.idle_causes import idle_causes
 from traceq.analysis.time.mfu import Compute, compute
+from traceq.analysis.time.roofline import roofline
+from traceq.linter import inputs
 from traceq.model.gpu_peaks import peak_of
 from traceq.testing import draw, load_drawn
+from traceq.testing.examples import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -284,6 +287,34 @@ def test_float_products_that_ran_in_tf32_are_held_against_its_peak(
     found = computed(load_document(tmp_path, document))
 
     assert (found.dtype, found.peak) == ("tf32", 495e12)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["init_device_workspace_kernel", "Kernel<ReduceSplitK<float>>", "nchwToNhwcKernel"],
+)
+def test_a_convolution_is_of_the_dtype_of_its_longest_kernel(before: str) -> None:
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                                                     ]
+        host    [aten::convolution                                                ]
+        host     [aten::cudnn_convolution                                        ]
+        host      [cudaLaunchKernel>1] [cudaLaunchKernel>2]
+        gpu 7              [{before}<1][sm90_xmma_fprop_tf32f32_f32_nhwckrsc_nhwc<2]
+        """,
+        {
+            "aten::convolution": inputs(
+                [[8, 64, 56, 56], [64, 64, 3, 3], [], [], [], [], [], [], []],
+                ["float"] * 2,
+                values=["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[]", "1"],
+            )
+        },
+        DEVICE,
+    )
+
+    assert computed(trace).dtype == "tf32"
+    (op,) = roofline(trace).ops["dtype"].to_list()
+    assert op == "tf32"
 
 
 def test_a_gpu_without_a_known_peak_has_a_rate_but_no_mfu(tmp_path: Path) -> None:

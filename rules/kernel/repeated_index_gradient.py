@@ -24,6 +24,7 @@ from traceq.linter import (
     shape,
 )
 
+from ._indexed import Indexed
 from ._shared import evidence, groups, judged
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class RepeatedIndexGradient(Rule):
     + rows = F.embedding(index, table)  # bfloat16, float16
     ```
 
-    Where many rows come from one place by accident, as padding does, leave them out.
+    The 0 is the dimension that is indexed. What only reverses a dimension, as
+    ``x[..., [2, 1, 0]]``, is ``x.flip(-1)``, whose gradient adds nothing. Where many
+    rows come from one place by accident, as padding does, leave them out.
 
     ## When it is wrong
 
@@ -135,12 +138,13 @@ class RepeatedIndexGradient(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the slow ones by place and shape."""
+        """Group the slow ones by line, whatever the shapes are there."""
         ops = judged(view, _PUT, self.min_share)
         if not ops.height:
             return
-        ops = ops.filter(_ACCUMULATES)
-        for row in groups(view, ops, self.min_share):
+        # What is named of a group is of its longest.
+        ops = ops.filter(_ACCUMULATES).sort("gpu", descending=True)
+        for row in groups(view, ops, self.min_share, ("phase",)):
             if row["least_ns"] < self.max_efficiency * row["gpu_ns"]:
                 yield self._finding(view, row)
 
@@ -148,6 +152,7 @@ class RepeatedIndexGradient(Rule):
         calls = len(row["ids"]) / view.steps
         table, rows = row["dims"][0], row["dims"][2]
         kind = dtype_name(row["types"][0])
+        index = Indexed.of(view, row["ids"][0])
         return self.finding(
             f"the gradient of an index into {shape(table)} adds rows one by one,"
             f" {often(calls)}",
@@ -159,7 +164,8 @@ class RepeatedIndexGradient(Rule):
                 view, row, Evidence("rows", f"{kind} {shape(rows)} → {shape(table)}")
             ),
             data={"table": table, "rows": rows, "dtype": kind},
-            advice=_advice(row),
+            advice=_advice(row, index),
+            example=None if index.along in (None, 0) else "",
         )
 
 
@@ -172,20 +178,32 @@ def _share(row: Row) -> float:
     return min(assumptions.ADDED_ROWS_MOST_SAVED, max(0.0, 1 - then / row["gpu_ns"]))
 
 
-def _advice(row: Row) -> str:
+def _advice(row: Row, index: Indexed) -> str:
     table, rows = row["dims"][0], row["dims"][2]
     if row["phase"] != "backward":
         return (
             "add rows with x.index_add_(0, index, rows), and compare: sums have another"
             " order, and 16-bit dtypes round at every addition"
         )
-    if len(table) == _MATRIX and rows[-1:] == table[1:] and row["types"][0] in HALF:
+    first = index.along == 0 or (index.unknown and rows[:1] != table[:1])
+    if (
+        first
+        and len(table) == _MATRIX
+        and rows[-1:] == table[1:]
+        and row["types"][0] in HALF
+    ):
         return (
             "pick rows with F.embedding(index, x), whose gradient is added in float32;"
             " compare the gradients once"
         )
-    along = 1 if len(rows) == len(table) and rows[:1] == table[:1] else 0
-    return (
-        f"pick rows with x.index_select({along}, index), whose gradient is added in"
-        " parallel; compare the gradients once, as sums have another order"
+    advice = (
+        f"pick rows with {index.call}, whose gradient is added in parallel; compare the"
+        " gradients once, as sums have another order"
     )
+    if rows == table:
+        dim = "dim" if index.along is None else str(index.along)
+        advice = (
+            f"if the index only reverses the order, use x.flip({dim}), whose gradient"
+            f" adds nothing; otherwise {advice}"
+        )
+    return advice

@@ -85,6 +85,107 @@ def test_rows_that_are_picked_often_are_found_by_the_time_of_their_gradient() ->
     assert "F.embedding(index, x)" in one.advice
 
 
+def _index(
+    table: list[int], rows: list[int], *wrapped: tuple[list[int], int, int]
+) -> Finding:
+    """Return the finding on the gradient of an index.
+
+    ``wrapped`` has the shape, the size and the stride of each dimension's index.
+    """
+    types, values = ["float", "", "float", "Scalar", "Scalar"], ["", "", "", "True", ""]
+    args = {
+        "aten::_index_put_impl_": inputs(
+            [table, [], rows, [], []], types, values=values
+        )
+    }
+    inside = ""
+    for at, (shape, *numbers) in enumerate(wrapped):
+        for op, number in zip(("remainder", "mul"), numbers, strict=True):
+            name = f"aten::{op}.{at}"
+            inside += f"[{name}]"
+            args[name] = inputs(
+                [shape, []], ["long int", "Scalar"], values=["", str(number)]
+            )
+    trace = load_drawn(
+        f"""
+        host    [ProfilerStep#1                                                        ]
+        host 2   [IndexBackward0                                                     ]
+        host 2    [aten::_index_put_impl_                                           ]
+        host 2     {inside}
+        host 2                                                   [cudaLaunchKernel>1]
+        gpu 7                                                                  [k<1   ]
+        """,
+        args,
+        DEVICE,
+    )
+    (found,) = outcome(Recording("drawn", trace), "KRN002").findings
+    return found
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "index", "call"),
+    [
+        ([4, 8, 16], [4, 300, 16], ([300], 8, 16), "x.index_select(1, index)"),
+        ([4, 8, 8], [4, 8, 300], ([300], 8, 1), "x.index_select(2, index)"),
+        (
+            *([16, 64], [4, 9, 64], ([4, 9], 16, 64)),
+            "x.index_select(0, index.flatten()).unflatten(0, index.shape)",
+        ),
+    ],
+)
+def test_the_dimension_of_an_index_is_that_of_its_size_and_stride(
+    table: list[int], rows: list[int], index: tuple[list[int], int, int], call: str
+) -> None:
+    assert f"pick rows with {call}, " in _index(table, rows, index).advice
+
+
+def test_an_index_that_nothing_is_known_of_has_no_dimension() -> None:
+    found = _index([4, 8, 16], [4, 8, 16])
+
+    assert "x.index_select(dim, index), dim being" in found.advice
+
+
+def test_several_dimensions_that_are_indexed_at_once_need_one_index() -> None:
+    found = _index([4, 8, 16], [4, 3, 16], ([4, 3], 4, 128), ([4, 3], 8, 16))
+
+    assert "one index, of x with the 2 dimensions" in found.advice
+
+
+def test_an_index_as_long_as_its_dimension_may_only_reverse_it() -> None:
+    found = _index([1, 80, 96, 3], [1, 80, 96, 3], ([3], 3, 1))
+
+    assert "x.flip(3)" in found.advice
+    assert "x.index_select(3, index)" in found.advice
+    assert not found.example
+
+
+def test_gradients_of_two_shapes_at_a_line_are_of_one_index() -> None:
+    tables = {"aten::_index_put_impl_.0": 80, "aten::_index_put_impl_.1": 160}
+    args = {
+        name: inputs(
+            [[1, size, 96, 3], [], [1, size, 96, 3], [], []],
+            ["float", "", "float", "Scalar", "Scalar"],
+            values=["", "", "", "True", ""],
+        )
+        for name, size in tables.items()
+    }
+    trace = load_drawn(
+        """
+        host    [ProfilerStep#1                                                        ]
+        host     [model.py(46): forward                                               ]
+        host      [aten::_index_put_impl_.0]           [aten::_index_put_impl_.1]
+        host       [cudaLaunchKernel>1]                 [cudaLaunchKernel>2]
+        gpu 7                    [k<1                ]            [k<2                 ]
+        """,
+        args,
+        DEVICE,
+    )
+
+    (found,) = outcome(Recording("drawn", trace), "KRN002").findings
+
+    assert mentions(found, "[1,160,96,3]", "twice")
+
+
 @pytest.mark.parametrize(
     ("op", "advised"), [("aten::mm", False), ("aten::_softmax", True)]
 )

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from traceq.model.trace import Trace
 
+COMPUTING = ("gemm", "conv", "attention")
+"""Kinds of kernels whose operations can be counted."""
 # Indices of the two matrices among an op's inputs.
 _MATMULS = MATMULS | {"aten::_scaled_mm": (0, 1), "aten::_grouped_mm": (0, 1)}
 _CONVOLUTION = "aten::convolution"

@@ -9,7 +9,8 @@ import polars as pl
 
 from traceq.analysis.base.assumptions import COUNTED_SHARE
 from traceq.analysis.base.device import used_gpu
-from traceq.analysis.time.flops import computed_in, op_flops
+from traceq.analysis.base.ownership import inside
+from traceq.analysis.time.flops import COMPUTING, computed_in, op_flops
 from traceq.common.expressions import text
 from traceq.common.units import NS_PER_S
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from traceq.analysis.base.steady import SteadySteps
     from traceq.model.trace import Trace
 
-# Kinds of kernels whose operations can be counted.
-_COUNTED_KINDS = ("gemm", "conv", "attention")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Compute:
 
 def compute(trace: Trace, steady: SteadySteps) -> Compute:
     """Return the compute rate of the steady steps of a trace."""
-    timed = steady.kernels.filter(pl.col("kind").is_in(_COUNTED_KINDS))
+    timed = steady.kernels.filter(pl.col("kind").is_in(COMPUTING))
     if not timed.height:
         return Compute(unknown="no matmuls on the GPU")
     if not trace.facts.shapes:
@@ -74,7 +73,15 @@ def _with_dtypes(trace: Trace, timed: pl.DataFrame) -> pl.DataFrame:
     flops = flops.join(trace.ops.select("step", op="id"), on="op", how="left").join(
         steps, on="step", how="semi", nulls_equal=True
     )
-    dtypes = timed.group_by("op").agg(kernel_dtype=text("dtype").first())
+    # Beside the kernel that computes there are those that prepare and sum up for it.
+    launched = inside(trace, flops["op"])[timed["op"]]
+    dtypes = (
+        timed.with_columns(op=launched)
+        .filter(timed["dtype"].is_not_null())
+        .drop_nulls("op")
+        .group_by("op")
+        .agg(kernel_dtype=text("dtype").get(pl.col("dur").arg_max()))
+    )
     return flops.join(dtypes, on="op", how="left").with_columns(dtype=computed_in())
 
 

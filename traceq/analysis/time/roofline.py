@@ -28,7 +28,7 @@ from traceq.analysis.base.ownership import (
 )
 from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time.bytes_moved import Call, is_counted, least_bytes
-from traceq.analysis.time.flops import computed_in, op_flops
+from traceq.analysis.time.flops import COMPUTING, computed_in, op_flops
 from traceq.common.expressions import constant, elements, fill_false, known, nth, text
 from traceq.common.units import NS_PER_S
 from traceq.graph.nesting import INDEX, row_numbers
@@ -104,7 +104,7 @@ def roofline(trace: Trace) -> Roofline:
     communicates = known(kernels["kind"] == "communication")
     apart = communicates | named_like(kernels, TRANSFER)
     work = kernels.select(
-        "id", "op", "dur", "dtype", kernel="name", threads=_threads()
+        "id", "op", "dur", "kind", "dtype", kernel="name", threads=_threads()
     ).filter(~apart)
     ops = _judged(_costed(trace, work), gpu)
     counted, whole = int(ops["gpu"].sum()), int(work["dur"].sum())
@@ -135,6 +135,9 @@ def _costed(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     longest = constant(0, ops.height, pl.Int64).scatter(op, costed["longest"])
     main = judged.filter(judged["dur"] == longest[judged["root"]])
     typed = judged.filter(judged["dtype"].is_not_null())
+    # Of an op that also transposes, or sums up, it is that of what computes longest.
+    computing = typed.filter(typed["kind"].is_in(COMPUTING))
+    typed = pl.concat([computing.sort("dur", descending=True), typed])
     dtype = typed["dtype"][_first_rows(ops, typed["root"])[op]]
     of_flops = _first_rows(ops, flops["op"])[op]
     main = main[_first_rows(ops, main["root"])[op]]
