@@ -27,7 +27,7 @@ _ADVICE = "call model = model.to(memory_format=torch.channels_last) once, and "
 _INPUTS = "images.to(device, memory_format=torch.channels_last) for the images"
 _LARGER = (
     ".contiguous(memory_format=torch.channels_last) on the images of 4 dims before the"
-    " first convolution, as what is copied to the GPU has 5"
+    " first convolution, as what is copied to the GPU has {}"
 )
 _VIEW = (
     "write flatten(1) or reshape instead of view in {}, which fails in channels_last;"
@@ -74,13 +74,13 @@ def of_instance_norms(view: View, ops: pl.Series) -> pl.Series:
 def advice_for(view: View, convolutions: pl.Series) -> tuple[str, bool]:
     """Return how to use channels_last, and whether the example of the page fits."""
     views = ", ".join(dict.fromkeys(_flattening(view)))
-    larger = _copies_five_dims(view)
-    advice = _ADVICE + (_LARGER if larger else _INPUTS)
+    others = _copied_dims(view)
+    advice = _ADVICE + (_LARGER.format(others) if others else _INPUTS)
     if views:
         advice = _VIEW.format(views) + advice
     if place := _functional(view, convolutions):
         advice += _WEIGHTS.format(place)
-    return advice, not (larger or views)
+    return advice, not (others or views)
 
 
 def _flattening(view: View) -> Iterator[str]:
@@ -117,13 +117,17 @@ def _numbers(values: list[str | None]) -> list[int]:
     return [int(part) for part in parts] if whole else []
 
 
-def _copies_five_dims(view: View) -> bool:
-    """Return whether the program copies tensors of 5 dims to the GPU, and no images."""
+def _copied_dims(view: View) -> int:
+    """Return the most dims of what the program copies to the GPU; 0 if it has images.
+
+    What has fewer than 3 are labels and others that are no images either way.
+    """
     kernels = view.kernels[["op", "name"]]
     ops = kernels["op"].filter(named_like(kernels, names.HTOD)).drop_nulls().unique()
     inputs = view.trace.ops["inputs"][ops].drop_nulls().unique()
     dims = view.trace.inputs["dims"][inputs].list.first().list.len().to_list()
-    return _IMAGES + 1 in dims and _IMAGES not in dims
+    most = max((one for one in dims if one), default=0)
+    return most if most >= _IMAGES - 1 and _IMAGES not in dims else 0
 
 
 def _functional(view: View, convolutions: pl.Series) -> str:

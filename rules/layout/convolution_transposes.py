@@ -32,6 +32,7 @@ from traceq.linter import (
 from ._batch_norms import nchw_batch_norms
 from ._convolutions import faster, group, norm_lines, of_one_dimension, on_tensor_cores
 from ._layers import advice_for, in_nchw, of_instance_norms
+from ._weight_norms import advice_with, with_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,8 @@ class ConvolutionTransposes(Rule):
     ## When it is wrong
 
     Layers that do not keep the order, such as a custom op, bring the transposes back
-    at that place, and a ``view`` that flattens images fails: write ``flatten(1)``. With
+    at that place, and a ``view`` that flattens images fails: write ``flatten(1)``.
+    Weights of ``weight_norm`` are computed in NCHW and transposed all the same. With
     few channels there is little to gain. What batch norms save is a roofline with the
     efficiency that was measured on an H200: on another GPU trust the transposes.
     Convolutions themselves are taken to be as fast as before, and so is pooling, which
@@ -172,7 +174,8 @@ class ConvolutionTransposes(Rule):
         busy = int(view.kernels["dur"].sum())
         groups = (
             # One call of channels_last is the fix for all functions of a library.
-            turned.with_columns(ownership.WHATEVER_LIBRARY)
+            with_images(view, turned)
+            .with_columns(ownership.WHATEVER_LIBRARY)
             .sort("dur", "id", descending=[True, False])
             .group_by(*same_place(), maintain_order=True)
             .agg(
@@ -180,7 +183,9 @@ class ConvolutionTransposes(Rule):
                 "op",
                 pl.col("dims").drop_nulls().first(),
                 text("module").unique(maintain_order=True),
+                pl.col("normed").sum(),
                 time=pl.col("dur").sum(),
+                goes=(pl.col("dur") * pl.col("images")).sum(),
             )
             .filter(pl.col("time") >= self.min_share * busy)
         )
@@ -207,7 +212,10 @@ class ConvolutionTransposes(Rule):
             subject="NCHW",
             place=view.place_of_group(row),
             count=count,
-            fix=[Fix(kernels=row["id"]), *faster(norms)],
+            fix=[
+                Fix(kernels=row["id"], kernel_share=row["goes"] / row["time"]),
+                *faster(norms),
+            ],
             evidence=[
                 Evidence("time", value=time, unit="ns", note="of transposes a step"),
                 *norm_lines(norms, view.steps),
@@ -219,7 +227,7 @@ class ConvolutionTransposes(Rule):
                 *module_line(row["module"]),
             ],
             data={"kernels": round(count), "convolutions": round(convolutions)},
-            advice=advice + (_ON_AMD if gpu.amd else ""),
-            example=None if fits else "",
+            advice=advice_with(row, advice) + (_ON_AMD if gpu.amd else ""),
+            example=None if fits and not row["normed"] else "",
             ops=row["op"],
         )

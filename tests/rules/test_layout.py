@@ -147,8 +147,8 @@ def test_a_view_that_flattens_images_fails_in_channels_last_and_is_named(
     assert bool(found.example) is not named
 
 
-@pytest.mark.parametrize("dims", [[4, 5, 3, 84, 84], [20, 3, 84, 84]])
-def test_images_of_5_dims_are_not_copied_in_channels_last(dims: list[int]) -> None:
+@pytest.mark.parametrize("dims", [[4, 5, 3, 84, 84], [20, 3, 84, 84], [16, 1, 8192]])
+def test_what_has_no_4_dims_is_not_copied_in_channels_last(dims: list[int]) -> None:
     drawing = """
     host  [ProfilerStep#1                                                              ]
     host   [aten::copy_] [aten::conv2d               ]
@@ -164,7 +164,7 @@ def test_images_of_5_dims_are_not_copied_in_channels_last(dims: list[int]) -> No
     (found,) = findings_of(Recording("drawn", trace), "LAY001")
 
     assert ("images.to(device" in found.advice) is (len(dims) == len(IMAGES))
-    assert (".contiguous(memory_format" in found.advice) is (len(dims) > len(IMAGES))
+    assert (".contiguous(memory_format" in found.advice) is (len(dims) != len(IMAGES))
     assert bool(found.example) is (len(dims) == len(IMAGES))
 
 
@@ -188,3 +188,33 @@ def test_weights_of_functional_convolutions_are_converted_by_themselves(
     (found,) = findings_of(Recording("drawn", trace), "LAY001")
 
     assert ("that forward (net.py:3) passes to F.conv2d" in found.advice) is named
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_weights_of_weight_norm_stay_and_the_images_are_converted(
+    *, normed: bool
+) -> None:
+    norm = "aten::_weight_norm_interface" if normed else "aten::linalg_vector_norm"
+    drawing = f"""
+    host  [ProfilerStep#1                                                              ]
+    host   [net.py(3): forward                                                        ]
+    host    [{norm:<28}][aten::conv2d                 ]
+    host                                   [aten::cudnn_convolution  ]
+    host                                    [cuLaunch>1][cuLaunch>2]
+    gpu 7                                        [nchwToNhwcKernel<1 ][fprop<2 ]
+    """
+    # As many elements as the image and the result together.
+    weight = [2 * 8 * 56 * 56, 64, 1, 1]
+    args = {
+        norm: inputs([weight, [1]], ["float"] * 2),
+        "aten::cudnn_convolution": inputs(
+            [IMAGES, weight], ["float"] * 2, [STRIDES, [64, 1, 1, 1]]
+        ),
+    }
+    trace = load_drawn(drawing, args, H200)
+    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+
+    assert ("weight_norm computes the weights" in found.advice) is normed
+    assert ("model = model.to(" in found.advice) is not normed
+    assert bool(found.example) is not normed
+    assert [fix.kernel_share for fix in found.fixes] == [1 / (1 + normed)]
