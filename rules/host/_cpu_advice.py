@@ -26,6 +26,15 @@ _DRAW_THERE = (
     'draw the numbers on the GPU: give device="cuda" to the call, instead of'
     ' .to("cuda") after it; from the same seed other numbers are drawn there'
 )
+# They take no tensors that could be sent to the GPU.
+_MAKES = (
+    r"^aten::(arange|eye|full|linspace|logspace|ones|range|tril_indices|triu_indices"
+    r"|zeros|\w+_window)$"
+)
+_MAKE_THERE = (
+    'make the tensor on the GPU: give device="cuda" to {call}, instead of .to("cuda")'
+    " after {last}; or make it once before the loop, where it is the same in every step"
+)
 _PICK_THERE = (
     "keep the tensor that it picks from on the GPU, if it fits, and pick there; or pick"
     " in the DataLoader's workers"
@@ -70,6 +79,8 @@ def advice_on(view: View, chain: Sequence[Mapping[str, Any]]) -> Advice:
         return first
     if first.text == _DRAW_THERE:
         return first._replace(text=f"{_DRAW_THERE}; what follows runs there then")
+    if re.match(_MAKES, chain[0]["called"]):
+        return Advice("", _made_there(chain[0]["called"], last="what follows"))
     if first.text != ADVICE and {one.text for one in every} == {first.text}:
         return first
     return Advice("", _ALL_THERE)
@@ -81,6 +92,8 @@ def _advice(view: View, row: Mapping[str, Any]) -> Advice:
     )
     if re.match(_DRAWS, row["name"]):
         return Advice(f"draws {shape or 'numbers'}", _DRAW_THERE, 0)
+    if re.match(_MAKES, row["called"]):
+        return Advice(f"makes {shape or 'a tensor'}", _made_there(row["called"]))
     if re.match(_PICKS, row["name"]):
         does = f"picks from {shape or 'a tensor'}"
         fits = not size or size <= _MOST_KEPT
@@ -90,6 +103,10 @@ def _advice(view: View, row: Mapping[str, Any]) -> Advice:
             return Advice(f"copies {source.text}", _COPY_LESS)
         return Advice(f"casts {source.text}", _CAST_THERE)
     return Advice(f"works on {shape}" if shape else "works", ADVICE)
+
+
+def _made_there(called: str, last: str = "it") -> str:
+    return _MAKE_THERE.format(call=called.replace("aten::", "torch."), last=last)
 
 
 def op_lines(view: View, chain: Sequence[Mapping[str, Any]]) -> Iterator[Evidence]:

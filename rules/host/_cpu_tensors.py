@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # On fewer elements, the size is not why an op takes long. Heuristic threshold.
 _FEW = 1000
+# From this size on the allocator of glibc takes fresh pages from the system, which the
+# first write has to fill: the same op takes many times as long then.
+_FRESH_BYTES = 128 << 10
 # Operators of others may wait for a network, or for other processes.
 _COMPUTES = "^(aten|torchvision|torchaudio)::"
 # These touch no element; in a subclass of Tensor they take long nevertheless.
@@ -79,6 +82,16 @@ def on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     calls = calls.filter(chosen)
     called = ops["name"][view.outermost_ops[calls["op"]]]
     return calls.with_columns(text("name"), called=called.cast(pl.String))
+
+
+def on_fresh_pages(view: View, calls: pl.DataFrame) -> pl.Series:
+    """Return the ops of calls that write or read large tensors in host memory."""
+    calls = on_cpu(view, calls)
+    size = nth("types", 0).replace_strict(dtypes.ALL_SIZES, default=0)
+    large = fill_false(elements() * size >= _FRESH_BYTES)
+    return calls["op"].filter(
+        view.trace.inputs[calls["inputs"]].select(large).to_series()
+    )
 
 
 def with_chains(view: View, calls: pl.DataFrame) -> pl.DataFrame:

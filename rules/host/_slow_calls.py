@@ -7,6 +7,7 @@ import polars as pl
 from traceq.analysis.base import ownership
 from traceq.linter import Evidence, View
 
+from ._cpu_tensors import on_fresh_pages
 from ._shared import settled
 
 _SUMS = ("excess", "own", "idle", "usual")
@@ -22,9 +23,11 @@ def slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that were slow for another reason than a new shape.
 
     A slow call inside of another is one with it: nothing but the moment makes both of
-    them slow. ``ops`` are all of them.
+    them slow. ``ops`` are all of them. Work on large tensors in host memory is left
+    out: in fresh pages it takes longer than in those of a tensor before.
     """
     slow = settled(view, slow)
+    slow = slow.filter(~slow["op"].is_in(on_fresh_pages(view, slow).implode()))
     around = ownership.inside(view.trace, slow["id"])
     nested = around[slow["parent"]].is_not_null()
     if nested.any():

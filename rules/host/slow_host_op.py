@@ -73,7 +73,8 @@ class SlowHostOp(Rule):
     same operator on the same inputs: in most steps at one place, or in several steps
     all over the program. A slow call inside of another is one with it. An operator that
     asks nothing of the GPU takes as long as its tensors are large: without another call
-    on the same inputs, or without recorded shapes, nothing is said of it. If the code
+    on the same inputs, or without recorded shapes, nothing is said of it, nor of large
+    tensors, which HST005 is about: the first write to fresh memory is slow. If the code
     of a kernel is loaded meanwhile, that is the reason. New shapes are left to HST001,
     memory from the driver to MEM001, waits to SYN001 and SYN002, copies to CPY003,
     compiling and capturing to the JIT rules.

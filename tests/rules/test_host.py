@@ -419,6 +419,22 @@ def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
     assert len(found.ops) == 4
 
 
+@pytest.mark.parametrize(("elements", "found"), [(8, 1), (2048 * 2048, 0)])
+def test_fresh_memory_of_a_large_tensor_on_the_cpu_takes_nobody_the_processor(
+    elements: int, found: int
+) -> None:
+    usual, slow = "[aten::fill_         ]" * 3, f"[aten::fill_ {' ' * 130}]"
+    step = f"[ProfilerStep#{{}} {' ' * 195}]"
+    drawing = f"""
+        host   {step.format(1)} {step.format(2)}
+        host    {usual}{slow}          {usual}{slow}
+        gpu 7   [sum]
+    """
+    args = {"aten::fill_": inputs([[elements], []], ["float", "Scalar"])}
+
+    assert len(drawn_findings(drawing, "HST002", args=args)) == found
+
+
 def test_slow_operators_all_over_the_program_are_contention() -> None:
     (found,) = case_findings("public/t4_fp32.json.gz", "HST002")
 
@@ -734,6 +750,17 @@ def test_numbers_drawn_before_other_work_on_the_cpu_are_advised_to_be_drawn_ther
     (finding,) = chained("aten::randperm", "aten::round")
 
     assert "draw the numbers on the GPU" in finding.advice
+
+
+def test_a_tensor_made_on_the_cpu_is_made_on_the_gpu_or_before_the_loop() -> None:
+    (alone,) = on_cpu("aten::hann_window", [100_000])
+    (chain,) = chained("aten::full", "aten::triu")
+
+    assert 'device="cuda" to torch.hann_window, ' in alone.advice
+    assert 'device="cuda" to torch.full, ' in chain.advice
+    for finding in (alone, chain):
+        assert "once before the loop" in finding.advice
+        assert "send" not in finding.advice
 
 
 def test_operators_on_the_cpu_with_a_launch_between_them_are_apart() -> None:
