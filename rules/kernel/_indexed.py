@@ -21,7 +21,7 @@ _NUMBER = nth("types", 1) == "Scalar"
 class Indexed(NamedTuple):
     """Indices of an index_put_, as far as the ops inside of it show them."""
 
-    count: int = 0
+    number: int = 0
     """Number of dimensions that are indexed at once; 0 where it is not known."""
     along: int | None = None
     """The dimension, if it is one and known."""
@@ -31,14 +31,14 @@ class Indexed(NamedTuple):
     @property
     def unknown(self) -> bool:
         """True if nothing is known of the indices."""
-        return not self.count
+        return not self.number
 
     @property
     def call(self) -> str:
         """The call that picks the same with a faster gradient."""
-        if self.count > 1:
+        if self.number > 1:
             return (
-                f"index_select() and one index, of x with the {self.count} dimensions"
+                f"index_select() and one index, of x with the {self.number} dimensions"
                 " in one that are indexed at once"
             )
         if self.along is None:

@@ -118,7 +118,7 @@ class SlowConvolution(Rule):
           1 depthwise NCHW convolution a step runs on slow kernels
           in      run (kernels.py:645) of Program_0
           gpu     549 µs a step
-          peak    12.6 µs at the GPU's peaks
+          peak    15.1 µs at the GPU's peaks
           shapes  bfloat16 [64,480,14,14], weight [480,1,5,5]
           kernel  conv_depthwise2d_grad_weight_kernel<BFloat16, unsigned int> ×1
           module  Program_0

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from traceq.model.trace import Trace
 
 
-
 @dataclass(frozen=True)
 class Compute:
     """FLOPs per step, their rate, and its fraction of the GPU's peak."""
