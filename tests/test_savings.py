@@ -210,6 +210,29 @@ def test_what_an_op_takes_beyond_the_usual_is_saved_at_the_hosts_true_speed() ->
     assert saved[1] == pytest.approx(2 * saved[0], rel=0.05)
 
 
+def test_a_fix_saves_no_more_of_the_host_than_it_took_as_recorded() -> None:
+    # A step without the profiler may take longer, but not for all that it does.
+    trace = load_drawn(
+        f"""
+        host   [ProfilerStep#1                          {" " * 500}            ]
+        host    [train.py(3): load  {" " * 300}][aten::mm{" " * 190}           ]
+        host                        {" " * 300}          {" " * 190}[cuLaunch>1]
+        gpu 7                       {" " * 300}          {" " * 190}      [k<1 ]
+        """
+    )
+    (load,) = trace.frames.filter(trace.frames["function"] == "load").to_dicts()
+    span = pl.DataFrame({"start": [load["ts"]], "end": [load["ts"] + load["dur"]]})
+    (rule,) = (one for one in bundled_rules().values() if one.code == "LCH002")
+    finding = rule().finding("", subject="load", fix=Fix(spans=span))
+    savings = Savings(View(trace, 900_000))
+
+    alone = savings.of(savings.removed(finding))
+
+    assert alone.host_ns == load["dur"]
+    assert 0.9 * load["dur"] < alone.saves_ns <= load["dur"]
+    assert savings.step_after([alone]) == pytest.approx(900_000 - alone.saves_ns)
+
+
 def test_a_capture_may_be_a_file_with_what_recording_cost_or_a_run_folder(
     tmp_path: Path,
 ) -> None:

@@ -220,10 +220,14 @@ class Savings:
         if not finding.fixes:
             return finding
         changes = self._changes(finding)
+        host_ns = sum(
+            fix.host_share * _length(change.spans)
+            for fix, change in zip(finding.fixes, changes, strict=True)
+        )
         return replace(
             finding,
             kernel_ns=round(sum(map(self._kernel_ns, changes)) / self._view.steps),
-            host_ns=round(sum(map(_host_ns, changes)) / self._view.steps),
+            host_ns=round(host_ns / self._view.steps),
         )
 
     def of(self, finding: Finding, others: Sequence[Finding] = ()) -> Finding:
@@ -422,13 +426,30 @@ class Savings:
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.replay.model.waits, parts))
-        return Change(
-            kernels=frozenset(fix.kernels),
-            kernel_share=fix.kernel_share,
-            spans=parts,
-            host_share=fix.host_share,
-            syncs=syncs,
+        return self._as_recorded(
+            Change(
+                kernels=frozenset(fix.kernels),
+                kernel_share=fix.kernel_share,
+                spans=parts,
+                host_share=fix.host_share,
+                syncs=syncs,
+            )
         )
+
+    def _as_recorded(self, change: Change) -> Change:
+        """Return a change that saves no more time than what it removes was recorded.
+
+        The host's scale explains a measured step with all that the host does, though
+        nothing takes longer without the profiler. Calls that wait for the GPU may.
+        """
+        scale, _ = self._scales[0]
+        if scale.host <= 1 or not change.spans.height or change.syncs:
+            return change
+        host_ns = change.host_share * _length(change.spans)
+        removed = host_ns + scale.gpu * self._kernel_ns(change)
+        (saved,) = self._saved([change], 1)
+        share = min(1.0, removed / max(1, saved * self._view.steps))
+        return structs.replace(change, host_share=share * change.host_share)
 
 
 def _rows_of(changes: Iterable[Change]) -> tuple[set[int], set[int]]:
@@ -488,10 +509,6 @@ def _on_host(changes: Iterable[Change]) -> Iterator[Change]:
 def _between_runs(by: Literal["gpu", "host"]) -> float:
     """Return the relative difference between steps of two runs of a program."""
     return HOST_RUN_SPREAD if by == "host" else MEASURED_SPREAD
-
-
-def _host_ns(change: Change) -> float:
-    return change.host_share * int((change.spans["end"] - change.spans["start"]).sum())
 
 
 def _ids(rows: Collection[int]) -> pl.Series:
