@@ -215,9 +215,9 @@ def test_a_fix_saves_no_more_of_the_host_than_it_took_as_recorded() -> None:
     trace = load_drawn(
         f"""
         host   [ProfilerStep#1                          {" " * 500}            ]
-        host    [train.py(3): load  {" " * 300}][aten::mm{" " * 190}           ]
-        host                        {" " * 300}          {" " * 190}[cuLaunch>1]
-        gpu 7                       {" " * 300}          {" " * 190}      [k<1 ]
+        host    [train.py(3): load  {" " * 100}][aten::mm{" " * 390}           ]
+        host                        {" " * 100}          {" " * 390}[cuLaunch>1]
+        gpu 7                       {" " * 100}          {" " * 390}      [k<1 ]
         """
     )
     (load,) = trace.frames.filter(trace.frames["function"] == "load").to_dicts()

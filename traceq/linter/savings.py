@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 # Unexplained idle time of this share of the step, or more, matters. Heuristic
 # threshold: a step in which the GPU idles less is GPU-bound.
 LARGE_IDLE = 1 - GPU_BOUND
-# A fix that removes this share of an op removes the op's blocking calls too.
+# A fix that removes this share of an op removes the op's blocking calls too; of a step,
+# it may be why the step takes longer than recorded.
 _MOSTLY = 0.5
 _MOST_TOGETHER = 20
 
@@ -439,8 +440,9 @@ class Savings:
     def _as_recorded(self, change: Change) -> Change:
         """Return a change that saves no more time than what it removes was recorded.
 
-        The host's scale explains a measured step with all that the host does, though
-        nothing takes longer without the profiler. Calls that wait for the GPU may.
+        The host's scale explains a longer measured step with all that the host does,
+        though little takes longer without the profiler. What is most of the step may,
+        and so may calls that wait for the GPU.
         """
         scale, _ = self._scales[0]
         if scale.host <= 1 or not change.spans.height or change.syncs:
@@ -448,6 +450,8 @@ class Savings:
         host_ns = change.host_share * _length(change.spans)
         removed = host_ns + scale.gpu * self._kernel_ns(change)
         (saved,) = self._saved([change], 1)
+        if saved > _MOSTLY * self.step_ns:
+            return change
         share = min(1.0, removed / max(1, saved * self._view.steps))
         return structs.replace(change, host_share=share * change.host_share)
 
