@@ -130,11 +130,12 @@ class PageableHostCopy(Rule):
           rate    8.46 GB/s
           pinned  40 GB/s
           saved   6.25 ms on the GPU a step
-          fix     load ahead in another thread that calls .pin_memory(), or write
-                  the data into a pinned buffer that is allocated once, and copy it
-                  with .to(device, non_blocking=True): to pin it where it is copied
-                  would copy it twice; what is the same in each step can stay on the
-                  GPU
+          fix     pin the tensor where it is created, if that is ahead of the copy,
+                  before the loop or in a thread that loads, and copy it with
+                  .to(device, non_blocking=True); one that is new in each step is
+                  better written into a pinned buffer that is allocated once, when
+                  its last copy has ended; what is the same in each step can stay on
+                  the GPU
         """,
     )
 
