@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 # With one kernel in each iteration it is a loop of copies or updates: CPY004, LCH003;
 # but one that picks rows, as those of the neighbours of a node, is no other rule's.
+# With its backward it has several, except one of copies: CPY004 has that of slices.
 _FEWEST_LAUNCHES = 2
+_COPY = "aten::copy_"
 _PICKING = ("aten::index", "aten::index_select", "aten::gather")
 # If this fraction of the iterations run a module of their own, the loop is one over
 # layers. Heuristic threshold: what comes before the first mark is not seen.
@@ -188,7 +190,8 @@ class TinyKernelLoop(Rule):
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
         layers = row["called"] >= _LAYERS * row["longest"]
         # The last iteration of a call may be cut short.
-        launches = round(row["kernels"] / row["iterations"])
+        backward = row["back"] if row["mark"] == _COPY else 0
+        launches = round((row["kernels"] - backward) / row["iterations"])
         few = round(row["launched"] / row["iterations"]) <= self.max_launches
         one = row["mark"] in _PICKING or clears(row)
         fewest = 1 if one else _FEWEST_LAUNCHES

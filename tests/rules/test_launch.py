@@ -1018,19 +1018,28 @@ def test_a_loop_over_the_layers_of_a_model_is_not_reported() -> None:
 
 
 def _trained(
-    folder: Path, forward: int, backward: int, *, at_once: bool
+    folder: Path,
+    launches: tuple[int, int],
+    *,
+    at_once: bool = False,
+    node: str = "",
+    op: str = "aten::linear",
 ) -> tuple[Finding, ...]:
     """Return LCH001 of eight iterations with these launches in each pass.
 
-    The backward of an iteration runs right after it, or after the loop.
+    The backward of an iteration runs right after it, or after the loop; in a node of
+    the engine, if there is one.
     """
-    lanes = {"host": "", "host ": "", "host 2": "", "host 2 ": "", "gpu 7": ""}
+    lanes = dict.fromkeys(
+        ("host", "host ", "host 2  ", "host 2", "host 2 ", "gpu 7"), ""
+    )
     numbers = count(1)
 
     def run(lane: str, name: str, launches: int) -> None:
         kernels = [next(numbers) for _ in range(launches)]
         width = 32 * launches + 2
         drawn = {
+            f"{lane}  ": f"[{node}".ljust(width - 1) + "]" if node else "",
             lane: f"[{name}".ljust(width - 1) + "]",
             f"{lane} ": " " + "".join(f"[cuLaunch>{n}]".ljust(32) for n in kernels),
             "gpu 7": "  " + "".join(f"[k<{n}]".ljust(32) for n in kernels),
@@ -1038,7 +1047,8 @@ def _trained(
         for one in lanes:
             lanes[one] += drawn.get(one, "").ljust(width)[:width]
 
-    passes = ("host", "aten::linear", forward), ("host 2", "LinearBackward0", backward)
+    forward, backward = launches
+    passes = ("host", op, forward), ("host 2", "LinearBackward0", backward)
     order = passes * 8 if at_once else (*passes[:1] * 8, *passes[1:] * 8)
     for one in order:
         run(*one)
@@ -1049,7 +1059,7 @@ def _trained(
         *(f"{lane.strip():<8} {drawn}" for lane, drawn in lanes.items()),
     ]
     events = draw("\n".join(rows))
-    for thread, name in ((0, "aten::linear"), (1, "LinearBackward0")):
+    for thread, name in ((0, op), (1, "LinearBackward0")):
         called = (one for one in events["traceEvents"] if one["name"] == name)
         for number, one in enumerate(called, 1):
             one["args"] |= {"Sequence number": number, "Fwd thread id": thread}
@@ -1061,7 +1071,7 @@ def _trained(
 def test_the_backward_after_a_loop_does_not_make_its_iterations_large(
     tmp_path: Path,
 ) -> None:
-    (found,) = _trained(tmp_path, 40, 70, at_once=False)
+    (found,) = _trained(tmp_path, (40, 70))
 
     assert loop(found) == ("iterations", 8, 40 + 70)
 
@@ -1069,15 +1079,30 @@ def test_the_backward_after_a_loop_does_not_make_its_iterations_large(
 def test_a_loop_that_trains_in_each_iteration_is_one_over_batches(
     tmp_path: Path,
 ) -> None:
-    assert not _trained(tmp_path, 40, 70, at_once=True)
+    assert not _trained(tmp_path, (40, 70), at_once=True)
 
 
 def test_a_large_loop_that_is_most_of_a_host_bound_step_is_reported(
     tmp_path: Path,
 ) -> None:
-    (found,) = _trained(tmp_path, 110, 120, at_once=False)
+    (found,) = _trained(tmp_path, (110, 120))
 
     assert loop(found) == ("iterations", 8, 110 + 120)
+
+
+def test_the_backward_of_a_write_into_a_slice_is_of_the_loop(tmp_path: Path) -> None:
+    node = "autograd::engine::evaluate_function: torch::autograd::CopySlices"
+
+    (found,) = _trained(tmp_path, (10, 12), node=node)
+
+    assert found.data["backward_launches"] == 12
+
+
+@pytest.mark.parametrize(("op", "found"), [("aten::copy_", 0), ("aten::mm", 1)])
+def test_a_loop_of_one_copy_each_is_one_over_slices_whatever_its_backward(
+    tmp_path: Path, op: str, found: int
+) -> None:
+    assert len(_trained(tmp_path, (1, 12), op=op)) == found
 
 
 def test_a_large_loop_without_a_backward_goes_over_batches() -> None:

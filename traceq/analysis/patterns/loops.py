@@ -100,15 +100,17 @@ def _ops_of(trace: Trace, repeats: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost ops in the iterations, and those whose forward is there."""
     ops = trace.ops
     outermost = rows_where(called_ops(trace) == ops["id"])
-    forward = ops["forward"][outermost]
-    forward = forward.zip_with(forward >= 0, outermost)
+    begun = _forward(trace)[outermost]
+    forward = begun.zip_with(begun >= 0, outermost)
     # A loop may be a moment of a long recording: only what is near is looked at.
     at = ops["ts"][forward]
     near = at.is_between(repeats["start"].min(), repeats["end"].max())
     placed = (
-        ops[["id", "name", "module", "forward", "ts", "dur"]][outermost.filter(near)]
+        ops[["id", "name", "module", "ts", "dur"]][outermost.filter(near)]
         .with_columns(
-            at=at.filter(near), forward_thread=ops["thread"][forward.filter(near)]
+            forward=begun.filter(near),
+            at=at.filter(near),
+            forward_thread=ops["thread"][forward.filter(near)],
         )
         .sort("at")
     )
@@ -124,6 +126,18 @@ def _ops_of(trace: Trace, repeats: pl.DataFrame) -> pl.DataFrame:
         strategy="backward",
         check_sortedness=False,
     ).filter(pl.col("at") < pl.col("end"))
+
+
+def _forward(trace: Trace) -> pl.Series:
+    """Return the forward op of each op of the backward; of a node, what it has inside.
+
+    The node of a write into a slice has none itself.
+    """
+    ops, root = trace.ops, called_ops(trace)
+    inside = rows_where(ops["forward"].is_not_null() & ops["forward"][root].is_null())
+    # In reverse: of several the first one is what stays.
+    inside = inside.reverse()
+    return ops["forward"].scatter(root[inside], ops["forward"][inside])
 
 
 def _called(ops: pl.DataFrame) -> pl.DataFrame:
