@@ -27,8 +27,9 @@ from ._host_bound_fixes import (
     replayed,
     uncompiled,
 )
-from ._idle_entries import entries_of_waits, outside_of_model
+from ._idle_entries import entries_of_waits, longest_functions, outside_of_model
 from ._obstacle import HARD, UNCOMPILED
+from ._whole_update import whole_update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -193,10 +194,9 @@ def trains(view: View) -> bool:
 def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = view.compiled
     if hard := [_FORBIDS[one.reason] for one in obstacles if one.reason in HARD]:
-        most = " and in ".join(what for _, _, what in [*entries_of_waits(view)][:2])
         cure = (
             "do less on the host while the GPU waits, which is mostly in"
-            f" {most}: no CUDA graph can be replayed with {hard[0]}"
+            f" {longest_functions(view)}: no CUDA graph can be replayed with {hard[0]}"
         )
     elif view.distributed:
         cure = _DISTRIBUTED
@@ -219,7 +219,8 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
         # What a function calls beside its modules is compiled with them.
         whole = graph == _FUNCTION
         stays = "" if whole else outside_of_model(view)
-        cure = f"{graph} instead{stays}{larger}"
+        update = "" if whole or trainer_of(view) else whole_update(view)
+        cure = f"{graph} instead{stays}{update}{larger}"
     reasons = (one.reason for one in obstacles)
     first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
     return f"{cure}; first {first}" if first else cure

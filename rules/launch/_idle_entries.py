@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _MOST_ENTRIES, _MOST_PLACES = 4, 2
 # What a step does beside the model, as the loss, takes less. Heuristic threshold.
 _MUCH_OUTSIDE = 1 / 3
+# Less of the waits is not worth naming. Heuristic threshold.
+_LEAST_OF_FUNCTION = 0.1
 _LEAVES = (
     ", and leaves what the host does outside of the model, {} of these waits: see"
     " whether each step needs it, in {}"
@@ -35,6 +37,30 @@ def entries_of_waits(view: View) -> Iterator[tuple[str, float, str]]:
         if kind == host_activity.DISPATCH:
             what = counted(round(calls) or calls, "operator")
         yield kind, ns, f"{what} (most in {most})" if most else what
+
+
+def longest_functions(view: View) -> str:
+    """Return the user's functions that the GPU waits for longest, and how long.
+
+    Without any, as without stacks, it is what the host does most.
+    """
+    lasting = view.waits.lasting["kind"]
+    lines = view.waits.lines.filter(pl.col("kind").is_in(lasting.implode()))
+    places = (
+        lines.drop_nulls("function")
+        .group_by("file", "line", "function")
+        .agg(pl.col("time").sum())
+        .filter(pl.col("time") >= _LEAST_OF_FUNCTION * view.waits.idle_ns)
+        .sort("time", "file", "line", descending=[True, False, False])
+        .head(_MOST_PLACES)
+    )
+    named = [
+        f"{at_function(*place)} ({time(ns)} a step)"
+        for *place, ns in places.iter_rows()
+    ]
+    if not named:
+        named = [what for _, _, what in [*entries_of_waits(view)][:_MOST_PLACES]]
+    return " and in ".join(named)
 
 
 def outside_of_model(view: View) -> str:

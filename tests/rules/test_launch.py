@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 drawn_steps = rule_module("launch._host_bound_examples").drawn
 host_bound_advice = rule_module("launch._host_bound_advice")
 graph_obstacles = rule_module("launch._graph_obstacles").graph_obstacles
+Obstacle = rule_module("launch._obstacle").Obstacle
 # Those of steps that wait for the host; LCH004 is of the GPU's time as well.
 WAITING = ("LCH001", "LCH002", "LCH003")
 OTHER_SIZES = """
@@ -1247,6 +1248,13 @@ def test_what_a_loop_over_parameters_copies_is_computed_for_all_as_well() -> Non
 MANY = drawn_steps(200, "[k<{n}]")
 
 
+def _with_obstacles(drawing: str, *obstacles: object) -> tuple[Finding, ...]:
+    """Return LCH002 of a step with these obstacles to a CUDA graph."""
+    rule = rule_module("launch.host_bound_step")
+    with patch.object(rule, "graph_obstacles", lambda *_: [*obstacles]):
+        return priced_findings(drawing, "LCH002")
+
+
 def test_a_step_with_collectives_is_promised_no_graph_that_nobody_tried() -> None:
     (alone,) = priced_findings(MANY, "LCH002")
     (several,) = priced_findings(MANY.replace("[k<200]", "[nccl_reduce<200]"), "LCH002")
@@ -1274,6 +1282,42 @@ def test_a_sync_outside_of_ops_is_of_ddp_where_there_are_collectives(
     (found,) = drawn_findings(drawing, "LCH002")
 
     assert ("take the syncs out of the model" in found.advice) is is_of_model
+
+
+def test_a_step_that_no_graph_runs_names_the_functions_that_take_longest() -> None:
+    frames = ("[net.py(8): forward", "[loss.py(3): loss"), (100, 40)
+    around = "".join(
+        name.ljust(21 * calls - 1) + "]" for name, calls in zip(*frames, strict=True)
+    )
+    step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
+    drawing = "\n".join([step, f"host    {around}", *rest])
+    (found,) = _with_obstacles(drawing, Obstacle("passes", 2))
+
+    assert found.advice.startswith(
+        "do less on the host while the GPU waits, which is mostly in forward (net.py:8)"
+    )
+    assert "a step) and in loss (loss.py:3)" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("second", "is_update"), [("Critic_0", True), ("Actor_0", False)]
+)
+def test_a_function_that_calls_several_models_is_one_graph(
+    second: str, *, is_update: bool
+) -> None:
+    models = "".join(
+        f"[nn.Module: {name}".ljust(21 * 100 - 1) + "]" for name in ("Actor_0", second)
+    )
+    backward = "[<built-in method run_backward   ]"
+    step, ops, *rest = drawn_steps(200, "[k<{n}]").splitlines()
+    wide = step.replace("]", " " * (len(backward) + 8) + "]")
+    around = f"host   [td3.py(8): train{' ' * (len(models) + len(backward) - 10)}]"
+    frames = f"host    {models}{backward}"
+    (found,) = _with_obstacles("\n".join([wide, around, frames, ops, *rest]))
+
+    assert (
+        "one CUDA graph of all that train (td3.py:8) runs" in found.advice
+    ) == is_update
 
 
 def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:
