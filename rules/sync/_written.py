@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 _READ = "keep the value on the GPU, and read it only once in many steps"
-_MASK = "only the GPU knows how many elements a mask selects: "
+_MASK = ": only the GPU knows how many elements a mask selects"
+_MEAN = "a mean of what it selects is then the sum, divided by mask.sum()"
 MASKED_COPY = "x[mask] = y[mask]"
 """An index and an assignment through one mask, in place of an op."""
 _UNIQUE = "only the GPU knows how many unique values there are: avoid it in the step"
@@ -20,16 +21,16 @@ WRITTEN = {
     ),
     "aten::nonzero": (
         "`nonzero`",
-        f"{_MASK}use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…)",
+        f"use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…){_MASK}",
     ),
     "aten::where": (
         "`torch.where(mask)`",
-        f"{_MASK}use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…)",
+        f"use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…){_MASK}",
     ),
     "aten::index": (
         "a boolean index",
-        f"{_MASK}instead of x[mask], compute all of x and multiply by the mask, or use"
-        " torch.where(mask, a, b)",
+        "instead of x[mask], compute all of x and multiply by the mask, or use"
+        f" torch.where(mask, a, b){_MASK}; {_MEAN}",
     ),
     "aten::index_put_": (
         "an assignment through a boolean index",
@@ -37,12 +38,12 @@ WRITTEN = {
     ),
     MASKED_COPY: (
         f"`{MASKED_COPY}`",
-        f"{_MASK}use x = torch.where(mask, y, x), with mask[:, None] if x has a"
-        " dimension more",
+        "use x = torch.where(mask, y, x), with mask[:, None] if x has a dimension"
+        f" more{_MASK}",
     ),
     "aten::masked_select": (
         "`masked_select`",
-        f"{_MASK}multiply by the mask, or use torch.where(mask, a, b)",
+        f"multiply by the mask, or use torch.where(mask, a, b){_MASK}; {_MEAN}",
     ),
     "aten::unique_dim": ("`unique`", _UNIQUE),
     "aten::_unique2": ("`unique`", _UNIQUE),

@@ -610,6 +610,8 @@ def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
     (found,) = priced_findings(_waits(_INDEX), "SYN001")
 
     assert found.message.startswith("a boolean index ")
+    # The mean of all of them is another one.
+    assert "divided by mask.sum()" in found.advice
     # All of nonzero; the op around it stays, for one that takes all elements.
     assert (found.host_ns, found.kernel_ns) == (88_000, 0)
 
