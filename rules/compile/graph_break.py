@@ -93,7 +93,7 @@ class GraphBreak(Rule):
     seen = Seen(
         of="tests/data/compiled/break",
         text="""
-        JIT003 graph-break  saves 1.26 ms/step (9%), 646 µs to 3.07 ms
+        JIT003 graph-break  saves 1.26 ms/step (9%), 861 µs to 3.44 ms
           a graph break in `forward` splits compiled code 6 times a step
           at       compiled.py:60 forward
                      59 |         if self.plant == "break":

@@ -122,7 +122,7 @@ class SlowKernel(Rule):
         of="tests/data/compiled/masked",
         text="""
         KRN008 slow-kernel (preview)
-          saves 390 µs/step (5%), 110 µs to 1.21 ms, after LCH002
+          saves 390 µs/step (5%), 208 µs to 1.38 ms, after LCH002
           aten::mm takes far longer than its bytes need, once a step
           at      compiled.py:76 forward in Transformer_0/Linear_24
                     75 |             x = block(x)

@@ -68,7 +68,7 @@ class HostPinningInStep(DriverCallRule):
 
     seen = Seen(
         text="""
-        MEM002 host-pinning-in-step  saves 7.34 µs/step (22%), 4.89 µs to 17.0 µs
+        MEM002 host-pinning-in-step  saves 7.34 µs/step (22%), 5.13 µs to 17.0 µs
           `.pin_memory()` calls cudaHostAlloc once a step
           calls  17.0 µs a step on the host, as recorded
           op     aten::pin_memory ×1

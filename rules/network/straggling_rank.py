@@ -81,7 +81,7 @@ class StragglingRank(Rule):
 
     seen = Seen(
         text="""
-        NET002 straggling-rank  saves 69.9 µs/step (40%), 68.2 µs to 98.7 µs
+        NET002 straggling-rank  saves 69.9 µs/step (40%), 65.5 µs to 107 µs
           allreduce of 2 ranks waits for a straggler once a step
           kernel   ncclDevKernel_AllReduce_Sum_f32 ×1
           waits    69.9 µs a step

@@ -105,7 +105,7 @@ class PaddedDecodeGraph(Rule):
         of="tests/data/serving/graph_32_for_20_vllm.json.gz"
         " --capture tests/data/serving/graph_32_for_20.capture.json.gz",
         text="""
-        SRV004 padded-decode-graph  saves 98.0 µs/step (9%), 93.8 µs to 167 µs
+        SRV004 padded-decode-graph  saves 98.0 µs/step (9%), 87.5 µs to 188 µs
           a decode graph for a batch of 32 runs for 20 requests
           padding  38% of the batch
           runs     8 iterations

@@ -135,7 +135,7 @@ class ImplicitDeviceSync(DeviceSync):
     seen = Seen(
         of="fixtures/twins/optimizer_loop_sync",
         text="""
-        SYN001 implicit-device-sync  saves 88.5 µs/step (1%), nothing to 693 µs
+        SYN001 implicit-device-sync  saves 88.5 µs/step (1%), nothing to 820 µs
           `.item()` makes the host wait for the GPU once a step
           in     step (dev_cases.py:65)
           op     aten::item
