@@ -16,6 +16,7 @@ from linting import bundled_rules, linted
 from recordings import CAPTURES, ROOT, loaded
 from savings import repaired
 
+from traceq.analysis.base.assumptions import MEASURED_SPREAD
 from traceq.analysis.replay.host_costs import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change, TimeScale
 from traceq.linter.plan import with_covered
@@ -109,7 +110,10 @@ def test_a_finding_has_the_range_of_the_step_that_its_fix_alone_leaves() -> None
 
     assert finding.saves_low_ns < finding.saves_ns < finding.saves_high_ns
     low, high = savings.step_ns - left.step_high_ns, savings.step_ns - left.step_low_ns
-    assert (finding.saves_low_ns, finding.saves_high_ns) == pytest.approx((low, high))
+    assert finding.saves_low_ns == pytest.approx(low)
+    # The step that is left is one of another run.
+    another_run = MEASURED_SPREAD * savings.step_ns
+    assert finding.saves_high_ns <= high <= finding.saves_high_ns + another_run
 
 
 @pytest.mark.parametrize(
