@@ -171,7 +171,7 @@ GPU_BOUND = 0.9
 # one op updates many. Measured on the twins optimizer_loop_sync and optimizer_fused
 # (AdamW, 52 parameters, H200, torch 2.11, 2026-11): fused saves 80% on the host,
 # rounded down here, and 64% of the kernels' time; the loop has 20 reads and writes of
-# each parameter's size, the fused kernel 7. Of 171 parameters of lit_llama it saved 84%.
+# each parameter's size, the fused kernel 7. Of lit_llama's 171 it saved 84%.
 FUSED_HOST_SAVED = 0.75
 FUSED_KERNELS_SAVED = 0.64
 # The same for an optimizer that is to be rewritten: values are not written and read
