@@ -387,6 +387,18 @@ def test_a_fix_is_not_cut_before_a_second_line() -> None:
     assert " ".join(line.split("  ")[-1].strip() for line in lines) == advice
 
 
+@pytest.mark.parametrize(
+    ("alone", "text"), [(10**5, "save less than 1.00 ms"), (10**7, "2 minor findings")]
+)
+def test_findings_that_another_fix_covers_are_not_called_smaller(
+    alone: int, text: str
+) -> None:
+    first = finding(saves_ns=10**6)
+    left = [finding(saves_alone_ns=alone, minor="covered"), finding(minor="small")]
+
+    assert text in short.more(left, [first])
+
+
 def test_a_preview_finding_says_so_in_its_line() -> None:
     found = finding(saves_ns=10**7, doubt="preview", severity=Severity.info)
     outcome = structs.replace(linted(COPIES), findings=(found,), together=())

@@ -39,6 +39,9 @@ def _remedy(view: View, row: Row) -> str:
     """Return the remedy of one loss; empty if none is known."""
     name, part = row["name"] or "", row["part"]
     if _JOINED.match(name) and part == _LAYOUT:
+        # Autograd refuses tensors that are written to after they were used.
+        if view.trains:
+            return ""
         return (
             "make the tensor that is joined once, in its full size, and write the parts"
             " into it, where it is joined again and again"

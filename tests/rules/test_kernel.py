@@ -254,6 +254,26 @@ def test_a_convolution_in_float32_takes_less_under_autocast() -> None:
     assert "autocast" in lost_in_a_convolution("float", "implicit_convolve_sgemm")
 
 
+@pytest.mark.parametrize(("after", "advised"), [("sum", True), ("AddBackward0", False)])
+def test_a_tensor_that_autograd_needs_is_not_to_be_written_in_parts(
+    after: str, *, advised: bool
+) -> None:
+    name = after if after == "sum" else f"autograd::engine::evaluate_function: {after}"
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::cat             ]                               [after       ]
+        host     [cudaLaunchKernel>1]
+        gpu 7                  [CatArrayBatchedCopy<1                          ]
+        """.replace("after       ", name),
+        {"aten::cat": inputs([[], []], ["TensorList", "Scalar"])},
+        DEVICE,
+    )
+    (loss,) = outcome(Recording("drawn", trace), "KRN010").findings
+
+    assert ("write the parts" in loss.advice) is advised
+
+
 @pytest.mark.parametrize(("spaces", "reported"), [(16, False), (50, True)])
 def test_losses_are_named_in_host_bound_steps_that_keep_the_gpu_busy(
     spaces: int, *, reported: bool

@@ -213,7 +213,8 @@ def more(left: Sequence[Finding], shown: Sequence[Finding]) -> str:
     """Return how many findings have no line; empty if all have one."""
     if not left:
         return ""
-    most = max(finding.saves_ns for finding in left)
+    # Alone: what another fix covers saves nothing after it.
+    most = max(max(one.saves_ns, one.saves_alone_ns or 0) for one in left)
     least = min((finding.saves_ns for finding in shown if finding.saves_ns), default=0)
     if most and most < least:
         save = "saves" if len(left) == 1 else "save"
