@@ -84,19 +84,19 @@ class ComparedKernel(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the account implies ncu's limiter."""
+        """True if the account implies ncu's limiter."""
         if self.implied == "not compute":
             return self.limiter != "compute"
         return self.implied == self.limiter
 
     @property
     def names_the_unit(self) -> bool:
-        """Whether it does, or names the unit that is used more."""
+        """True if it does, or names the unit that is used more."""
         return self.agrees or self.implied == self.used_more
 
 
 class Compared(NamedTuple):
-    """What both have of a step."""
+    """Ops and kernels of a step that both have."""
 
     ops: list[ComparedOp]
     kernels: list[ComparedKernel]
