@@ -184,8 +184,22 @@ def advice(
             "give the tensors that it goes over as lists to torch._foreach_lerp_,"
             " torch._foreach_mul_ or the like, which take any shapes"
         )
+    if _shapes_differ(row, view):
+        return (
+            "what the loop goes over has tensors of several shapes, which cannot be"
+            f" stacked: compile the loop with torch.compile{unrolled}"
+        )
     return (
         "stack what the loop goes over and run its operators once for all iterations;"
         " if an iteration needs the one before, compile the loop with torch.compile"
         f"{unrolled}"
     )
+
+
+def _shapes_differ(row: Mapping[str, Any], view: View) -> bool:
+    """Return whether an operator of a loop takes other shapes in most iterations."""
+    ops = view.trace.ops[["name", "inputs"]][list(row["ops"])].drop_nulls()
+    dims = view.trace.inputs["dims_text"][ops["inputs"]]
+    shapes = ops.select("name").with_columns(dims=dims).unique()
+    most = shapes.group_by("name").len()["len"].max()
+    return isinstance(most, int) and 2 * most > int(row["longest"])

@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import polars as pl
 import pytest
 from captures import read_captures
 from estimates import FOLDER
@@ -1392,6 +1393,23 @@ def test_copies_of_sharding_are_no_loop_of_the_program(file: str, found: int) ->
     """
 
     assert len(drawn_findings(drawing, "LCH001")) == found
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_loop_over_tensors_of_several_shapes_cannot_be_stacked(
+    *, alike: bool
+) -> None:
+    given = {f"aten::{name}": inputs([[8, 64]], ["float"]) for name in ("sub", "abs")}
+    trace = load_drawn(a_loop(*["sub abs"] * 16), given)
+    shapes = [f"[[8,{64 if alike else 64 + at}]]" for at in range(trace.ops.height)]
+    rows = pl.concat([trace.inputs[:1]] * len(shapes))
+    rows = rows.with_columns(dims_text=pl.Series(shapes))
+    ops = trace.ops.with_columns(inputs=pl.int_range(pl.len(), dtype=pl.UInt32))
+    varied = replace(trace, ops=ops, inputs=rows)
+
+    (found,) = findings_of(Recording("drawn", varied), "LCH001")
+
+    assert found.advice.startswith("stack what the loop goes over") is alike
 
 
 def test_a_loop_that_reads_a_value_of_each_parameter_reads_them_after_it() -> None:
