@@ -187,7 +187,7 @@ class ConvolutionTransposes(Rule):
                 time=pl.col("dur").sum(),
                 goes=(pl.col("dur") * pl.col("images")).sum(),
             )
-            .filter(pl.col("time") >= self.min_share * busy)
+            .filter(pl.col("time") > 0, pl.col("time") >= self.min_share * busy)
         )
         if not groups.height:
             return
