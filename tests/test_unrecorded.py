@@ -80,6 +80,22 @@ def test_steps_that_vary_have_no_other_level(laps: list[float]) -> None:
     assert last_level(laps) is None
 
 
+def test_a_change_of_level_long_before_the_recording_does_not_count(
+    tmp_path: Path,
+) -> None:
+    laps = [90.0] * 50_000 + [50.0] * 1_000
+    figures = dict.fromkeys(("ms", "median_ms", "min_ms", "max_ms"), 50.0)
+    timed = {**figures, "steps": len(laps), "laps_ms": laps}
+    rank = {"name": "rank-0", "rank": 0, "step_time": timed}
+    facts = {"format": 1, "tool": "traceq collect", "command": ["x"], "ranks": [rank]}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+
+    (read,) = read_run(tmp_path).ranks
+
+    assert read.step_time is not None
+    assert read.step_time.last_level_ns is None
+
+
 def test_the_change_of_level_is_a_note() -> None:
     timed = StepTime(130_000, 150_000, 90_000, 160_000, 20, last_level_ns=95_000)
     rank = Rank("", 0, "", None, None, timed, ())

@@ -35,6 +35,7 @@ _LARGEST_SOURCES = 16 << 20
 _MOST_CAPTURES = 1_000
 _OVERHEAD_VERSION = 1
 _LONGEST_MS = 1e12
+_MOST_LAPS = 200
 _LONGEST_EVENT_NS = 10_000_000
 
 
@@ -298,7 +299,9 @@ def _step_time(entry: dict[str, Any]) -> StepTime | None:
 
 def _last_level(entry: dict[str, Any]) -> int | None:
     """Return the level of the last steps, if they went to another one."""
-    laps = [lap for lap in _list(entry.get("laps_ms")) if isinstance(lap, int | float)]
+    # The time to find a change of level grows with the square of their number.
+    listed = _list(entry.get("laps_ms"))[-_MOST_LAPS:]
+    laps = [lap for lap in listed if isinstance(lap, int | float)]
     level = last_level([lap for lap in laps if 0 < lap < _LONGEST_MS])
     return None if level is None else round(level * NS_PER_MS)
 

@@ -214,7 +214,7 @@ def more(left: Sequence[Finding], shown: Sequence[Finding]) -> str:
     if not left:
         return ""
     # Alone: what another fix covers saves nothing after it.
-    most = max(max(one.saves_ns, one.saves_alone_ns or 0) for one in left)
+    most = max(max(finding.saves_ns, finding.saves_alone_ns or 0) for finding in left)
     least = min((finding.saves_ns for finding in shown if finding.saves_ns), default=0)
     if most and most < least:
         save = "saves" if len(left) == 1 else "save"
