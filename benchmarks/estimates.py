@@ -62,16 +62,19 @@ def estimates(folder: Path) -> Iterator[Estimate]:
 
 def main() -> None:
     """Print the estimates of all folders."""
-    results = [one for folder in sys.argv[1:] for one in estimates(Path(folder))]
-    for one in results:
+    results = [
+        estimate for folder in sys.argv[1:] for estimate in estimates(Path(folder))
+    ]
+    for result in results:
         print(
-            f"{one.name:28} recorded {one.recorded:7.2f} estimated {one.estimated:7.2f}"
-            f" measured {one.measured:7.2f} {one.error:+5.0%}"
+            f"{result.name:28} recorded {result.recorded:7.2f}"
+            f" estimated {result.estimated:7.2f} measured {result.measured:7.2f}"
+            f" {result.error:+5.0%}"
         )
     for label, stacks in (("with stacks", True), ("without stacks", False)):
-        errors = [one.error for one in results if one.stacks is stacks]
+        errors = [estimate.error for estimate in results if estimate.stacks is stacks]
         if errors:
-            middle, sizes = statistics.median(errors), [abs(one) for one in errors]
+            middle, sizes = statistics.median(errors), [abs(error) for error in errors]
             print(
                 f"{label}: {len(errors)} traces, {middle:+.0%} at the median, median"
                 f" error {statistics.median(sizes):.0%}, largest {max(sizes):.0%}"

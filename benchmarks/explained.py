@@ -70,30 +70,31 @@ def linted(name: str, path: Path, step_ns: int | None) -> RecordingReport:
 
 def _report(outcome: RecordingReport) -> bool:
     """Print how much is explained, and return whether that is enough."""
-    found, bound = outcome.idle, outcome.bound
-    if found is None or bound is None:
+    explained_idle, bound = outcome.idle, outcome.bound
+    if explained_idle is None or bound is None:
         return True
     text = words.idle(outcome)
     _, _, rest = text.partition("largest unexplained, ")
     print(
-        f"{outcome.name:32} {bound.gpu_idle:6.0%} {found.idle_ns / _MS:9.2f}"
-        f" {found.share:10.0%} {found.with_residual_ns / found.idle_ns:7.0%}  {rest}"
+        f"{outcome.name:32} {bound.gpu_idle:6.0%} {explained_idle.idle_ns / _MS:9.2f}"
+        f" {explained_idle.share:10.0%}"
+        f" {explained_idle.with_residual_ns / explained_idle.idle_ns:7.0%}  {rest}"
     )
-    return bound.gpu_idle <= _IDLE or found.share >= _ENOUGH or bool(rest)
+    return bound.gpu_idle <= _IDLE or explained_idle.share >= _ENOUGH or bool(rest)
 
 
 def main(paths: list[str]) -> int:
     """Print a line for each host-bound case; return how many fail."""
     given = ((path, Path(path), None) for path in paths)
     outcomes = [linted(*case) for case in (given if paths else cases())]
-    host = [one for one in outcomes if one.idle and one.bound]
-    host.sort(key=lambda one: -one.bound.gpu_idle if one.bound else 0.0)
+    host = [outcome for outcome in outcomes if outcome.idle and outcome.bound]
+    host.sort(key=lambda report: -report.bound.gpu_idle if report.bound else 0.0)
     print(
         f"{'case':32} {'idle':>6} {'ms/step':>9} {'explained':>10} {'with':>7}"
         "  largest unexplained"
     )
-    failed = [one.name for one in host if not _report(one)]
-    enough = sum(one.idle.share >= _ENOUGH for one in host if one.idle)
+    failed = [report.name for report in host if not _report(report)]
+    enough = sum(report.idle.share >= _ENOUGH for report in host if report.idle)
     print(
         f"{len(host)} host-bound cases of {len(outcomes)}; {enough} have {_ENOUGH:.0%}"
         f" or more of the idle time explained; {len(failed)} fail"

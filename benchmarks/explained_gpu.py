@@ -34,11 +34,13 @@ _FUSION = Path(__file__).resolve().parent / "fusion"
 def left_over(outcome: RecordingReport, path: Path) -> float:
     """Return the largest saving that is left after the plan, as a share of its step."""
     plan = to_fix(outcome.findings)
-    rest = [one for one in outcome.findings if one not in plan and one.fixes]
+    rest = [
+        finding for finding in outcome.findings if finding not in plan and finding.fixes
+    ]
     if not plan or not rest:
         return 0.0
     savings = Savings(View(load(path), outcome.step_ns), brief=True)
-    most = max(savings.saved_after(one, plan) for one in rest)
+    most = max(savings.saved_after(finding, plan) for finding in rest)
     return most / savings.step_after(plan)
 
 
@@ -53,18 +55,18 @@ def main(paths: list[str]) -> int:
     seen: set[tuple[float, float]] = set()
     print(f"{'case':34} {'busy':>8} {'above':>8} {'explained':>10} {'left':>6}")
     for name, path, step_ns in named or [*cases(), *pairs]:
-        one = linted(name, path, step_ns)
+        report = linted(name, path, step_ns)
         count += 1
-        left = left_over(one, path)
+        left = left_over(report, path)
         most = max(most, left)
         # Some recordings are in two folders.
-        if one.gpu is None or (one.gpu.busy_ns, one.gpu.above_ns) in seen:
+        if report.gpu is None or (report.gpu.busy_ns, report.gpu.above_ns) in seen:
             continue
-        seen.add((one.gpu.busy_ns, one.gpu.above_ns))
-        shares.append(one.gpu.share)
+        seen.add((report.gpu.busy_ns, report.gpu.above_ns))
+        shares.append(report.gpu.share)
         print(
-            f"{one.name:34} {one.gpu.busy_ns / _MS:8.2f} {one.gpu.above_ns / _MS:8.2f}"
-            f" {one.gpu.share:10.0%} {left:6.1%}",
+            f"{report.name:34} {report.gpu.busy_ns / _MS:8.2f}"
+            f" {report.gpu.above_ns / _MS:8.2f} {report.gpu.share:10.0%} {left:6.1%}",
             flush=True,
         )
     median = statistics.median(shares)

@@ -97,7 +97,7 @@ COSTS = [Cost(event, part) for event in _EVENTS for part in HostCost._fields]
 def read(file: Path) -> list[Capture]:
     """Return the captures that a file of pairs names and that have a trace."""
     pairs = read_pairs(file)
-    known = {name: one.captures for one in pairs for name in (one.sick, one.twin)}
+    known = {name: pair.captures for pair in pairs for name in (pair.sick, pair.twin)}
     results = []
     for name, captures in known.items():
         if captures.trace(name).is_file():
@@ -109,7 +109,7 @@ def read(file: Path) -> list[Capture]:
 
 def loss(captures: Sequence[Capture], costs: HostCosts) -> float:
     """Return the mean square of the errors."""
-    return statistics.fmean(one.error(costs) ** 2 for one in captures)
+    return statistics.fmean(capture.error(costs) ** 2 for capture in captures)
 
 
 def fitted(captures: Sequence[Capture], costs: HostCosts) -> HostCosts:
@@ -130,7 +130,7 @@ def fitted(captures: Sequence[Capture], costs: HostCosts) -> HostCosts:
 
 
 def _errors(captures: Sequence[Capture], costs: HostCosts) -> str:
-    off = [abs(exp(one.error(costs)) - 1) for one in captures]
+    off = [abs(exp(capture.error(costs)) - 1) for capture in captures]
     return f"{statistics.median(off):6.1%} {max(off):8.1%}"
 
 
@@ -143,14 +143,14 @@ def _report(files: Sequence[Path], sets: Sequence[list[Capture]]) -> None:
     print(f"\n{'error, host-bound captures':<30} {'assumed':>15} {'fitted':>15}")
     print(f"{'':<30} {'median':>6} {'largest':>8} {'median':>6} {'largest':>8}")
     for file, captures in zip(files, sets, strict=True):
-        host_bound = [one for one in captures if one.host_bound]
+        host_bound = [capture for capture in captures if capture.host_bound]
         errors = f"{_errors(host_bound, ASSUMED_COSTS)} {_errors(host_bound, fit)}"
         print(f"{f'{file.stem}, {len(host_bound)} captures':<30} {errors}")
     print(f"\n{'ms a step':<30} {'measured':>8} {'assumed':>8} {'fitted':>8}")
     for captures in sets:
-        for one in captures:
-            times = (one.step_ns, *map(one.estimate_ns, (ASSUMED_COSTS, fit)))
-            print(f"{one.name:<30} " + " ".join(f"{ns / _MS:8.2f}" for ns in times))
+        for item in captures:
+            times = (item.step_ns, *map(item.estimate_ns, (ASSUMED_COSTS, fit)))
+            print(f"{item.name:<30} " + " ".join(f"{ns / _MS:8.2f}" for ns in times))
 
 
 if __name__ == "__main__":

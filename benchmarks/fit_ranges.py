@@ -25,9 +25,9 @@ def main() -> None:
     results = read_results()
     for bound in ("gpu", "host"):
         pairs = [
-            (one.before_alone.true, one.after.likely, one.after.true)
-            for one in results
-            if one.bound == bound
+            (result.before_alone.true, result.after.likely, result.after.true)
+            for result in results
+            if result.bound == bound
         ]
         pairs += [
             (row["step"], row["step_after"], row["step"] * row["after"] / row["before"])

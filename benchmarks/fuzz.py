@@ -311,7 +311,7 @@ def _invalid(arguments: list[str], out: str, place: Path) -> str:
     for file in place.rglob("annotated.json*"):
         texts[file.name] = file.read_bytes()
     if command == "shrink":
-        texts |= {one.name: one.read_bytes() for one in place.glob("small/*.json*")}
+        texts |= {path.name: path.read_bytes() for path in place.glob("small/*.json*")}
     for name, text in texts.items():
         try:
             plain = gzip.decompress(text) if name.endswith(".gz") else text  # type: ignore[arg-type]

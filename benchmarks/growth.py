@@ -66,10 +66,13 @@ def _events(counts: Counts) -> Iterator[dict[str, Any]]:
 
 def exponent(counts: tuple[int, ...], seconds: list[float]) -> float:
     """Return the power of the count that fits the times best."""
-    x, y = [math.log(count) for count in counts], [math.log(one) for one in seconds]
+    x, y = (
+        [math.log(count) for count in counts],
+        [math.log(second) for second in seconds],
+    )
     middle = sum(x) / len(x)
     above = sum((one - middle) * other for one, other in zip(x, y, strict=True))
-    return above / sum((one - middle) ** 2 for one in x)
+    return above / sum((value - middle) ** 2 for value in x)
 
 
 def main() -> None:
@@ -101,12 +104,12 @@ def main() -> None:
                 took = [
                     max(
                         0.01,
-                        _seconds(command, one, Path(folder), options.rounds) - start,
+                        _seconds(command, size, Path(folder), options.rounds) - start,
                     )
-                    for one in sizes
+                    for size in sizes
                 ]
                 power = exponent(_TIMES, took)
-                times = "  ".join(f"{one:6.2f} s" for one in took)
+                times = "  ".join(f"{value:6.2f} s" for value in took)
                 missed = "  (missed)" if power > _MOST else ""
                 print(f"{command:8} {thing:8} {times}  exponent {power:.2f}{missed}")
 

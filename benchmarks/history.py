@@ -86,9 +86,11 @@ def noise_of_steps() -> dict[str, list[float]]:
     noise: dict[str, list[float]] = {}
     for line in MEASURED.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        times = [one["mean_ms"] for one in entry["blocks"] if not one["on"]]
+        times = [block["mean_ms"] for block in entry["blocks"] if not block["on"]]
         level = median(times) if times else 1.0
-        noise.setdefault(entry["program"], []).extend(one / level for one in times)
+        noise.setdefault(entry["program"], []).extend(
+            duration / level for duration in times
+        )
     return {name: times for name, times in noise.items() if len(times) > _IN_A_ROW}
 
 
@@ -119,7 +121,9 @@ def history(program: str, seed: int, runs: int = RUNS) -> Planted:
     steps, gpu = (
         _in_a_row(noise_of_steps()[name], runs, draw) for name in (program, _GPU_BOUND)
     )
-    spread = median(abs(one - 1) for one in noise_of_steps()[program])
+    spread = median(
+        abs(noise_of_step - 1) for noise_of_step in noise_of_steps()[program]
+    )
     idle = 0.03 if spread < _HOST_BOUND else 1.0
     digests = [
         _run(
@@ -137,7 +141,7 @@ def _in_a_row(pool: list[float], count: int, draw: random.Random) -> list[float]
     drawn: list[float] = []
     while len(drawn) < count:
         start = draw.randrange(len(pool))
-        drawn += [pool[(start + one) % len(pool)] for one in range(_IN_A_ROW)]
+        drawn += [pool[(start + index) % len(pool)] for index in range(_IN_A_ROW)]
     return drawn[:count]
 
 
@@ -208,13 +212,13 @@ def score(series: Series, at: dict[str, int]) -> Score:
     left = dict(at)
     with_cause = 0
     false = 0
-    for one in series.jumps:
-        near = [kind for kind, place in left.items() if abs(place - one.jump.at) <= 1]
+    for jump in series.jumps:
+        near = [kind for kind, place in left.items() if abs(place - jump.jump.at) <= 1]
         if not near:
             false += 1
             continue
         del left[near[0]]
-        with_cause += main_kind(one.difference, one.jump.shifts) == near[0]
+        with_cause += main_kind(jump.difference, jump.jump.shifts) == near[0]
     return Score(len(at) - len(left), with_cause, false)
 
 
@@ -223,7 +227,7 @@ def scored(program: str, seed: int) -> Score:
     planted = history(program, seed)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "history.sqlite"
-        add(file, [(one.name, one) for one in planted.digests])
+        add(file, [(digest.name, digest) for digest in planted.digests])
         (series,) = series_in(file)
     return score(series, planted.at)
 
@@ -233,7 +237,7 @@ def large(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "history.sqlite"
         planted = history(_GPU_BOUND, 0, count)
-        add(file, [(one.name, one) for one in planted.digests])
+        add(file, [(digest.name, digest) for digest in planted.digests])
         print(f"{count} runs: {file.stat().st_size / 1e6:.1f} MB")
         command = [sys.executable, "-m", "traceq", "history", "show", "--db", str(file)]
         times = []
@@ -259,12 +263,12 @@ def main() -> None:
     print("noise of              median   planted  found  with cause  false")
     for program, noise in noise_of_steps().items():
         scores = [scored(program, wanted.first + at) for at in range(wanted.seeds)]
-        spread = 100 * median(abs(one - 1) for one in noise)
+        spread = 100 * median(abs(value - 1) for value in noise)
         counts = [len(KINDS) * len(scores), *map(sum, zip(*scores, strict=True))]
         total = [a + b for a, b in zip(total, counts, strict=True)]
-        cells = "".join(f"{one:8}" for one in counts)
+        cells = "".join(f"{count:8}" for count in counts)
         print(f"{program:22}{spread:5.1f}% {cells}", flush=True)
-    print(f"{'all':28} {''.join(f'{one:8}' for one in total)}")
+    print(f"{'all':28} {''.join(f'{number:8}' for number in total)}")
 
 
 if __name__ == "__main__":

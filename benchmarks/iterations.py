@@ -195,23 +195,23 @@ def main() -> None:
 
 
 def _print(results: list[Result], singles: list[tuple[str, int]]) -> None:
-    for one in results:
-        flag = "" if one.right and abs(one.length - 1) <= _LENGTH else "  <-"
+    for item in results:
+        flag = "" if item.right and abs(item.length - 1) <= _LENGTH else "  <-"
         print(
-            f"{one.name:45} without {one.without:16} {one.wanted:4} steps, found"
-            f" {one.found:4}, length x{one.length:.3f}, {one.share:.2f} x load{flag}"
+            f"{item.name:45} without {item.without:16} {item.wanted:4} steps, found"
+            f" {item.found:4}, length x{item.length:.3f}, {item.share:.2f} x load{flag}"
         )
     for name, result in singles:
         print(f"{name:60} done once, found {result}" + ("  <-" if result else ""))
-    for without in dict.fromkeys(one.without for one in results):
-        some = [one for one in results if one.without == without]
-        right = [one for one in some if one.right]
-        near = [one for one in right if abs(one.length - 1) <= _LENGTH]
+    for without in dict.fromkeys(entry.without for entry in results):
+        some = [entry for entry in results if entry.without == without]
+        right = [entry for entry in some if entry.right]
+        near = [entry for entry in right if abs(entry.length - 1) <= _LENGTH]
         print(
             f"without {without or 'marks of its own'}: the same count in {len(right)}"
             f" of {len(some)} ({len(right) / len(some):.1%}), of these the median"
             f" length within 2% in {len(near)}; finding takes"
-            f" {max(one.share for one in some):.2f} x load at most"
+            f" {max(entry.share for entry in some):.2f} x load at most"
         )
     wrong = sum(result > 0 for _, result in singles)
     print(f"done once: steps claimed in {wrong} of {len(singles)}")

@@ -168,10 +168,10 @@ def _reader(command: str) -> Callable[[list[float], random.Random, Path], list[s
     return run
 
 
-def _equal(one: Trace, other: Trace) -> bool:
+def _equal(trace: Trace, other: Trace) -> bool:
     tables = other.frames_by_name()
     return all(
-        table.equals(tables[name]) for name, table in one.frames_by_name().items()
+        table.equals(tables[name]) for name, table in trace.frames_by_name().items()
     )
 
 
@@ -217,7 +217,7 @@ def _collect(shares: list[float], chance: random.Random, folder: Path) -> list[s
             _whole(words(f"after-{number}"), folder / "cache")
             result += _half(folder / "runs" / f"after-{number}", must=True)
         faults += [
-            f"{share:.3f}, {blow.number.name}, {blow.who}: {one}" for one in result
+            f"{share:.3f}, {blow.number.name}, {blow.who}: {item}" for item in result
         ]
     return faults
 

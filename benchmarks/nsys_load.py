@@ -60,7 +60,7 @@ def _of_one_process(database: sqlite3.Connection, tables: list[str]) -> None:
     ).fetchone()
     for name in tables:
         columns = [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
-        key = next((one for one in ("globalPid", "globalTid") if one in columns), "")
+        key = next((item for item in ("globalPid", "globalTid") if item in columns), "")
         if key:
             database.execute(
                 f"DELETE FROM {name} WHERE {key} >> {_PROCESS_BITS} <> {first}"  # noqa: S608 - as above
@@ -187,7 +187,7 @@ def main() -> None:
         enlarged(options.export, file, options.mb * _MB, one=options.one)
     size = file.stat().st_size
     # Of one process, all ranks are the one rank.
-    methods = [one for one in _METHODS if not (options.one and one == "all ranks")]
+    methods = [name for name in _METHODS if not (options.one and name == "all ranks")]
     results = {method: measured(method, file) for method in methods}
     plain, plain_cpu = results["select"]["seconds"], results["select"]["cpu"]
     print(f"{size / _MB:,.0f} MB")

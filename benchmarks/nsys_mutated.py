@@ -158,7 +158,9 @@ def read_all(source: Path, first: int, last: int) -> int:
             start = time.process_time()
             try:
                 result = lint(file, cache=False, packs=False)
-                crashed = [one for out in result.report.outcomes for one in out.crashed]
+                crashed = [
+                    item for out in result.report.outcomes for item in out.crashed
+                ]
             except TraceqError as error:
                 refused += 1
                 crashed = []

@@ -121,8 +121,8 @@ def delay_ns(rank: Copied, late: Digest) -> int:
     """
     rows = _last_step(rank.digest.table("collectives"))
     before, after = (
-        own_times(one)[rows].select(pl.sum_horizontal(PARTS).sum()).item()
-        for one in (rank.digest, late)
+        own_times(digest)[rows].select(pl.sum_horizontal(PARTS).sum()).item()
+        for digest in (rank.digest, late)
     )
     return int(after - before)
 
@@ -309,9 +309,11 @@ def _run(
         for row in range(ranks):
             name, members = group_of(row, at, grid=grid)
             if name not in done:
-                chosen = [one for one in members if one < ranks]
+                chosen = [member for member in members if member < ranks]
                 longer = extra if slow in chosen else 0.0
-                done[name] = max(came[one] for one in chosen) + round(length + longer)
+                done[name] = max(came[number] for number in chosen) + round(
+                    length + longer
+                )
             arrivals[row].append(came[row])
             ends[row].append(done[name])
             now[row] = done[name]

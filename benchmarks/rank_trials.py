@@ -61,7 +61,9 @@ def cuts(jobs: list[Path], trials: int, seed: str) -> None:
         truth = ranking.by_wall_clock(whole)
         shared = missing = wrong = 0
         for _ in range(trials):
-            result = ranking.errors([ranking.cut(one, chance) for one in whole], truth)
+            result = ranking.errors(
+                [ranking.cut(digest, chance) for digest in whole], truth
+            )
             shared, missing, wrong = (
                 one + other
                 for one, other in zip((shared, missing, wrong), result, strict=True)
@@ -72,7 +74,7 @@ def cuts(jobs: list[Path], trials: int, seed: str) -> None:
 
 def named(analysis: Analysis) -> set[int]:
     """Return all ranks that are named."""
-    return {row for one in analysis.stragglers for row in one.ranks}
+    return {row for straggler in analysis.stragglers for row in straggler.ranks}
 
 
 def _plants(rank: planting.Copied) -> Iterator[str]:

@@ -77,7 +77,10 @@ def _print_noise(
         copies = planting.job(rank, chance)[:count]
         result = analyse(
             assemble(
-                [planting.renumbered(one, at, count) for at, one in enumerate(copies)]
+                [
+                    planting.renumbered(digest, at, count)
+                    for at, digest in enumerate(copies)
+                ]
             )
         )
         false += bool(result.stragglers)
@@ -134,7 +137,7 @@ def reduce_folder(folder: Path) -> None:
     result = analyse(assemble(digests))
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    size = sum(len(one.content) for one in digests)
+    size = sum(len(digest.content) for digest in digests)
     print(
         f"{len(digests)} digests of {size / len(digests) / 1e3:.0f} kB, "
         f"{result.job.cells.height:,} parts of {result.job.collectives.height:,}"

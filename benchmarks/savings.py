@@ -136,13 +136,16 @@ def repaired(findings: Sequence[Finding], fixes: Sequence[str]) -> list[Finding]
     Of minor ones whose fix leaves kernels as they are, all work goes.
     """
     if not fixes:
-        return [one for one in findings if one.severity is not Severity.info]
-    named = [one for one in findings if one.code in fixes]
+        return [
+            finding for finding in findings if finding.severity is not Severity.info
+        ]
+    named = [finding for finding in findings if finding.code in fixes]
     return [
-        replace(one, fixes=(Fix(kernels=one.kernels, ops=one.ops),))
-        if one.minor and one.kernels.difference(*(fix.kernels for fix in one.fixes))
-        else one
-        for one in named
+        replace(finding, fixes=(Fix(kernels=finding.kernels, ops=finding.ops),))
+        if finding.minor
+        and finding.kernels.difference(*(fix.kernels for fix in finding.fixes))
+        else finding
+        for finding in named
     ]
 
 
@@ -162,7 +165,7 @@ def _before_alone(trace: Trace, true: float) -> Said:
     """Return what a step is estimated to take, of the trace alone."""
     view = View(trace)
     steps = [
-        view.replay.run(scale=one).step_ns / _MS for one in view.calibration.scales
+        view.replay.run(scale=scale).step_ns / _MS for scale in view.calibration.scales
     ]
     # The measured step itself is known no better.
     low, high = min(steps) * (1 - MEASURED_SPREAD), max(steps) * (1 + MEASURED_SPREAD)
@@ -185,7 +188,7 @@ def compared(file: str, pair: Pair) -> Compared:
     )
     return Compared(
         result,
-        tuple(one for one in findings if one.severity != Severity.info),
+        tuple(finding for finding in findings if finding.severity != Severity.info),
     )
 
 
@@ -199,16 +202,16 @@ def _row(texts: tuple[str, ...]) -> str:
 
 
 def _totals(name: str, predictions: Sequence[Said]) -> str:
-    off = [abs(one.off) for one in predictions]
+    off = [abs(prediction.off) for prediction in predictions]
 
     def share(of: Sequence[bool]) -> str:
         return f"{sum(of) / len(of):.0%}"
 
     return (
         f"  {name:<34} off by {statistics.median(off):4.0%} at the median,"
-        f" {max(off):4.0%} at most; {share([one <= 0.2 for one in off])} within 20%,"
-        f" {share([one <= 0.3 for one in off])} within 30%;"
-        f" in the range {share([one.inside for one in predictions])}"
+        f" {max(off):4.0%} at most; {share([error <= 0.2 for error in off])} within"
+        f" 20%, {share([error <= 0.3 for error in off])} within 30%;"
+        f" in the range {share([prediction.inside for prediction in predictions])}"
     )
 
 
@@ -216,9 +219,17 @@ def _report(title: str, results: Sequence[Result]) -> None:
     if not results:
         return
     print(f"{title}, {len(results)} pairs")
-    print(_totals("after the fixes, step measured", [one.after for one in results]))
-    print(_totals("after the fixes, trace alone", [one.after_alone for one in results]))
-    print(_totals("before them, trace alone", [one.before_alone for one in results]))
+    print(
+        _totals("after the fixes, step measured", [result.after for result in results])
+    )
+    print(
+        _totals(
+            "after the fixes, trace alone", [result.after_alone for result in results]
+        )
+    )
+    print(
+        _totals("before them, trace alone", [result.before_alone for result in results])
+    )
 
 
 def _compare(path: Path) -> list[Result]:
@@ -235,16 +246,18 @@ def _compare(path: Path) -> list[Result]:
 
 def _report_all(results: Sequence[Result]) -> None:
     for bound in ("gpu", "host"):
-        _report(f"{bound}-bound", [one for one in results if one.bound == bound])
+        _report(
+            f"{bound}-bound", [result for result in results if result.bound == bound]
+        )
 
 
 def write_results(results: Sequence[Result]) -> None:
     """Keep what was found, in microseconds."""
-    rows = [asdict(one) for one in results]
-    for one in rows:
+    rows = [asdict(result) for result in results]
+    for row in rows:
         for key in ("after", "after_alone", "before_alone"):
-            one[key] = {name: round(ms, 3) for name, ms in one[key].items()}
-    lines = ",\n".join(json.dumps(one) for one in rows)
+            row[key] = {name: round(ms, 3) for name, ms in row[key].items()}
+    lines = ",\n".join(json.dumps(item) for item in rows)
     RESULTS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
@@ -252,12 +265,12 @@ def read_results() -> list[Result]:
     """Return what was found last."""
     return [
         Result(
-            one["file"],
-            one["pair"],
-            one["bound"],
-            *(Said(**one[key]) for key in ("after", "after_alone", "before_alone")),
+            load["file"],
+            load["pair"],
+            load["bound"],
+            *(Said(**load[key]) for key in ("after", "after_alone", "before_alone")),
         )
-        for one in json.loads(RESULTS.read_text(encoding="utf-8"))
+        for load in json.loads(RESULTS.read_text(encoding="utf-8"))
     ]
 
 
@@ -273,17 +286,21 @@ def accuracy(results: Sequence[Result]) -> str:
         ("first two files", FILES[:2]),
     ):
         for name, bound in (("GPU", "gpu"), ("host", "host")):
-            some = [one for one in results if one.file in files and one.bound == bound]
-            off = [abs(one.after.off) for one in some]
-            alone = [abs(one.after_alone.off) for one in some]
+            some = [
+                result
+                for result in results
+                if result.file in files and result.bound == bound
+            ]
+            off = [abs(result.after.off) for result in some]
+            alone = [abs(result.after_alone.off) for result in some]
             lines.append(
                 (
                     f"{title}, {name}-bound",
                     str(len(some)),
                     f"{statistics.median(off):.0%}",
                     f"{max(off):.0%}",
-                    str(sum(one <= 0.3 for one in off)),
-                    str(sum(one.after.inside for one in some)),
+                    str(sum(value <= 0.3 for value in off)),
+                    str(sum(result.after.inside for result in some)),
                     f"{statistics.median(alone):.0%}, largest {max(alone):.0%}",
                 )
             )
@@ -293,7 +310,7 @@ def accuracy(results: Sequence[Result]) -> str:
 def estimated(results: Sequence[Result]) -> str:
     """Return how good the step before the fixes is, of the trace alone."""
     gpu, host = (
-        [abs(one.before_alone.off) for one in results if one.bound == bound]
+        [abs(result.before_alone.off) for result in results if result.bound == bound]
         for bound in ("gpu", "host")
     )
     return (
@@ -310,10 +327,10 @@ def each_pair(results: Sequence[Result]) -> str:
         ("program", "bound by", "before", "after", "predicted", "range", "error"),
         ("---",) * 7,
     ]
-    for one in sorted(results, key=lambda one: -abs(one.after.off)):
-        likely, off, limits = one.after.cells
-        before, true = f"{one.before_alone.true:.2f}", f"{one.after.true:.2f}"
-        lines.append((one.pair, one.bound, before, true, likely, limits, off))
+    for result in sorted(results, key=lambda one: -abs(one.after.off)):
+        likely, off, limits = result.after.cells
+        before, true = f"{result.before_alone.true:.2f}", f"{result.after.true:.2f}"
+        lines.append((result.pair, result.bound, before, true, likely, limits, off))
     return _table(lines)
 
 
@@ -324,7 +341,7 @@ def _table(lines: Sequence[tuple[str, ...]]) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit(__doc__)
-    tried = [Path(one) for one in sys.argv[1:] if trials.is_trial(Path(one))]
+    tried = [Path(item) for item in sys.argv[1:] if trials.is_trial(Path(item))]
     if tried:  # files of `traceq try`, of which none is of pairs
         print(*trials.report(tried), sep="\n")
         sys.exit()
@@ -336,5 +353,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         print("all files")
         _report_all(everything)
-    if {one.file for one in everything} == {*FILES}:
+    if {result.file for result in everything} == {*FILES}:
         write_results(everything)

@@ -37,8 +37,8 @@ def main() -> None:
     options = parser.parse_args()
     failed = 0
     print("recording | shrink | check | run | second | limits | what failed")
-    for one in options.recordings:
-        first, _, second = one.partition("=")
+    for recording in options.recordings:
+        first, _, second = recording.partition("=")
         with tempfile.TemporaryDirectory() as folder:
             row = _row(Path(first), second, Path(folder), parts=not options.no_parts)
         print(" | ".join(row), flush=True)

@@ -93,7 +93,7 @@ def _lint(texts: list[bytes], number: int, folder: Path) -> None:
 def main() -> None:
     """Run the files, in turn or on threads, and compare."""
     options = _options()
-    texts = [gzip.decompress(one.read_bytes()) for one in _FIXTURES]
+    texts = [gzip.decompress(path.read_bytes()) for path in _FIXTURES]
     texts = [text for text in texts if len(text) < _SMALL] or texts[:1]
     warm = max(1, min(_WARM, options.count // 2))
     with tempfile.TemporaryDirectory() as name:
@@ -120,7 +120,9 @@ def main() -> None:
     print(
         f"{options.count} files on {options.threads} threads, after the first {warm}:"
     )
-    print(f"memory {' '.join(str(one >> 20) for one in memory)} MiB, ×{growth:.3f}")
+    print(
+        f"memory {' '.join(str(number >> 20) for number in memory)} MiB, ×{growth:.3f}"
+    )
     print(f"threads {before[0]} -> {after[0]}, files {before[1]} -> {after[1]}")
     endless = _limits()
     grown = {

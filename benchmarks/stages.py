@@ -98,7 +98,7 @@ def main() -> None:
         os.environ["TRACEQ_CACHE"] = folder
         for name, options in _RUNS.items():
             result = _measured(path, options)
-            wall, used = (sum(one[at] for one in result.values()) for at in (0, 1))
+            wall, used = (sum(group[at] for group in result.values()) for at in (0, 1))
             print(f"{name}: {wall:.2f} s, of the processor {used:.2f} s")
             for stage, (took, processor) in result.items():
                 print(f"  {stage:30} {took:6.2f} s {processor:6.2f} s")

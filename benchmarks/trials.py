@@ -90,47 +90,47 @@ class Predicted:
 
 def predicted(trials: Iterable[dict[str, Any]]) -> list[Predicted]:
     """Return what was predicted of remedies whose measurement is conclusive."""
-    found = []
+    result = []
     for trial in trials:
         step = (trial.get("as_it_is") or {}).get("ms")
-        for one in trial.get("remedies", []):
-            said = one["predicted"]
-            if step and said and one["n"] and one["outcome"] in _COUNTED:
+        for remedy in trial.get("remedies", []):
+            said = remedy["predicted"]
+            if step and said and remedy["n"] and remedy["outcome"] in _COUNTED:
                 low, high = (said.get(key, said["ms"]) for key in ("low_ms", "high_ms"))
                 bound = str(said.get("bound") or "unknown")
                 names = (str(trial["program"]), said["rule"], bound)
-                times = (step, said["ms"], low, high, -one["ms"])
-                found.append(Predicted(*names, *times))
-    return found
+                times = (step, said["ms"], low, high, -remedy["ms"])
+                result.append(Predicted(*names, *times))
+    return result
 
 
 def by_rule(
-    found: Iterable[Predicted],
+    predictions: Iterable[Predicted],
 ) -> dict[tuple[str, str], list[Predicted]]:
     """Return predictions by rule, and by what bounds the step."""
     rules: dict[tuple[str, str], list[Predicted]] = {}
-    for one in found:
-        rules.setdefault((one.rule, one.bound), []).append(one)
+    for item in predictions:
+        rules.setdefault((item.rule, item.bound), []).append(item)
     return dict(sorted(rules.items()))
 
 
-def validated(found: Sequence[Predicted], bound: str) -> str:
+def validated(predictions: Sequence[Predicted], bound: str) -> str:
     """Fit a range on half of the programs; return how it does on the other half."""
-    some = [one for one in found if one.bound == bound]
-    programs = sorted({one.program for one in some})
-    fitted = [one for one in some if programs.index(one.program) % 2 == 0]
-    others = [one for one in some if programs.index(one.program) % 2 == 1]
+    some = [item for item in predictions if item.bound == bound]
+    programs = sorted({item.program for item in some})
+    fitted = [item for item in some if programs.index(item.program) % 2 == 0]
+    others = [item for item in some if programs.index(item.program) % 2 == 1]
     if len(fitted) < _ENOUGH or len(others) < _ENOUGH:
         return (
             f"{bound}-bound: too few to fit one on half of the programs"
             f" (predictions: {len(some)}, programs: {len(programs)})"
         )
-    deciles = statistics.quantiles([one.relative for one in fitted], n=10)
+    deciles = statistics.quantiles([item.relative for item in fitted], n=10)
     inside = 0
-    for one in others:
-        low = max(0.0, one.said + deciles[_LOW] * one.base)
-        high = one.said + deciles[_HIGH] * one.base
-        inside += low <= max(0.0, one.measured) <= high
+    for other in others:
+        low = max(0.0, other.said + deciles[_LOW] * other.base)
+        high = other.said + deciles[_HIGH] * other.base
+        inside += low <= max(0.0, other.measured) <= high
     return (
         f"{bound}-bound: errors of {deciles[_LOW]:+.2f} to {deciles[_HIGH]:+.2f},"
         f" fitted on {len(fitted)} predictions, contain the measured saving of"
@@ -178,7 +178,7 @@ class Program:
 def program(trial: dict[str, Any]) -> Program:
     """Return what a trial proved."""
     entries = trial["remedies"]
-    safe = {one["remedy"]: one for one in entries if one["class"] in _SAFE}
+    safe = {entry["remedy"]: entry for entry in entries if entry["class"] in _SAFE}
     faster = {name: one for name, one in safe.items() if one["outcome"] == "faster"}
     proved = {
         name: one
@@ -205,7 +205,7 @@ def program(trial: dict[str, Any]) -> Program:
         unproved=tuple(name for name in faster if name not in proved),
         undecided=tuple(name for name, one in safe.items() if _is_open(one)),
         asked=len(trial["asked"]),
-        tried=sum(bool(one["n"]) for one in safe.values()),
+        tried=sum(bool(entry["n"]) for entry in safe.values()),
     )
 
 
@@ -219,37 +219,37 @@ def _is_open(entry: dict[str, Any]) -> bool:
 def report(files: Iterable[Path]) -> list[str]:
     """Return errors by rule, what fitted ranges are worth, and what helped."""
     trials = read(files)
-    found = predicted(trials)
+    predictions = predicted(trials)
     rows = [
         f"{'rule':<8} {'bound':<8} {'n':>3} {'median':>8} {'worst':>8} {'in range':>9}"
     ]
-    for (rule, bound), some in by_rule(found).items():
+    for (rule, bound), some in by_rule(predictions).items():
         middle, worst, inside = _errors(some)
         rows.append(
             f"{rule:<8} {bound:<8} {len(some):>3} {middle:>8.1%} {worst:>+8.1%}"
             f" {inside:>9}"
         )
-    rows += ["", *(validated(found, bound) for bound in ("gpu", "host")), ""]
-    complete = [one for one in trials if one.get("control")]
+    rows += ["", *(validated(predictions, bound) for bound in ("gpu", "host")), ""]
+    complete = [trial for trial in trials if trial.get("control")]
     return [*rows, *front(list(map(program, complete))).splitlines()]
 
 
 def _errors(some: Sequence[Predicted]) -> tuple[float, float, str]:
     """Return the median error, the worst, and how many are in their range."""
-    errors = [one.error for one in some]
-    inside = f"{sum(one.inside for one in some)} of {len(some)}"
+    errors = [item.error for item in some]
+    inside = f"{sum(item.inside for item in some)} of {len(some)}"
     return statistics.median(map(abs, errors)), max(errors, key=abs), inside
 
 
 def rules_table(trials: Iterable[dict[str, Any]]) -> str:
     """Return the errors by rule as a table in Markdown, and the fitted ranges."""
-    found = predicted(trials)
+    predictions = predicted(trials)
     head = ("rule", "bound by", "trials", "median error", "worst", "in the range")
     lines: list[tuple[str, ...]] = [head, ("---",) * len(head)]
     groups = {
-        **by_rule(found),
+        **by_rule(predictions),
         **{
-            ("**all**", bound): [one for one in found if one.bound == bound]
+            ("**all**", bound): [item for item in predictions if item.bound == bound]
             for bound in ("gpu", "host")
         },
     }
@@ -258,7 +258,7 @@ def rules_table(trials: Iterable[dict[str, Any]]) -> str:
             middle, worst, inside = _errors(some)
             figures = (f"{middle:.1%}", f"{worst:+.1%}", inside)
             lines.append((rule, bound, str(len(some)), *figures))
-    ranges = "; ".join(validated(found, bound) for bound in ("gpu", "host"))
+    ranges = "; ".join(validated(predictions, bound) for bound in ("gpu", "host"))
     return f"{_table(lines)}\nRanges, {ranges}.\n"
 
 
@@ -269,13 +269,13 @@ def trials_table(programs: Sequence[Program]) -> str:
         *("measured", "faster", "undecided"),
     )
     lines: list[tuple[str, ...]] = [head, ("---",) * len(head)]
-    for one in programs:
-        faster = [*one.remedies, *(f"{name} (unproved)" for name in one.unproved)]
+    for item in programs:
+        faster = [*item.remedies, *(f"{name} (unproved)" for name in item.unproved)]
         lines.append(
             (
-                *(one.name, one.bound, f"{one.step:.3g}", f"{one.minutes:g}"),
-                *(one.state, f"{one.noise:.1%}", f"{one.tried} of {one.asked}"),
-                *(", ".join(faster), ", ".join(one.undecided)),
+                *(item.name, item.bound, f"{item.step:.3g}", f"{item.minutes:g}"),
+                *(item.state, f"{item.noise:.1%}", f"{item.tried} of {item.asked}"),
+                *(", ".join(faster), ", ".join(item.undecided)),
             )
         )
     return _table(lines)
@@ -286,13 +286,13 @@ def front(programs: Sequence[Program]) -> str:
     if not programs:
         return "No program was tried yet.\n"
     helped = sorted(
-        (one for one in programs if one.remedies), key=lambda one: one.share
+        (item for item in programs if item.remedies), key=lambda one: one.share
     )
-    middle = statistics.median(one.speed_up for one in programs)
+    middle = statistics.median(item.speed_up for item in programs)
     grows = (
         f", the first of {TARGET} that are planned" if len(programs) < TARGET else ""
     )
-    lengths = [one.minutes for one in programs]
+    lengths = [item.minutes for item in programs]
     parts = [
         f"`traceq try` was run on {len(programs)} public programs on an H200{grows},"
         f" for {min(lengths):g} to {max(lengths):g} minutes each. Remedies that are"
@@ -305,25 +305,29 @@ def front(programs: Sequence[Program]) -> str:
         lines = [head, ("---",) * len(head)]
         lines += [
             (
-                *(one.name, one.bound, f"{one.step:.3g} ms"),
-                *(f"{one.speed_up:.2f}×", ", ".join(one.remedies)),
+                *(item.name, item.bound, f"{item.step:.3g} ms"),
+                *(f"{item.speed_up:.2f}×", ", ".join(item.remedies)),
             )
-            for one in helped
+            for item in helped
         ]
         parts.append(_table(lines).rstrip())
-    rest = [one for one in programs if not one.remedies]
+    rest = [item for item in programs if not item.remedies]
     groups = (
         (
             "Nothing that was tried helps",
-            [one.name for one in rest if one.without_help],
+            [item.name for item in rest if item.without_help],
         ),
         (
             "Faster, but without a recording that proves it",
-            [f"{one.name} ({', '.join(one.unproved)})" for one in rest if one.unproved],
+            [
+                f"{item.name} ({', '.join(item.unproved)})"
+                for item in rest
+                if item.unproved
+            ],
         ),
         (
             "Undecided, as the noise was too high or the time too short",
-            [one.name for one in rest if one.undecided and not one.unproved],
+            [item.name for item in rest if item.undecided and not item.unproved],
         ),
     )
     sentences = [f"{title}: {', '.join(names)}." for title, names in groups if names]

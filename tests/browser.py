@@ -74,14 +74,14 @@ class Page:
 
     def value(self, script: str, *, wait: bool = False) -> Any:  # noqa: ANN401 - whatever the script returns
         """Return what a script in the page says; wait for what it promises."""
-        found = self._call(
+        result = self._call(
             "Runtime.evaluate",
             expression=script,
             returnByValue=True,
             awaitPromise=wait,
         )
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     def move_mouse(self, x: float, y: float) -> None:
         """Move the mouse to a place in the window."""
@@ -135,8 +135,8 @@ class Page:
 
     def picture(self) -> bytes:
         """Return all of the page as a PNG."""
-        found = self._call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(found["data"])
+        result = self._call("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(result["data"])
 
     def asked_for(self) -> list[str]:
         """Return the addresses that the page asked for."""

@@ -62,8 +62,10 @@ class Late:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of torch's own import
             import_module("torch")
-        found = sys.modules["torch"] if self._name == "torch" else module(self._name)
-        return getattr(found, name)
+        module_type = (
+            sys.modules["torch"] if self._name == "torch" else module(self._name)
+        )
+        return getattr(module_type, name)
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,14 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
-        return found
+        document: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
+        return document
 
     @property
     def rank(self) -> dict[str, Any]:
         (rank,) = self.facts["ranks"]
-        found: dict[str, Any] = rank
-        return found
+        result: dict[str, Any] = rank
+        return result
 
     @property
     def files(self) -> set[str]:
@@ -93,12 +95,14 @@ class Run:
     def events(self, name: str = "rank-0") -> list[dict[str, Any]]:
         file = self.folder / f"{name}.trace.json.gz"
         with gzip.open(file) as stream:
-            found: list[dict[str, Any]] = json.load(stream)["traceEvents"]
-        return found
+            result: list[dict[str, Any]] = json.load(stream)["traceEvents"]
+        return result
 
     def annotations(self) -> list[dict[str, Any]]:
-        found = [one for one in self.events() if one.get("cat") == "user_annotation"]
-        return sorted(found, key=lambda one: one["ts"])
+        result = [
+            event for event in self.events() if event.get("cat") == "user_annotation"
+        ]
+        return sorted(result, key=lambda one: one["ts"])
 
     def step_names(self) -> list[str]:
         """Return what the manifest says the steps are called in the trace."""
@@ -106,7 +110,9 @@ class Run:
         return [f"{trace['step_name']}#{number}" for number in trace["steps"]]
 
     def why_missing(self, what: str) -> str:
-        (why,) = [one["why"] for one in self.rank["missing"] if one["what"] == what]
+        (why,) = [
+            entry["why"] for entry in self.rank["missing"] if entry["what"] == what
+        ]
         return str(why)
 
 

@@ -24,27 +24,27 @@ _COUNTS = re.compile(r"\d+ rules ran(, \d+ (skipped|do(es)? not apply))*(: .*\(\
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def assert_golden(name: str, found: str) -> None:
+def assert_golden(name: str, text: str) -> None:
     """Compare a text with a golden file, or write it there."""
     file = GOLDEN / name
-    found = found.replace(f'"traceq": "{__version__}"', '"traceq": "VERSION"')
+    text = text.replace(f'"traceq": "{__version__}"', '"traceq": "VERSION"')
     if updating():
-        file.write_text(found, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     assert file.is_file(), f"{file} is missing: run make goldens, and read it"
-    assert found == file.read_text(encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
 
 
-def assert_block(mark: str, found: str) -> None:
+def assert_block(mark: str, text: str) -> None:
     """Compare a text with a block of a page, or write it there.
 
     Counts of rules are left out of it.
     """
-    found = _COUNTS.sub("…", found)
+    text = _COUNTS.sub("…", text)
     if updating():
         page, kept = _page_with(mark)
         begin, end = kept.span("text")
-        page.write_text(kept.string[:begin] + found + kept.string[end:], "utf-8")
-    assert found == block(mark)
+        page.write_text(kept.string[:begin] + text + kept.string[end:], "utf-8")
+    assert text == block(mark)
 
 
 def block(mark: str) -> str:
@@ -54,12 +54,12 @@ def block(mark: str) -> str:
 
 def _page_with(mark: str) -> tuple[Path, re.Match[str]]:
     pattern = rf"<!-- {mark} -->\n(```\w*\n)?(?P<text>.*?)(?(1)```\n)<!-- /{mark} -->"
-    ((page, found),) = (
+    ((page, match),) = (
         (page, found)
         for page in PAGES
         for found in re.finditer(pattern, page.read_text(encoding="utf-8"), re.DOTALL)
     )
-    return page, found
+    return page, match
 
 
 def updating() -> bool:

@@ -43,9 +43,9 @@ def left_out(expression: str) -> set[str]:
     set()
     """
     terms = expression.split(" and ")
-    if not all(re.fullmatch(r"not \w+", one) for one in terms):
+    if not all(re.fullmatch(r"not \w+", term) for term in terms):
         return set()
-    return {one.removeprefix("not ") for one in terms}
+    return {term.removeprefix("not ") for term in terms}
 
 
 def marks_of_file(path: Path) -> set[str]:
@@ -53,9 +53,9 @@ def marks_of_file(path: Path) -> set[str]:
     if path.suffix != ".py" or not path.name.startswith("test_"):
         return set()
     marks = {"real"} if path.parent.name == "rules" else set[str]()
-    if found := _OF_FILE.search(path.read_text(encoding="utf-8")):
-        marks.update(_MARK.findall(found[1]))
-        if "WITH_TORCH" in found[1]:
+    if match := _OF_FILE.search(path.read_text(encoding="utf-8")):
+        marks.update(_MARK.findall(match[1]))
+        if "WITH_TORCH" in match[1]:
             marks.add("collect")
     return marks
 
@@ -83,14 +83,16 @@ def _names_of(item: pytest.Function) -> frozenset[str]:
     if (names := _OF_FUNCTIONS.get(known)) is None:
         names = _OF_FUNCTIONS[known] = _names_with_fixtures(item)
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return names | {_A_FILE for one in parameters if _is_recording(one)}
+    return names | {_A_FILE for parameter in parameters if _is_recording(parameter)}
 
 
 def _names_with_fixtures(item: pytest.Function) -> frozenset[str]:
     """Return the names that all tests of a function use, whatever their parameters."""
     given = item._fixtureinfo.name2fixturedefs  # noqa: SLF001 - pytest has no other way
     functions = (item.function, *(found[-1].func for found in given.values()))
-    return frozenset[str]().union(*(_names_in(unwrap(one)) for one in functions))
+    return frozenset[str]().union(
+        *(_names_in(unwrap(function)) for function in functions)
+    )
 
 
 @cache
@@ -121,15 +123,15 @@ def _names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     if "fixtures" in code.co_consts:
         yield _A_FILE
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _names(one)
+    for co_const in code.co_consts:
+        if isinstance(co_const, CodeType):
+            yield from _names(co_const)
 
 
 def _functions(value: object) -> Iterable[object]:
     """Return the functions that a name stands for."""
     if isinstance(value, type):
-        return [unwrap(one) for one in vars(value).values() if callable(one)]
+        return [unwrap(var) for var in vars(value).values() if callable(var)]
     return [unwrap(value)] if callable(value) else []
 
 

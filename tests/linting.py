@@ -126,27 +126,28 @@ def case_findings(
         written = read_log(path_of(file.replace(".trace.json.gz", ".log"))).lines
         recording = Recording(file, loaded(path), written, step_ns)
         return outcome(recording, *codes, brief=True).findings
-    found = linted(path, step_ns, brief=True).findings
-    return tuple(one for one in found if one.code.startswith(codes))
+    findings = linted(path, step_ns, brief=True).findings
+    return tuple(finding for finding in findings if finding.code.startswith(codes))
 
 
-def mentions(found: Finding, *facts: object) -> bool:
+def mentions(finding: Finding, *facts: object) -> bool:
     """Return whether a finding mentions all of these: numbers, shapes, ops, functions.
 
     The words around them may change.
     """
     around = r"(?<![\w.,\[]){}(?!\w|[.,]\d)"
     return all(
-        re.search(around.format(re.escape(str(one))), found.message) for one in facts
+        re.search(around.format(re.escape(str(fact))), finding.message)
+        for fact in facts
     )
 
 
-def says(found: Finding, what: str, often: str = "") -> bool:
+def says(finding: Finding, what: str, often: str = "") -> bool:
     """Say whether a finding is of something, so often; other words of it may change.
 
     Its whole sentence is held by the examples of its rule and by goldens.
     """
-    return found.message.startswith(what) and found.message.endswith(often)
+    return finding.message.startswith(what) and finding.message.endswith(often)
 
 
 @cache

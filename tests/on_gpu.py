@@ -49,17 +49,17 @@ def on_gpu(trace: dict[str, Any]) -> dict[str, Any]:
     """Return a trace of the CPU with a kernel for each innermost op of torch."""
     events = trace["traceEvents"]
     ops = [
-        one
-        for one in events
-        if one.get("cat") == "cpu_op"
-        and one["name"].startswith("aten::")
-        and one["name"] not in _FREE
+        event
+        for event in events
+        if event.get("cat") == "cpu_op"
+        and event["name"].startswith("aten::")
+        and event["name"] not in _FREE
     ]
     done, added = 0.0, []
     for number, op in enumerate(_innermost(ops), start=1):
-        found = list(_work(op, number, max(done, op["ts"] + op["dur"])))
-        done = found[1]["ts"] + found[1]["dur"]
-        added += found
+        result = list(_work(op, number, max(done, op["ts"] + op["dur"])))
+        done = result[1]["ts"] + result[1]["dur"]
+        added += result
     return trace | {"deviceProperties": [_DEVICE], "traceEvents": events + added}
 
 

@@ -69,13 +69,13 @@ def changed(
 
 def cut(digest: Digest, chance: random.Random) -> Digest:
     """Return a digest whose window begins later and ends earlier, at random."""
-    found = digest.table("collectives")
-    begin, end = found["start"].min(), found["end"].max()
+    result = digest.table("collectives")
+    begin, end = result["start"].min(), result["end"].max()
     assert isinstance(begin, int)
     assert isinstance(end, int)
     first = begin + chance.random() * 0.4 * (end - begin)
     last = end - chance.random() * 0.4 * (end - begin)
-    kept = found.with_row_index("row").filter(
+    kept = result.with_row_index("row").filter(
         pl.col("start") >= first, pl.col("end") <= last
     )
     again = kept.select(
@@ -186,7 +186,7 @@ def with_a_step(
         by = chance.choice((-1, 1)) * chance.randint(farthest // 10, farthest)
         steps[chosen] = (after + 1, by)
     return [
-        stepped(one, *step) for one, step in zip(digests, steps, strict=True)
+        stepped(digest, *step) for digest, step in zip(digests, steps, strict=True)
     ], steps
 
 
@@ -201,17 +201,19 @@ def covered(
     """
     truth = dict(enumerate(job.ranks.iter_rows(named=True)))
     offsets = [chance.randint(-farthest, farthest) for _ in job.digests]
-    pieces = [cut(one, chance) for one in job.digests]
+    pieces = [cut(digest, chance) for digest in job.digests]
     steps = [(0, 0)] * len(pieces)
     if step:
         pieces, steps = with_a_step(pieces, chance, step)
-    moved = [shifted(one, by, 0.0) for one, by in zip(pieces, offsets, strict=True)]
+    moved = [
+        shifted(digest, by, 0.0) for digest, by in zip(pieces, offsets, strict=True)
+    ]
     again = assemble(moved)
     known = [row for row in again.ranks.iter_rows(named=True) if row["ends"]]
     if again.apart or not known:
         return 0, 0
     starts = [
-        min(one.rank["start_ns"] for one in some) for some in (moved, job.digests)
+        min(digest.rank["start_ns"] for digest in some) for some in (moved, job.digests)
     ]
 
     def true(rank: int, at: int) -> float:
@@ -266,8 +268,8 @@ def write_job(
     A rank does the same in all steps, or what is given for each of them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    does = [[one] * steps if isinstance(one, Works) else one for one in ranks]
-    last = [max(one.arrives for one in step) for step in zip(*does, strict=True)]
+    does = [[item] * steps if isinstance(item, Works) else item for item in ranks]
+    last = [max(entry.arrives for entry in step) for step in zip(*does, strict=True)]
     begins = [sum(last[:step]) + 300 * step for step in range(len(last))]
     for rank, works in enumerate(does):
         events = [
@@ -304,7 +306,7 @@ def analysed(folder: Path) -> Analysis:
 
 
 def _step_events(
-    one: Works, step: int, arrives: int, begin: int
+    works: Works, step: int, arrives: int, begin: int
 ) -> Iterator[dict[str, object]]:
     """Yield a step: compute, an all-reduce that ends for all at once, the optimizer."""
 
@@ -324,15 +326,15 @@ def _step_events(
             "args": args | ({"correlation": 10 * step + tie} if tie else {}),
         }
 
-    launch, ready = 10 + one.sleep, one.arrives
+    launch, ready = 10 + works.sleep, works.arrives
     yield event("user_annotation", f"ProfilerStep#{step}", 0, arrives + 290)
-    if one.sleep:
-        yield event("user_annotation", "log", 5, one.sleep)
+    if works.sleep:
+        yield event("user_annotation", "log", 5, works.sleep)
     for tie in (1, 2, 3):
         yield event("cuda_runtime", "cudaLaunchKernel", launch + 2 * tie, 1, tie)
-    if one.receives:
+    if works.receives:
         yield event("cuda_runtime", "cudaLaunchKernel", launch, 1, 4)
-        yield event("kernel", _RECEIVES, launch + 8, one.receives, 4)
-    yield event("kernel", "gemm", launch + 8 + one.receives, one.compute, 1)
+        yield event("kernel", _RECEIVES, launch + 8, works.receives, 4)
+    yield event("kernel", "gemm", launch + 8 + works.receives, works.compute, 1)
     yield event("kernel", "ncclDevKernel_AllReduce", ready, arrives + 100 - ready, 2)
     yield event("kernel", "adam", arrives + 103, 100, 3)

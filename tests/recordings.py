@@ -129,8 +129,8 @@ def saved_ns(sick: str, twin: str) -> int:
 def printed(name: str) -> dict[str, Any]:
     """Return what the program of a capture printed at its end, not being profiled."""
     line = path_of(f"{name}.log").read_text(encoding="utf-8").splitlines()[-1]
-    found: dict[str, Any] = json.loads(line[line.index("{") :])
-    return found
+    document: dict[str, Any] = json.loads(line[line.index("{") :])
+    return document
 
 
 def job(name: str) -> list[Path]:

@@ -86,7 +86,9 @@ def _pieces(sentence: str, indent: int) -> list[str]:
     first, *others = textwrap.wrap(
         sentence, _WIDTH - indent - 3, break_long_words=False, break_on_hyphens=False
     )
-    return [" " * indent + _quoted(one) for one in (first, *(f" {o}" for o in others))]
+    return [
+        " " * indent + _quoted(name) for name in (first, *(f" {o}" for o in others))
+    ]
 
 
 def _quoted(text: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FIXTURES = sorted(file.parent for file in (ROOT / "fixtures").rglob("findings.json"))
 BY_NAME = by_trace(
-    {one.relative_to(ROOT / "fixtures").as_posix(): one for one in FIXTURES}
+    {path.relative_to(ROOT / "fixtures").as_posix(): path for path in FIXTURES}
 )
 LOOP = ROOT / "fixtures" / "lines" / "optimizer_loop_sync"
 
@@ -48,8 +48,8 @@ def linted(folder: Path) -> LintResult:
 def data(folder: Path) -> list[dict[str, Any]]:
     """Return the findings of a fixture in JSON."""
     (recording,) = json.loads(linted(folder).json())["recordings"]
-    found: list[dict[str, Any]] = recording["findings"]
-    return found
+    result: list[dict[str, Any]] = recording["findings"]
+    return result
 
 
 def exact_tokens(text: str) -> int:
@@ -70,8 +70,8 @@ def test_a_finding_takes_at_most_300_tokens_and_five_2000(folder: Path) -> None:
         by_finding(result.report, result.proposals()),
     )
     texts = [
-        agent.finding_text(1, one, outcome, edits.get(one.fingerprint))
-        for one in outcome.findings
+        agent.finding_text(1, finding, outcome, edits.get(finding.fingerprint))
+        for finding in outcome.findings
     ]
 
     assert max(map(most_tokens, texts)) <= 300
@@ -105,8 +105,8 @@ def test_a_certain_edit_is_of_the_file_and_parses(folder: Path) -> None:
 @pytest.mark.slow
 def test_json_is_at_most_two_and_a_half_times_the_text() -> None:
     sizes = [
-        (len(one.json().encode()), len(one.text(verbose=True).encode()))
-        for one in map(linted, FIXTURES)
+        (len(result.json().encode()), len(result.text(verbose=True).encode()))
+        for result in map(linted, FIXTURES)
     ]
 
     # What JSON has of each recording is more than half of a text of one small finding.
@@ -130,8 +130,8 @@ def test_certain_edits_are_fixes_in_sarif() -> None:
     text = sarif.render(result.report, result.rules, ROOT, result.proposals())
     (run,) = json.loads(text)["runs"]
 
-    (fixed,) = [one for one in run["results"] if "fixes" in one]
-    ((change,),) = [one["artifactChanges"] for one in fixed["fixes"]]
+    (fixed,) = [item for item in run["results"] if "fixes" in item]
+    ((change,),) = [fix["artifactChanges"] for fix in fixed["fixes"]]
     (replacement,) = change["replacements"]
     region = replacement["deletedRegion"]
     line = (ROOT / change["artifactLocation"]["uri"]).read_text().splitlines()[20]
@@ -142,7 +142,7 @@ def test_certain_edits_are_fixes_in_sarif() -> None:
 
 @pytest.mark.real
 def test_findings_say_how_to_prove_their_fix() -> None:
-    by_code = {one["code"]: one for one in data(LOOP)}
+    by_code = {entry["code"]: entry for entry in data(LOOP)}
 
     assert by_code["LCH003"]["remedy"] == "fused_optimizer"
     assert by_code["LCH003"]["verify"].startswith("traceq check ")
@@ -154,7 +154,7 @@ def test_a_remedy_is_tried_and_anything_else_compared(tmp_path: Path) -> None:
     trace = shutil.copy(LOOP / "trace.json.gz", tmp_path)
     result = package.lint(trace, root=ROOT, tables=False)
     (recording,) = json.loads(result.json())["recordings"]
-    proofs = {one["code"]: one["verify"] for one in recording["findings"]}
+    proofs = {finding["code"]: finding["verify"] for finding in recording["findings"]}
 
     assert proofs["LCH003"] == (
         "traceq try --only LCH003 -- python fixtures/programs/optimizer_loop_sync.py"
@@ -182,7 +182,7 @@ def test_a_program_is_tried_as_it_was_recorded(
     manifest = {"format": 1} | ({"command": command} if command else {})
     (tmp_path / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
     (outcome,) = linted(LOOP).report.outcomes
-    (finding,) = [one for one in outcome.findings if one.code == "LCH003"]
+    (finding,) = [item for item in outcome.findings if item.code == "LCH003"]
     inside = Place("scheduler.py", 1, "run_scheduler")
     of_run = replace(outcome, name=str(tmp_path), entry=inside)
 
@@ -249,15 +249,15 @@ def test_a_problem_matcher_reads_every_finding() -> None:
     block = block_of("problem-matcher")
     pattern = json.loads(block)["tasks"][0]["problemMatcher"]["pattern"]
     matches = [re.match(pattern["regexp"], line) for line in concise_lines()]
-    found = [one for one in matches if one]
+    result = [match for match in matches if match]
 
     keys = ("file", "line", "column", "code")
-    assert [tuple(one[pattern[key]] for key in keys) for one in found] == [
+    assert [tuple(match[pattern[key]] for key in keys) for match in result] == [
         ("fixtures/programs/optimizer_loop_sync.py", "29", "9", "LCH003"),
         ("fixtures/programs/optimizer_loop_sync.py", "1", "1", "LCH002"),
         ("fixtures/programs/optimizer_loop_sync.py", "30", "9", "SYN001"),
     ]
-    assert found[0][pattern["message"]].startswith("AdamW updates 48 parameters")
+    assert result[0][pattern["message"]].startswith("AdamW updates 48 parameters")
 
 
 @pytest.mark.real
@@ -268,10 +268,10 @@ def test_an_errorformat_of_vim_reads_every_finding() -> None:
     pattern = re.escape(first).replace(re.escape("%m"), "(?P<m>.+)")
     for name, expression in parts.items():
         pattern = pattern.replace(re.escape(name), expression)
-    found = [re.fullmatch(pattern, line) for line in concise_lines()]
+    matches = [re.fullmatch(pattern, line) for line in concise_lines()]
 
     assert rest == "%-G%.%#"
-    assert [one["l"] for one in found if one] == ["29", "1", "30"]
+    assert [match["l"] for match in matches if match] == ["29", "1", "30"]
 
 
 def test_the_guide_is_one_screen() -> None:
@@ -285,7 +285,9 @@ def test_a_skill_is_installed_once(tmp_path: Path) -> None:
     statuses = [traceq("agent", "install", tmp_path).status for _ in range(2)]
 
     assert statuses == [0, 0]
-    assert sorted(one.name for one in (tmp_path / "traceq").iterdir()) == sorted(NAMES)
+    assert sorted(path.name for path in (tmp_path / "traceq").iterdir()) == sorted(
+        NAMES
+    )
 
 
 def test_a_changed_skill_is_not_overwritten(tmp_path: Path) -> None:
@@ -327,12 +329,12 @@ def test_the_commands_of_the_skill_work(
     shutil.copytree(ROOT / "tests" / "data" / "compiled" / "transformer", run)
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
-    text = "\n".join(one.decode() for one in skill().values())
+    text = "\n".join(item.decode() for item in skill().values())
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     lines = [line.strip() for block in blocks for line in block.strip().splitlines()]
 
     assert len(lines) >= 9
     for line in lines:
-        words = [str(run) if "RUN" in one else one for one in shlex.split(line)[1:]]
+        words = [str(run) if "RUN" in part else part for part in shlex.split(line)[1:]]
         answer = traceq(*words)
         assert answer.status in (0, 1), f"{line}: {answer.err}"

@@ -61,7 +61,7 @@ def test_an_edit_of_other_code_is_not_applied(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_literal_agent_makes_the_repair_of_the_twin(place: Path) -> None:
-    program = next(one for one in harness.PROGRAMS if one.name == SICK)
+    program = next(row for row in harness.PROGRAMS if row.name == SICK)
     prompt = harness.prompt_of(program, place, "agent")
     run("literal", place / "sick", prompt)
 
@@ -71,7 +71,7 @@ def test_the_literal_agent_makes_the_repair_of_the_twin(place: Path) -> None:
 
 
 def test_without_findings_there_is_nothing_to_apply(place: Path) -> None:
-    program = next(one for one in harness.PROGRAMS if one.name == SICK)
+    program = next(row for row in harness.PROGRAMS if row.name == SICK)
     before = (place / "sick" / f"{SICK}.py").read_bytes()
     run("literal", place / "sick", harness.prompt_of(program, place, "nothing"))
 
@@ -87,7 +87,7 @@ def test_a_broken_program_has_no_time(place: Path) -> None:
 def test_the_share_of_the_saving_is_judged(tmp_path: Path) -> None:
     told = {"characters": 9, "status": 0}
     (tmp_path / "literal-agent.json").write_text(json.dumps(told), encoding="utf-8")
-    found = harness.judged(
+    result = harness.judged(
         {
             "sick": [10.0, 10.0, 11.0],
             "twin": [5.0, 5.0, 5.0],
@@ -98,15 +98,15 @@ def test_the_share_of_the_saving_is_judged(tmp_path: Path) -> None:
         tmp_path,
     )
 
-    assert found["literal-agent"] == {"ms": 6.0, "reached": 0.8, "wrong": False} | told
-    assert (found["breaker-agent"]["ms"], found["breaker-agent"]["wrong"]) == (
+    assert result["literal-agent"] == {"ms": 6.0, "reached": 0.8, "wrong": False} | told
+    assert (result["breaker-agent"]["ms"], result["breaker-agent"]["wrong"]) == (
         None,
         True,
     )
-    assert found["other-agent"]["wrong"]
+    assert result["other-agent"]["wrong"]
 
 
 def test_every_program_is_there() -> None:
     for program in harness.PROGRAMS:
         assert (program.folder / f"{program.name}.py").is_file()
-    assert sum(one.mechanical for one in harness.PROGRAMS) == 5
+    assert sum(row.mechanical for row in harness.PROGRAMS) == 5

@@ -12,7 +12,7 @@ def test_rows_are_alike_where_all_columns_are_and_nothing_is_a_value_too() -> No
     other = pl.Series([1, 1, 1, None, None], dtype=pl.UInt32)
 
     # Three large columns do not fit into one number at once.
-    found = alike(large, other, large, large)
+    columns = alike(large, other, large, large)
 
-    assert found.number.to_list() == [0, 0, 1, 2, 3]
-    assert found.first.to_list() == [0, 2, 3, 4]
+    assert columns.number.to_list() == [0, 0, 1, 2, 3]
+    assert columns.first.to_list() == [0, 2, 3, 4]

@@ -66,7 +66,7 @@ def idle(drawing: str) -> dict[str, int]:
 def test_idle_time_has_the_cause_that_the_host_was_busy_with(
     host: str, cause: str
 ) -> None:
-    found = idle(
+    result = idle(
         f"""
         host   [ProfilerStep#1                     ]
         host      {host}
@@ -74,11 +74,11 @@ def test_idle_time_has_the_cause_that_the_host_was_busy_with(
         """
     )
 
-    assert found == {cause: 24_000}
+    assert result == {cause: 24_000}
 
 
 def test_loading_data_is_a_cause_of_idling() -> None:
-    found = idle(
+    result = idle(
         """
         host   [ProfilerStep#1                                                 ]
         host      [enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__]
@@ -87,11 +87,11 @@ def test_loading_data_is_a_cause_of_idling() -> None:
         """
     )
 
-    assert found["loading data"] == 60_000
+    assert result["loading data"] == 60_000
 
 
 def test_the_cause_is_what_matters_most_of_all_that_was_going_on() -> None:
-    found = idle(
+    result = idle(
         """
         host   [ProfilerStep#1                                  ]
         host    [train.py(3): main                             ]
@@ -102,7 +102,7 @@ def test_the_cause_is_what_matters_most_of_all_that_was_going_on() -> None:
     )
 
     # The wait is 27 long and the GPU works for 3 of it, and so on outwards.
-    assert found == {
+    assert result == {
         "waiting for the GPU": 27_000 - 3_000,
         "running operators": 37_000 - 27_000,
         "running Python": 48_000 - 37_000 - 2_000,
@@ -111,7 +111,7 @@ def test_the_cause_is_what_matters_most_of_all_that_was_going_on() -> None:
 
 
 def test_the_gpu_does_not_idle_while_any_stream_works() -> None:
-    found = idle(
+    result = idle(
         """
         host   [ProfilerStep#1             ]
         gpu 7  [a          ]
@@ -119,18 +119,18 @@ def test_the_gpu_does_not_idle_while_any_stream_works() -> None:
         """
     )
 
-    assert found == {"unknown": 2_000}
+    assert result == {"unknown": 2_000}
 
 
 def test_time_outside_of_the_steps_is_not_idle() -> None:
-    found = idle(
+    result = idle(
         """
         host          [ProfilerStep#1 ]        [ProfilerStep#2 ]
         gpu 7  [a    ][b              ]        [c              ]
         """
     )
 
-    assert found == {}
+    assert result == {}
 
 
 def test_a_trace_without_a_gpu_has_no_idle_time() -> None:
@@ -150,9 +150,9 @@ def test_idle_causes_add_up_to_the_idle_time_of_the_busiest_gpu(tmp_path: Path) 
     far["args"]["device"] = 1
     trace = load_document(tmp_path, document)
 
-    found = idle_causes(trace, steady_steps(trace))
+    table = idle_causes(trace, steady_steps(trace))
 
-    assert found["time"].sum() == trace.steps["gpu_idle"].sum() == 34_000
+    assert table["time"].sum() == trace.steps["gpu_idle"].sum() == 34_000
 
 
 # Where the GPU's time goes.
@@ -268,14 +268,14 @@ def computed(trace: Trace) -> Compute:
 def test_mfu_is_the_share_of_the_step_that_its_operations_take_at_peak(
     tmp_path: Path,
 ) -> None:
-    found = computed(load_document(tmp_path, product()))
+    result = computed(load_document(tmp_path, product()))
 
     flops = 2 * 1024 * 512 * 256
-    assert found.unknown == ""
-    assert found.flops == flops
-    assert found.rate == pytest.approx(flops / STEP_SECONDS)
-    assert (found.dtype, found.peak) == ("bf16", 989e12)
-    assert found.utilisation == pytest.approx(flops / STEP_SECONDS / 989e12)
+    assert result.unknown == ""
+    assert result.flops == flops
+    assert result.rate == pytest.approx(flops / STEP_SECONDS)
+    assert (result.dtype, result.peak) == ("bf16", 989e12)
+    assert result.utilisation == pytest.approx(flops / STEP_SECONDS / 989e12)
 
 
 def test_float_products_that_ran_in_tf32_are_held_against_its_peak(
@@ -284,9 +284,9 @@ def test_float_products_that_ran_in_tf32_are_held_against_its_peak(
     document = product("float")
     document["traceEvents"][-1]["name"] = "cutlass_80_tensorop_s1688gemm_128x128"
 
-    found = computed(load_document(tmp_path, document))
+    result = computed(load_document(tmp_path, document))
 
-    assert (found.dtype, found.peak) == ("tf32", 495e12)
+    assert (result.dtype, result.peak) == ("tf32", 495e12)
 
 
 @pytest.mark.parametrize(
@@ -320,33 +320,33 @@ def test_a_convolution_is_of_the_dtype_of_its_longest_kernel(before: str) -> Non
 def test_a_gpu_without_a_known_peak_has_a_rate_but_no_mfu(tmp_path: Path) -> None:
     device = {**H200, "name": "Some GPU of tomorrow"}
 
-    found = computed(load_document(tmp_path, product(deviceProperties=[device])))
+    result = computed(load_document(tmp_path, product(deviceProperties=[device])))
 
-    assert found.rate is not None
-    assert (found.peak, found.utilisation) == (None, None)
+    assert result.rate is not None
+    assert (result.peak, result.utilisation) == (None, None)
 
 
 def test_a_number_format_without_a_known_peak_has_no_mfu(tmp_path: Path) -> None:
-    found = computed(load_document(tmp_path, product("double")))
+    result = computed(load_document(tmp_path, product("double")))
 
-    assert found.dtype == "fp64"
-    assert (found.peak, found.utilisation) == (None, None)
+    assert result.dtype == "fp64"
+    assert (result.peak, result.utilisation) == (None, None)
 
 
 def test_a_slice_of_a_gpu_has_a_slice_of_its_peak(tmp_path: Path) -> None:
     device = {**H200, "numSms": 33}
 
-    found = computed(load_document(tmp_path, product(deviceProperties=[device])))
+    result = computed(load_document(tmp_path, product(deviceProperties=[device])))
 
-    assert found.peak == 989e12 / 4
+    assert result.peak == 989e12 / 4
 
 
 def test_a_negative_number_of_multiprocessors_scales_no_peak(tmp_path: Path) -> None:
     device = {**H200, "numSms": -(1 << 32)}
 
-    found = computed(load_document(tmp_path, product(deviceProperties=[device])))
+    result = computed(load_document(tmp_path, product(deviceProperties=[device])))
 
-    assert found.peak == 989e12
+    assert result.peak == 989e12
 
 
 def test_without_shapes_mfu_is_unknown() -> None:
@@ -370,10 +370,10 @@ def test_where_most_products_have_no_shapes_mfu_is_unknown(tmp_path: Path) -> No
     )
     document["traceEvents"] += graph["traceEvents"][1:]
 
-    found = computed(load_document(tmp_path, document))
+    result = computed(load_document(tmp_path, document))
 
-    assert found.unknown.startswith("only 31% of the time in matmuls")
-    assert (found.flops, found.utilisation) == (None, None)
+    assert result.unknown.startswith("only 31% of the time in matmuls")
+    assert (result.flops, result.utilisation) == (None, None)
 
 
 def test_work_of_ops_inside_a_counted_one_is_counted_with_it(tmp_path: Path) -> None:
@@ -393,10 +393,10 @@ def test_work_of_ops_inside_a_counted_one_is_counted_with_it(tmp_path: Path) -> 
         {name: args},
     )
 
-    found = computed(load_document(tmp_path, document))
+    result = computed(load_document(tmp_path, document))
 
-    assert found.unknown == ""
-    assert found.flops == 2 * 1 * 2 * 8 * 8 * (4 + 4)
+    assert result.unknown == ""
+    assert result.flops == 2 * 1 * 2 * 8 * 8 * (4 + 4)
 
 
 @pytest.mark.parametrize(
@@ -438,14 +438,14 @@ def test_a_gpu_without_bf16_has_no_peak_in_it(name: str, fp16: float) -> None:
 
 
 def memory_event(ts: int, allocated: int, **args: int) -> dict[str, Any]:
-    found = {
+    result = {
         "Bytes": 512,
         "Addr": 1,
         "Total Allocated": allocated,
         "Device Type": 1,
         "Device Id": 0,
     }
-    found |= {key.replace("_", " "): value for key, value in args.items()}
+    result |= {key.replace("_", " "): value for key, value in args.items()}
     return {
         "ph": "i",
         "cat": "cpu_instant_event",
@@ -454,7 +454,7 @@ def memory_event(ts: int, allocated: int, **args: int) -> dict[str, Any]:
         "pid": 1000,
         "tid": 1,
         "ts": ts,
-        "args": found,
+        "args": result,
     }
 
 

@@ -82,8 +82,8 @@ def _text(file: Path) -> bytes:
 
 
 def _events(file: Path) -> list[dict[str, Any]]:
-    found = json.loads(_text(file).removeprefix(b"\xef\xbb\xbf"))
-    return found["traceEvents"] if isinstance(found, dict) else found
+    document = json.loads(_text(file).removeprefix(b"\xef\xbb\xbf"))
+    return document["traceEvents"] if isinstance(document, dict) else document
 
 
 def _added(before: Path, after: Path) -> list[dict[str, Any]]:
@@ -137,9 +137,9 @@ def test_slices_lie_exactly_on_the_kernels_of_the_finding(tmp_path: Path) -> Non
         for event in _events(ATTENTION)
         if event.get("cat") == "kernel"
     }
-    slices = [one for one in _slices(_added(ATTENTION, file)) if one["tid"] in named]
+    slices = [item for item in _slices(_added(ATTENTION, file)) if item["tid"] in named]
     assert len(slices) == 48
-    assert {(one["ts"], one["dur"]) for one in slices} <= kernels
+    assert {(item["ts"], item["dur"]) for item in slices} <= kernels
 
 
 def test_a_slice_says_what_is_wrong_what_it_costs_and_what_to_do(
@@ -148,7 +148,7 @@ def test_a_slice_says_what_is_wrong_what_it_costs_and_what_to_do(
     file = tmp_path / "annotated.json"
     _annotated(ATTENTION, file)
     finding = linted(ATTENTION).findings[0]
-    said = [one["args"] for one in _slices(_added(ATTENTION, file)) if one["args"]]
+    said = [item["args"] for item in _slices(_added(ATTENTION, file)) if item["args"]]
     first = next(args for args in said if "finding" in args)
     assert first["finding"] == f"ATT001: {finding.message}"
     assert first["fix"] == finding.advice
@@ -164,12 +164,14 @@ def test_every_finding_has_a_slice_and_slices_of_a_track_nest(
     source, file = FIXTURES / name / "trace.json.gz", tmp_path / "annotated.json"
     _annotated(source, file)
     slices = _slices(_added(source, file))
-    said = {one["args"]["finding"] for one in slices if "finding" in one["args"]}
-    assert said == {f"{one.code}: {one.message}" for one in linted(source).findings}
+    said = {item["args"]["finding"] for item in slices if "finding" in item["args"]}
+    assert said == {
+        f"{finding.code}: {finding.message}" for finding in linted(source).findings
+    }
     tracks = defaultdict(list)
-    for one in slices:
-        start = _ns(one["ts"])
-        tracks[one["tid"]].append((start, -start - _ns(one["dur"])))
+    for entry in slices:
+        start = _ns(entry["ts"])
+        tracks[entry["tid"]].append((start, -start - _ns(entry["dur"])))
     for track in tracks.values():
         open_until: list[int] = []
         for start, end in sorted(track):
@@ -183,17 +185,17 @@ def test_arrows_point_at_kernels_and_are_no_others(tmp_path: Path) -> None:
     file = tmp_path / "annotated.json"
     _annotated(ATTENTION, file)
     kernels = {
-        (one["pid"], one["tid"], one["ts"])
-        for one in _events(ATTENTION)
-        if one.get("cat") in ("kernel", "gpu_memset")
+        (event["pid"], event["tid"], event["ts"])
+        for event in _events(ATTENTION)
+        if event.get("cat") in ("kernel", "gpu_memset")
     }
     added = _added(ATTENTION, file)
-    ends = [one for one in added if one["ph"] == "f"]
+    ends = [entry for entry in added if entry["ph"] == "f"]
     assert len(ends) > 20
-    assert {(one["pid"], one["tid"], one["ts"]) for one in ends} <= kernels
-    starts = {one["id"] for one in added if one["ph"] == "s"}
-    theirs = {one["id"] for one in _events(ATTENTION) if one["ph"] in "sf"}
-    assert starts == {one["id"] for one in ends}
+    assert {(end["pid"], end["tid"], end["ts"]) for end in ends} <= kernels
+    starts = {entry["id"] for entry in added if entry["ph"] == "s"}
+    theirs = {event["id"] for event in _events(ATTENTION) if event["ph"] in "sf"}
+    assert starts == {end["id"] for end in ends}
     assert not starts & theirs
 
 
@@ -214,8 +216,8 @@ def test_a_trace_can_be_annotated_again_in_a_process_of_its_own(
     once, twice = tmp_path / "once.json.gz", tmp_path / "twice.json.gz"
     _annotated(COPIES, once)
     _annotated(once, twice)
-    ours = {one["pid"] for one in _slices(_added(once, twice))}
-    assert not ours & {one["pid"] for one in _events(once)}
+    ours = {item["pid"] for item in _slices(_added(once, twice))}
+    assert not ours & {event["pid"] for event in _events(once)}
 
 
 def test_times_of_any_size_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
@@ -259,16 +261,16 @@ def test_a_cut_has_the_events_of_its_steps_and_the_names(
     start, end = step["start"], step["end"]
     kept = _events(file)[: written.copied.events]
     expected = [
-        one
-        for one in _events(source)
-        if one["ph"] == "M"
-        or (_ns(one["ts"] + one.get("dur", 0)) >= start and _ns(one["ts"]) <= end)
+        event
+        for event in _events(source)
+        if event["ph"] == "M"
+        or (_ns(event["ts"] + event.get("dur", 0)) >= start and _ns(event["ts"]) <= end)
     ]
-    flows = [one for one in expected if one["ph"] in "sf"]
-    whole = [one for one in flows if sum(o["id"] == one["id"] for o in flows) > 1]
-    others = [one for one in expected if one not in flows]
-    assert [one for one in kept if one["ph"] not in "sf"] == others
-    assert [one for one in kept if one["ph"] in "sf"] == whole
+    flows = [entry for entry in expected if entry["ph"] in "sf"]
+    whole = [flow for flow in flows if sum(o["id"] == flow["id"] for o in flows) > 1]
+    others = [entry for entry in expected if entry not in flows]
+    assert [entry for entry in kept if entry["ph"] not in "sf"] == others
+    assert [entry for entry in kept if entry["ph"] in "sf"] == whole
     assert len(whole) == 2
 
 
@@ -334,7 +336,7 @@ def test_an_event_that_is_no_json_is_left_out(
 
     events = _events(file)
     assert written.copied.lost == (broken != "a byte that is no text")
-    assert [one for one in events if one.get("name") == "aten::mm"]
+    assert [event for event in events if event.get("name") == "aten::mm"]
     said = messages.sentences(written, _outcome(), file)
     assert ("not valid JSON" in said) == bool(written.copied.lost)
 

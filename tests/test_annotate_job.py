@@ -41,25 +41,25 @@ def events(job: Path) -> list[dict[str, Any]]:
     done = traceq("annotate", job, "-o", file, "--no-cache")
     assert done.status == 0, done.err
     assert "3 ranks on one clock" in done.out
-    found = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-    assert isinstance(found, list)
-    return found
+    result = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    assert isinstance(result, list)
+    return result
 
 
 def _processes(events: list[dict[str, Any]]) -> dict[str, int]:
     return {
-        one["args"]["name"]: one["pid"]
-        for one in events
-        if one["name"] == "process_name"
+        event["args"]["name"]: event["pid"]
+        for event in events
+        if event["name"] == "process_name"
     }
 
 
 def _slices(events: list[dict[str, Any]], process: str, name: str) -> list[Any]:
     pid = _processes(events)[process]
     return [
-        one
-        for one in events
-        if one["ph"] == "X" and one["pid"] == pid and one["name"].startswith(name)
+        event
+        for event in events
+        if event["ph"] == "X" and event["pid"] == pid and event["name"].startswith(name)
     ]
 
 
@@ -69,20 +69,20 @@ def test_each_rank_is_a_process(events: list[dict[str, Any]]) -> None:
 
 def test_ranks_wait_for_the_late_one(events: list[dict[str, Any]]) -> None:
     for rank, waits in (("rank 0", True), ("rank 1", False), ("rank 2", True)):
-        found = _slices(events, rank, "wait")
-        assert bool(found) == waits
-        assert all(one["dur"] == pytest.approx(_LATE, abs=1) for one in found)
+        result = _slices(events, rank, "wait")
+        assert bool(result) == waits
+        assert all(entry["dur"] == pytest.approx(_LATE, abs=1) for entry in result)
 
 
 def test_wait_and_transfer_are_all_of_a_collective(
     events: list[dict[str, Any]],
 ) -> None:
     for rank in ("rank 0", "rank 1", "rank 2"):
-        whole = sum(one["dur"] for one in _slices(events, rank, "all_reduce"))
+        whole = sum(item["dur"] for item in _slices(events, rank, "all_reduce"))
         parts = sum(
-            one["dur"]
+            item["dur"]
             for name in ("wait", "transfer")
-            for one in _slices(events, rank, name)
+            for item in _slices(events, rank, name)
         )
         assert whole > 0
         assert parts == pytest.approx(whole)
@@ -90,7 +90,10 @@ def test_wait_and_transfer_are_all_of_a_collective(
 
 def test_a_collective_ends_on_all_ranks_at_once(events: list[dict[str, Any]]) -> None:
     ends = [
-        [round(one["ts"] + one["dur"]) for one in _slices(events, rank, "all_reduce")]
+        [
+            round(item["ts"] + item["dur"])
+            for item in _slices(events, rank, "all_reduce")
+        ]
         for rank in ("rank 0", "rank 1", "rank 2")
     ]
     assert ends[0] == ends[1] == ends[2]
@@ -100,18 +103,18 @@ def test_a_collective_ends_on_all_ranks_at_once(events: list[dict[str, Any]]) ->
 def test_the_late_rank_has_a_track_of_when_others_wait_for_it(
     events: list[dict[str, Any]],
 ) -> None:
-    found = _slices(events, "rank 1", "2 wait for this rank (all_reduce)")
-    assert found
+    result = _slices(events, "rank 1", "2 wait for this rank (all_reduce)")
+    assert result
     assert not _slices(events, "rank 0", "2 wait for")
-    assert found[0]["dur"] == pytest.approx(_LATE, abs=1)
+    assert result[0]["dur"] == pytest.approx(_LATE, abs=1)
 
 
 def test_arrows_lead_from_the_late_rank_to_those_that_wait(
     events: list[dict[str, Any]],
 ) -> None:
     pids = _processes(events)
-    starts = {one["id"]: one["pid"] for one in events if one["ph"] == "s"}
-    ends = {one["id"]: one["pid"] for one in events if one["ph"] == "f"}
+    starts = {event["id"]: event["pid"] for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event["pid"] for event in events if event["ph"] == "f"}
     assert set(starts.values()) == {pids["rank 1"]}
     assert set(ends.values()) == {pids["rank 0"], pids["rank 2"]}
     assert starts.keys() == ends.keys()
@@ -124,11 +127,11 @@ def test_kernels_and_steps_are_there(events: list[dict[str, Any]]) -> None:
 
 def test_slices_of_a_track_nest(events: list[dict[str, Any]]) -> None:
     tracks = defaultdict(list)
-    for one in events:
-        if one["ph"] == "X":
-            start = round(_US * one["ts"])
-            end = start + round(_US * one["dur"])
-            tracks[one["pid"], one["tid"]].append((start, -end))
+    for event in events:
+        if event["ph"] == "X":
+            start = round(_US * event["ts"])
+            end = start + round(_US * event["dur"])
+            tracks[event["pid"], event["tid"]].append((start, -end))
     for track in tracks.values():
         until: list[int] = []
         for start, end in sorted(track):
@@ -142,9 +145,9 @@ def test_a_few_steps_of_a_job_can_be_cut(job: Path) -> None:
     file = job.parent / "cut.json"
     done = traceq("annotate", job, "-o", file, "--steps", "1", "--no-cache")
     assert done.status == 0, done.err
-    found = json.loads(file.read_text())["traceEvents"]
-    assert len(_slices(found, "rank 0", "step ")) == 1
-    assert min(one["ts"] for one in found if one["ph"] == "X") == 0
+    result = json.loads(file.read_text())["traceEvents"]
+    assert len(_slices(result, "rank 0", "step ")) == 1
+    assert min(entry["ts"] for entry in result if entry["ph"] == "X") == 0
 
 
 def test_kernels_that_do_not_fit_are_left_out_shortest_first(job: Path) -> None:
@@ -158,6 +161,8 @@ def test_kernels_that_do_not_fit_are_left_out_shortest_first(job: Path) -> None:
         lambda rank: load(job / f"rank{rank}.json", cache=False),
         output,
     )
-    found = json.loads(stream.getvalue())["traceEvents"]
+    result = json.loads(stream.getvalue())["traceEvents"]
     assert written.left_out > 0
-    assert len(_slices(found, "rank 0", "adam")) < len(_slices(found, "rank 0", "gemm"))
+    assert len(_slices(result, "rank 0", "adam")) < len(
+        _slices(result, "rank 0", "gemm")
+    )

@@ -66,11 +66,11 @@ def test_text_and_json_are_what_the_command_prints(
 
 @pytest.mark.parametrize("name", [*QUESTIONS, "job", "profile"])
 def test_what_is_exported_is_a_function_with_an_explanation(name: str) -> None:
-    found = getattr(traceq, name)
+    function_type = getattr(traceq, name)
 
-    assert isinstance(found, FunctionType)
-    assert found.__doc__
-    assert "return" in found.__annotations__
+    assert isinstance(function_type, FunctionType)
+    assert function_type.__doc__
+    assert "return" in function_type.__annotations__
     assert name in traceq.__all__
 
 
@@ -165,35 +165,38 @@ def test_findings_are_objects() -> None:
 
 
 def test_what_lint_finds_fails_as_it_is_told() -> None:
-    found = traceq.lint(TRACE, fail_on="error")
+    result = traceq.lint(TRACE, fail_on="error")
 
-    assert found.clean
-    assert not found.failing
-    assert [one.code for one in traceq.lint(TRACE).failing] == ["ATT001", "LCH004"]
+    assert result.clean
+    assert not result.failing
+    assert [finding.code for finding in traceq.lint(TRACE).failing] == [
+        "ATT001",
+        "LCH004",
+    ]
 
 
 def test_rules_are_chosen_by_text_or_by_list() -> None:
-    one = traceq.lint(TRACE, select="SYN,LCH001")
+    result = traceq.lint(TRACE, select="SYN,LCH001")
     same = traceq.lint(TRACE, select=["SYN", "LCH001"])
 
-    assert one.to_dict() == same.to_dict()
-    assert not one.findings
+    assert result.to_dict() == same.to_dict()
+    assert not result.findings
 
 
 def test_a_baseline_hides_what_is_known(tmp_path: Path) -> None:
     file = tmp_path / "baseline.json"
     run("lint", str(TRACE), "--write-baseline", str(file))
 
-    found = traceq.lint(TRACE, baseline=file)
+    result = traceq.lint(TRACE, baseline=file)
 
-    assert not found.findings
-    assert found.report.outcomes[0].in_baseline == 3
+    assert not result.findings
+    assert result.report.outcomes[0].in_baseline == 3
 
 
 def test_a_baseline_that_is_not_there_is_noted(tmp_path: Path) -> None:
-    found = traceq.lint(TRACE, baseline=tmp_path / "none.json")
+    result = traceq.lint(TRACE, baseline=tmp_path / "none.json")
 
-    assert any("as an empty baseline it hides nothing" in note for note in found.notes)
+    assert any("as an empty baseline it hides nothing" in note for note in result.notes)
 
 
 def test_a_limit_that_is_broken_is_said() -> None:
@@ -233,11 +236,11 @@ def test_one_file_of_several_that_cannot_be_read_is_noted(tmp_path: Path) -> Non
     broken = tmp_path / "broken.json"
     broken.write_text("{")
 
-    found = traceq.lint([TRACE, broken])
+    result = traceq.lint([TRACE, broken])
 
-    assert found.unread == 1
-    assert not found.clean
-    assert any(str(broken) in note for note in found.notes)
+    assert result.unread == 1
+    assert not result.clean
+    assert any(str(broken) in note for note in result.notes)
     with pytest.raises(InputError):
         traceq.lint(broken)
 
@@ -255,10 +258,12 @@ def test_what_is_asked_ends_with_the_question() -> None:
 def test_ranks_of_a_job_are_told() -> None:
     ranks = recordings.job("resnet18")
 
-    found = traceq.job(ranks)
+    job_result = traceq.job(ranks)
 
-    assert found.to_dict() == json.loads(run("ranks", *ranks, "--format", "json").out)
-    assert "<pre>" in found._repr_html_()
+    assert job_result.to_dict() == json.loads(
+        run("ranks", *ranks, "--format", "json").out
+    )
+    assert "<pre>" in job_result._repr_html_()
 
 
 @pytest.mark.real
@@ -268,11 +273,11 @@ def test_importing_traceq_loads_nothing_large() -> None:
         " print({'polars', 'rich', 'jinja2', 'typer', 'torch'} & {*sys.modules})"
     )
 
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
 
-    assert found.stdout.strip() == "set()"
+    assert process.stdout.strip() == "set()"
 
 
 def test_a_file_that_cannot_be_read_leaves_python_as_it_was(tmp_path: Path) -> None:

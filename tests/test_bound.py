@@ -107,17 +107,17 @@ def test_lint_summary_diff_and_check_print_one_bound(
 
     printed = Printed(trace, step_ns)
 
-    found = bound_of(trace, step_ns)
+    bound = bound_of(trace, step_ns)
     data = printed.data["lint"]
     # Lint leaves the tables to summary.
-    assert all(one | data == one for one in printed.data.values())
-    assert data["text"] == sentence(found)
+    assert all(entry | data == entry for entry in printed.data.values())
+    assert data["text"] == sentence(bound)
     for name, text in printed.texts.items():
-        assert sentence(found) in " ".join(text.split()), name
-    assert data["by"] == printed.row["bound_by"] == found.by
-    assert data["step_ns"] == round(found.step_ns)
-    assert float(printed.row["step_ms"]) == pytest.approx(found.step_ns / 1e6, abs=1e-5)
-    assert printed.budget_ms == pytest.approx(found.step_ns / 1e6, abs=1e-3)
+        assert sentence(bound) in " ".join(text.split()), name
+    assert data["by"] == printed.row["bound_by"] == bound.by
+    assert data["step_ns"] == round(bound.step_ns)
+    assert float(printed.row["step_ms"]) == pytest.approx(bound.step_ns / 1e6, abs=1e-5)
+    assert printed.budget_ms == pytest.approx(bound.step_ns / 1e6, abs=1e-3)
 
 
 def test_the_commands_pass_the_measured_step_on() -> None:
@@ -148,11 +148,11 @@ def test_every_time_of_a_summary_is_named(fixture_trace: Path) -> None:
 def test_a_step_is_bound_by_what_it_waits_for(drawing: str, by: str) -> None:
     trace = load_drawn(drawing)
 
-    found = bound_of(trace, _measured(trace) if by == "host" else None)
+    bound = bound_of(trace, _measured(trace) if by == "host" else None)
 
-    assert found.by == by
-    assert (found.gpu_busy >= GPU_BOUND) == (by == "gpu")
-    assert found.gpu_busy + found.gpu_idle == 1
+    assert bound.by == by
+    assert (bound.gpu_busy >= GPU_BOUND) == (by == "gpu")
+    assert bound.gpu_busy + bound.gpu_idle == 1
 
 
 def test_a_step_whose_bound_depends_on_the_profilers_share_is_only_likely_bound() -> (
@@ -169,7 +169,7 @@ def test_a_trace_without_gpu_work_has_one_wording() -> None:
 
     for name, text in printed.texts.items():
         assert NO_GPU in text, name
-    assert all(one["by"] is None for one in printed.data.values())
+    assert all(entry["by"] is None for entry in printed.data.values())
     assert printed.data["lint"]["step_from"] == "recorded"
 
 
@@ -189,9 +189,9 @@ def test_bars_have_a_glyph_for_each_word_of_the_analyses() -> None:
 def test_a_measured_step_is_the_step_of_the_bound() -> None:
     trace = load_drawn(HOST_BOUND)
 
-    found = View(trace, 30_000).bound
+    bound = View(trace, 30_000).bound
 
-    assert (found.step_ns, found.step_from, found.measured) == (
+    assert (bound.step_ns, bound.step_from, bound.measured) == (
         30_000,
         "measured",
         True,
@@ -259,5 +259,5 @@ def test_near_the_balance_both_bound_the_step() -> None:
         bound_of(trace, round(at_balance * factor)) for factor in (0.92, 1.0, 1.25)
     ]
 
-    assert [one.both for one in bounds] == [False, True, False]
+    assert [bound.both for bound in bounds] == [False, True, False]
     assert sentence(bounds[1]).startswith("GPU and host bound it both")

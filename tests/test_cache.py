@@ -48,9 +48,9 @@ def entry_of(folder: Path) -> Path:
     return facts.parent
 
 
-def assert_equal(one: traceq.Trace, other: traceq.Trace) -> None:
-    assert one.facts == other.facts
-    for name, table in one.frames_by_name().items():
+def assert_equal(trace: traceq.Trace, other: traceq.Trace) -> None:
+    assert trace.facts == other.facts
+    for name, table in trace.frames_by_name().items():
         assert_frame_equal(table, other.frames_by_name()[name])
 
 
@@ -59,10 +59,10 @@ def assert_equal(one: traceq.Trace, other: traceq.Trace) -> None:
 def test_what_is_kept_equals_what_was_read(path: Path) -> None:
     read = load_and_keep(path)
 
-    found = tables.find(path)
+    trace = tables.find(path)
 
-    assert found is not None
-    assert_equal(found, read)
+    assert trace is not None
+    assert_equal(trace, read)
 
 
 @pytest.mark.usefixtures("kept")
@@ -82,10 +82,10 @@ def test_a_copy_under_another_name_is_found_and_has_its_own_name(
 ) -> None:
     load_and_keep(write_trace(tmp_path / "one.json"))
 
-    found = tables.find(write_trace(tmp_path / "two.json"))
+    trace = tables.find(write_trace(tmp_path / "two.json"))
 
-    assert found is not None
-    assert found.facts.path == str(tmp_path / "two.json")
+    assert trace is not None
+    assert trace.facts.path == str(tmp_path / "two.json")
 
 
 @pytest.mark.usefixtures("kept")

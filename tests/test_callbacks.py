@@ -32,8 +32,8 @@ with_lightning = pytest.mark.skipif(
 
 
 def rank_of(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "rank-0.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((folder / "rank-0.json").read_text())
+    return document
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,10 @@ def test_training_goes_on_where_nothing_can_be_recorded(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         train_with_transformers(tmp_path, callback, steps=2)
 
-    assert any("traceq records nothing: torch's profiler" in str(one) for one in said)
+    assert any(
+        "traceq records nothing: torch's profiler" in str(warning_message)
+        for warning_message in said
+    )
     assert callback.folder is None
 
 

@@ -47,11 +47,13 @@ def host(*events: str) -> str:
 
 def gpu(*kernels: str, after: int = 0) -> str:
     """Draw what the GPU does, kernels as ``name<1``."""
-    return f"gpu 7  {' ' * after}{''.join(f'[{one}]' for one in kernels)}\n"
+    return f"gpu 7  {' ' * after}{''.join(f'[{kernel}]' for kernel in kernels)}\n"
 
 
 def with_captures(trace: Trace, *captures: Trace) -> Trace:
-    tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
+    tables = mapped(
+        trace.frames_by_name(), [item.frames_by_name() for item in captures]
+    )
     return replace(trace, **tables)  # type: ignore[arg-type]  # tables are its fields
 
 
@@ -71,7 +73,9 @@ def ops_of(trace: Trace) -> list[tuple[str, str | None, bool | None]]:
 
 def replay(*kernels: str) -> Trace:
     """Return a trace of one replay of these kernels."""
-    return load_drawn(host("cudaGraphLaunch>1") + gpu(*(f"{one}<1" for one in kernels)))
+    return load_drawn(
+        host("cudaGraphLaunch>1") + gpu(*(f"{kernel}<1" for kernel in kernels))
+    )
 
 
 def capture(*events: str) -> Trace:

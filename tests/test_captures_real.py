@@ -113,20 +113,22 @@ def test_a_planted_cause_inside_a_graph_is_found_with_its_line() -> None:
     answer = traceq("lint", MASKED, "--format", "json", "--no-cache")
 
     (recording,) = json.loads(answer.out)["recordings"]
-    (found,) = [one for one in recording["findings"] if one["code"] == "ATT005"]
-    assert found["place"]["file"] == "compiled.py"
-    assert found["place"]["function"] == "forward"
-    assert found["count"] == 4
+    (result,) = [
+        finding for finding in recording["findings"] if finding["code"] == "ATT005"
+    ]
+    assert result["place"]["file"] == "compiled.py"
+    assert result["place"]["function"] == "forward"
+    assert result["count"] == 4
     assert recording["replayed"]["mapped"] == REPLAYED
 
 
 def test_that_replays_have_no_known_ops_is_said_once() -> None:
     trace = ROOT / "fixtures" / "graph_replay" / "trace.json.gz"
-    found = traceq("lint", trace, "-v").out
+    result = traceq("lint", trace, "-v").out
     without = traceq("lint", trace, "--select", "ATT").out
 
-    assert "TRC007" in found
-    assert "without known ops" not in found
+    assert "TRC007" in result
+    assert "without known ops" not in result
     assert "320 kernels replayed in CUDA graphs without known ops" in without
 
 
@@ -145,11 +147,11 @@ def test_triton_kernels_are_of_the_op_of_their_name() -> None:
 def test_a_capture_of_other_shapes_names_nothing() -> None:
     """Its forward has the same ops, but runs them on 704 tokens, not on 1024."""
     trace = load(REPLAYING, captures=[CAPTURING])
-    found = replayed(trace)
+    result = replayed(trace)
 
-    assert found is not None
-    assert found.mapped == 0
-    assert found.captures
+    assert result is not None
+    assert result.mapped == 0
+    assert result.captures
 
 
 def test_a_capture_that_does_not_fit_is_said() -> None:
@@ -180,8 +182,8 @@ def test_a_run_whose_capture_is_cut_off_is_read_without_it(tmp_path: Path) -> No
             content = gzip.compress(gzip.decompress(content)[:300_000])
         (tmp_path / file.name).write_bytes(content)
 
-    found = replayed(load(tmp_path, cache=False))
-    assert found == Replayed(REPLAYED, 0, 0, captures=True)
+    result = replayed(load(tmp_path, cache=False))
+    assert result == Replayed(REPLAYED, 0, 0, captures=True)
 
 
 @pytest.mark.skipif(not SERVING, reason="these traces are not ours to give away")

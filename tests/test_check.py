@@ -90,10 +90,10 @@ def is_red(answer: Answer, *words: str) -> bool:
 
 
 def test_every_fixture_has_all_its_parts() -> None:
-    found = find_fixtures([FIXTURES])
+    paths = find_fixtures([FIXTURES])
 
-    assert len(found) >= 20
-    for folder in found:
+    assert len(paths) >= 20
+    for folder in paths:
         assert str(read_fixture(folder).origin["program"]).strip()
         assert read_expected(folder / "findings.json") is not None
         assert len(read_budgets(folder / "traceq.toml"))
@@ -103,9 +103,9 @@ def test_every_fixture_has_all_its_parts() -> None:
 def test_messages_and_names_hold_no_times_and_no_shares(folder: Path) -> None:
     measured = re.compile(r"\d\s?(?:ns|µs|ms|s|%)(?![A-Za-z])")
 
-    for one in read_expected(folder / "findings.json"):
-        texts = [one.message, *(entry.name for entry in one.evidence)]
-        assert [text for text in texts if measured.search(text)] == [], one.code
+    for expected in read_expected(folder / "findings.json"):
+        texts = [expected.message, *(entry.name for entry in expected.evidence)]
+        assert [text for text in texts if measured.search(text)] == [], expected.code
 
 
 def test_every_change_is_held_to_the_fixtures() -> None:
@@ -198,12 +198,14 @@ def test_a_rule_that_crashes_is_red(
 
 def test_a_trace_with_a_kernel_less_is_red(fixture: Path) -> None:
     def less(events: list[dict[str, Any]]) -> None:
-        kernel = next(one for one in events if one.get("cat") == "kernel")
+        kernel = next(event for event in events if event.get("cat") == "kernel")
         number = kernel["args"]["correlation"]
         gone = [
-            one for one in events if one.get("args", {}).get("correlation") == number
+            event
+            for event in events
+            if event.get("args", {}).get("correlation") == number
         ]
-        events[:] = [one for one in events if one not in gone]
+        events[:] = [event for event in events if event not in gone]
 
     change_trace(fixture, less)
 
@@ -574,10 +576,10 @@ def test_update_and_against_do_not_go_together(fixture: Path) -> None:
 def test_json_says_all_of_it(fixture: Path) -> None:
     replace_in(fixture / "traceq.toml", "launches = 57", "launches = 50")
 
-    found = json.loads(traceq("check", fixture, "--format", "json").out)
+    document = json.loads(traceq("check", fixture, "--format", "json").out)
 
-    assert (found["version"], found["failing"]) == (2, 1)
-    (one,) = found["fixtures"][0]["differences"]
+    assert (document["version"], document["failing"]) == (2, 1)
+    (one,) = document["fixtures"][0]["differences"]
     assert one["kind"] == "budget"
     assert one["text"] == "launches 57, the budget is 50"
 

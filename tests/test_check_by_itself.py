@@ -163,9 +163,9 @@ def test_run_that_runs_nothing_is_not_green(
 def test_json_says_why_a_program_was_not_run(project: Project) -> None:
     shutil.copy(CLEAN / "origin.toml", project.fixture / "origin.toml")
 
-    (found,) = json.loads(traceq("check", "--format", "json").out)["fixtures"]
+    (result,) = json.loads(traceq("check", "--format", "json").out)["fixtures"]
 
-    assert found["not_run"] == "origin.toml has no command"
+    assert result["not_run"] == "origin.toml has no command"
 
 
 # The base of a pull request.

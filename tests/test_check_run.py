@@ -353,7 +353,7 @@ def run_on_gpu(fixture: Path, trace: Path, *, update: bool = False) -> FixtureRe
 
 
 def texts(result: FixtureResult) -> str:
-    return "\n".join(one.text for one in result.differences)
+    return "\n".join(difference.text for difference in result.differences)
 
 
 def test_a_run_on_a_gpu_is_compared_with_findings_and_budgets(tmp_path: Path) -> None:
@@ -392,9 +392,9 @@ def test_a_run_on_a_gpu_with_nothing_expected_is_not_green(tmp_path: Path) -> No
 
 def command(tmp_path: Path, said: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     (tmp_path / "origin.toml").write_text(said)
-    found = command_of(read_fixture(tmp_path))
-    assert found is not None
-    return found.words, found.options
+    result = command_of(read_fixture(tmp_path))
+    assert result is not None
+    return result.words, result.options
 
 
 def test_a_command_may_have_options_of_collect(tmp_path: Path) -> None:
@@ -425,10 +425,10 @@ def test_a_command_runs_in_the_repository(tmp_path: Path) -> None:
     fixture.mkdir(parents=True)
     (fixture / "origin.toml").write_text('command = "sh x.sh"\nfolder = "examples"\n')
 
-    found = command_of(read_fixture(fixture))
+    result = command_of(read_fixture(fixture))
 
-    assert found is not None
-    assert found.folder == tmp_path / "examples"
+    assert result is not None
+    assert result.folder == tmp_path / "examples"
 
 
 # What differs, drawn.
@@ -470,8 +470,8 @@ def part(*rows: tuple[str, str, str, float]) -> CpuPart:
 def differences(before: CpuPart, after: CpuPart, **limits: Budget) -> list[str]:
     wanted = {**cpu_budgets(before, None), **limits}
     return [
-        ("" if one.fails else "note: ") + one.text
-        for one in cpu_differences(before, wanted, after)
+        ("" if cpu_difference.fails else "note: ") + cpu_difference.text
+        for cpu_difference in cpu_differences(before, wanted, after)
     ]
 
 

@@ -305,9 +305,9 @@ def test_a_backend_of_some_steps_may_come_and_go(
 ) -> None:
     wanted = LayerBudget(Budget(1), Backends(("a",), ("b",)))
     budgets = replace(budgets_for(Numbers({})), layers={"L": wanted})
-    found = breaches(budgets, Numbers({}, {"L": Layer(1, Backends(used))}))
+    result = breaches(budgets, Numbers({}, {"L": Layer(1, Backends(used))}))
 
-    assert [one.worse for one in found] == ([] if worse is None else [worse])
+    assert [breach.worse for breach in result] == ([] if worse is None else [worse])
 
 
 def test_limits_are_read_as_they_are_written(tmp_path: Path) -> None:
@@ -370,8 +370,8 @@ def test_steps_are_known_by_regions_in_the_fixture_too(
 ) -> None:
     trace = drawn([8, 8, 8], syncs=1)
     for event in trace["traceEvents"]:
-        if found := re.fullmatch(r"ProfilerStep#(\d+)", event["name"]):
-            event["name"] = name.replace("{n}", str(int(found[1]) + 30))
+        if match := re.fullmatch(r"ProfilerStep#(\d+)", event["name"]):
+            event["name"] = name.replace("{n}", str(int(match[1]) + 30))
     run = written(tmp_path, "run", trace)
     folder = tmp_path / "fixture"
     shrunk = traceq("shrink", run, "-o", folder)
@@ -437,7 +437,7 @@ def recorded(folder: Path, name: str, **parts: str) -> Path:
 def times_aside(answer: Answer) -> list[str]:
     """Return what fails a check, without what a busy machine changes."""
     failing = [line for line in answer.lines if re.match(r"  [a-z]", line)]
-    return [one for one in failing if not re.search(r"step-ms|gpu-ms|HST00", one)]
+    return [name for name in failing if not re.search(r"step-ms|gpu-ms|HST00", name)]
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
@@ -459,7 +459,7 @@ class TestPrograms:
     def test_both_recordings_pass_against_the_fixture_of_the_first(
         self, twice: tuple[Path, Path, dict[str, str]], tmp_path: Path
     ) -> None:
-        first, second = (run_on_gpu(one, tmp_path / one.name) for one in twice[:2])
+        first, second = (run_on_gpu(path, tmp_path / path.name) for path in twice[:2])
         folder = fixture_of(first, tmp_path / "fixture")
 
         assert against(folder, first).status == 0
@@ -468,7 +468,7 @@ class TestPrograms:
     def test_both_recordings_pass_without_a_gpu(
         self, twice: tuple[Path, Path, dict[str, str]], tmp_path: Path
     ) -> None:
-        first, second = (cpu_part(load(one, cache=False)) for one in twice[:2])
+        first, second = (cpu_part(load(path, cache=False)) for path in twice[:2])
         file = tmp_path / "cpu.json"
         file.write_bytes(write_cpu_part(first))
         known, limits = read_cpu_part(file), cpu_budgets(first, None)
@@ -488,4 +488,4 @@ class TestPrograms:
         answer = against(folder, run_on_gpu(worse, tmp_path / "drawn"))
 
         assert answer.status == 1
-        assert any("syncs" in one for one in times_aside(answer))
+        assert any("syncs" in name for name in times_aside(answer))

@@ -49,14 +49,14 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "/editor/schema/ci.json",
         "/pre-commit-config.json",
     )
-    found = {
+    result = {
         end: page.json()
         for page in cache.responses.values()
         for end in ends
         if page.url.endswith(end)
     }
     cache.close()
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_release_tests_the_wheel_on_every_python_that_is_supported() -> None:
     said = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     supported = re.findall(r"Python :: (3\.\d+)", said)
 
-    assert runs == [" ".join([".ci/wheel", *(f"python{one}" for one in supported)])]
+    assert runs == [" ".join([".ci/wheel", *(f"python{entry}" for entry in supported)])]
     assert supported
 
 
@@ -117,7 +117,7 @@ def test_actions_are_pinned_by_commit(file: Path) -> None:
 
     pinned = re.compile(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     assert used
-    assert not [one for one in used if not pinned.fullmatch(one)]
+    assert not [name for name in used if not pinned.fullmatch(name)]
 
 
 def test_every_python_that_is_supported_is_tested() -> None:
@@ -142,10 +142,12 @@ def test_uses_of_the_action_have_inputs_that_it_has() -> None:
     for text in (*(BLOCKS[name] for name in shown), WORKFLOW):
         jobs = yaml.safe_load(text)["jobs"].values()
         steps = [step for job in jobs for step in job["steps"]]
-        uses = [one for one in steps if one.get("uses", "").startswith("OWNER/traceq")]
+        uses = [
+            step for step in steps if step.get("uses", "").startswith("OWNER/traceq")
+        ]
         assert uses
-        for one in uses:
-            assert set(one.get("with", {})) <= set(ACTION["inputs"])
+        for use in uses:
+            assert set(use.get("with", {})) <= set(ACTION["inputs"])
 
 
 def test_the_docs_list_the_inputs_of_the_action() -> None:

@@ -35,9 +35,11 @@ def broken(tmp_path: Path) -> Path:
 
 
 def test_a_finding_is_a_test_that_fails_at_its_line() -> None:
-    status, found = junit("lint", SICK / "trace.json.gz")
+    status, result = junit("lint", SICK / "trace.json.gz")
 
-    failed = [one for one in found.iter("testcase") if one.find("failure") is not None]
+    failed = [
+        item for item in result.iter("testcase") if item.find("failure") is not None
+    ]
     assert status == 1
     assert failed
     assert failed[0].attrib["name"].startswith("CPY003")
@@ -46,24 +48,24 @@ def test_a_finding_is_a_test_that_fails_at_its_line() -> None:
 
 
 def test_a_finding_below_the_limit_is_a_test_that_passes() -> None:
-    status, found = junit("lint", SICK / "trace.json.gz", "--fail-on", "error")
+    status, result = junit("lint", SICK / "trace.json.gz", "--fail-on", "error")
 
-    assert (status, found.findall(".//failure")) == (0, [])
-    assert found.findall(".//system-out")
+    assert (status, result.findall(".//failure")) == (0, [])
+    assert result.findall(".//system-out")
 
 
 def test_rules_that_were_skipped_are_skipped_tests() -> None:
-    _, found = junit("lint", CLEAN / "trace.json.gz")
+    _, result = junit("lint", CLEAN / "trace.json.gz")
 
-    (suite,) = found.findall("testsuite")
-    assert int(suite.attrib["skipped"]) == len(found.findall(".//skipped")) > 0
-    assert int(suite.attrib["tests"]) == len(found.findall(".//testcase"))
+    (suite,) = result.findall("testsuite")
+    assert int(suite.attrib["skipped"]) == len(result.findall(".//skipped")) > 0
+    assert int(suite.attrib["tests"]) == len(result.findall(".//testcase"))
 
 
 def test_a_fixture_is_a_test(broken: Path) -> None:
-    status, found = junit("check", "--no-run", broken, CLEAN)
+    status, result = junit("check", "--no-run", broken, CLEAN)
 
-    names = {one.attrib["name"]: one for one in found.iter("testcase")}
+    names = {item.attrib["name"]: item for item in result.iter("testcase")}
     assert status == 1
     assert len(names) == 2
     (failure,) = names[str(broken)].findall("failure")
@@ -75,12 +77,12 @@ def test_a_finding_is_an_issue_of_gitlab_at_its_line() -> None:
     answer = traceq("lint", SICK / "trace.json.gz", "--format", "gitlab")
 
     issues = json.loads(answer.out)
-    prints = {one["fingerprint"] for one in issues}
+    prints = {issue["fingerprint"] for issue in issues}
     assert len(prints) == len(issues) > 0
     assert issues[0]["check_name"] == "CPY003"
     assert issues[0]["location"]["path"] == "dev_cases.py"
-    assert {one["severity"] for one in issues} <= _LEVELS
-    assert all(one["location"]["lines"]["begin"] > 0 for one in issues)
+    assert {issue["severity"] for issue in issues} <= _LEVELS
+    assert all(issue["location"]["lines"]["begin"] > 0 for issue in issues)
 
 
 def test_fingerprints_are_the_same_in_another_run() -> None:

@@ -112,7 +112,9 @@ def test_shells_complete_its_commands_without_waiting_for_polars() -> None:
 def test_shells_complete_codes_of_rules_without_waiting_for_polars() -> None:
     every = [line.split()[0] for line in traceq("rules").lines]
 
-    assert completed("rule", "ATT") == [one for one in every if one.startswith("ATT")]
+    assert completed("rule", "ATT") == [
+        name for name in every if name.startswith("ATT")
+    ]
     assert completed("lint", "x", "--select", "") == every
     assert completed("lint", "--ignore", "ATT001,syn") == [
         "ATT001,syn001",
@@ -484,5 +486,5 @@ def test_the_cache_is_cleared_and_says_so() -> None:
 def test_what_an_option_sets_ends_with_its_command(tmp_path: Path) -> None:
     assert traceq("summary", TRACE, "--capture", tmp_path / "nothing.json").status == 2
 
-    copies = next(one for one in FIXTURES if one.parent.name == "copies")
+    copies = next(path for path in FIXTURES if path.parent.name == "copies")
     assert traceq("check", copies.parent, "--against", copies).status == 0

@@ -45,7 +45,7 @@ def test_what_is_known_after_writing_is_in_both_manifests(tmp_path: Path) -> Non
     assert trace == run.rank["trace"]
     assert trace["call_lines"] > 0
     assert trace["write_seconds"] > 0
-    assert [one["path"] for one in run.rank["sources"]] == ["program.py"]
+    assert [source["path"] for source in run.rank["sources"]] == ["program.py"]
     assert not [name for name in run.files if name.startswith(".")]
 
 
@@ -183,8 +183,12 @@ def test_fewer_steps_than_a_period_are_typical_ones(tmp_path: Path) -> None:
     run = collect_program(tmp_path, UNEVEN, ("--no-overhead", "--active", "4"))
     assert run.rank["trace"]["window"] == "typical"
     assert len(run.step_names()) == 4
-    steps = [one for one in run.annotations() if one["name"] in run.step_names()]
-    assert all(one["dur"] < 400_000 for one in steps)  # microseconds
+    steps = [
+        annotation
+        for annotation in run.annotations()
+        if annotation["name"] in run.step_names()
+    ]
+    assert all(step["dur"] < 400_000 for step in steps)  # microseconds
     assert "4 steps, all of them typical" in run.err
 
 

@@ -71,15 +71,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def events(run: Run, number: int) -> list[dict[str, Any]]:
     with gzip.open(run.folder / run.rank["captures"][number]["file"]) as stream:
-        found: list[dict[str, Any]] = json.load(stream)["traceEvents"]
-    return found
+        result: list[dict[str, Any]] = json.load(stream)["traceEvents"]
+    return result
 
 
 def ops(run: Run) -> list[set[str]]:
     """Return which of the ops that the captures differ in each of them has."""
     telling = {"aten::cos", "aten::tan", "aten::exp", "aten::erf"}
     return [
-        {one["name"] for one in events(run, number)} & telling
+        {event["name"] for event in events(run, number)} & telling
         for number in range(len(run.rank["captures"]))
     ]
 
@@ -87,7 +87,7 @@ def ops(run: Run) -> list[set[str]]:
 def test_each_capture_has_its_ops_in_the_order_of_capture(run: Run) -> None:
     assert run.rank["state"] == "done"
     assert ops(run) == [{"aten::cos"}, {"aten::tan"}, {"aten::erf"}]
-    assert [one["file"] for one in run.rank["captures"]] == [
+    assert [capture["file"] for capture in run.rank["captures"]] == [
         f"rank-0.capture-{number}.json.gz" for number in range(3)
     ]
 
@@ -96,7 +96,9 @@ def test_ops_of_a_capture_have_the_lines_of_the_program(run: Run) -> None:
     lines = PROGRAM.splitlines()
     (cos,) = (number for number, text in enumerate(lines, 1) if "# COS" in text)
     callers = {
-        one["caller"] for one in events(run, 0) if "method cos" in one.get("name", "")
+        event["caller"]
+        for event in events(run, 0)
+        if "method cos" in event.get("name", "")
     }
     assert callers == {f"program.py({cos}): first"}
 

@@ -79,23 +79,23 @@ print(*sorted(one.__file__.rpartition("/")[2] for one in PyCodeCache.modules))
 
 def line_of(mark: str, program: str = PROGRAM) -> int:
     """Return the number of the line with a mark in its comment."""
-    (found,) = (
+    (result,) = (
         number
         for number, text in enumerate(program.splitlines(), 1)
         if mark in text.partition("#")[2].split()
     )
-    return found
+    return result
 
 
 def content(run: Run) -> dict[str, Any]:
     """Return the file of compiled code, without what differs between processes."""
     with gzip.open(run.folder / run.rank["compiled_code"]["file"]) as stream:
-        found: dict[str, Any] = json.load(stream)
-    for graph in found["graphs"]:
+        document: dict[str, Any] = json.load(stream)
+    for graph in document["graphs"]:
         for node in (*graph["nodes"], *graph["inner"]):
             for module in node["modules"]:
                 module[0] = "id"
-    return found
+    return document
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +140,8 @@ def alone(
 
 
 def node(run: Run, graph: str, name: str, kind: str = "nodes") -> list[dict[str, Any]]:
-    (found,) = [one for one in content(run)["graphs"] if one["id"] == graph]
-    return [one for one in found[kind] if one["name"] == name]
+    (result,) = [item for item in content(run)["graphs"] if item["id"] == graph]
+    return [entry for entry in result[kind] if entry["name"] == name]
 
 
 def test_what_is_compiled_is_the_same_with_and_without_us(
@@ -155,52 +155,54 @@ def test_what_is_compiled_is_the_same_with_and_without_us(
 def test_nothing_is_printed_that_is_not_without_us(
     first: Run, alone: subprocess.CompletedProcess[str]
 ) -> None:
-    told = [one for one in first.err.splitlines() if "traceq" not in one]
-    assert [one for one in told if "profiler_" not in one] == alone.stderr.splitlines()
+    told = [line for line in first.err.splitlines() if "traceq" not in line]
+    assert [
+        name for name in told if "profiler_" not in name
+    ] == alone.stderr.splitlines()
 
 
 def test_a_node_has_its_frames_and_modules(first: Run) -> None:
-    (found,) = node(first, "0/0", "x_1")
+    (result,) = node(first, "0/0", "x_1")
 
-    assert found["target"] == "add"
-    assert found["frames"][-1] == [
+    assert result["target"] == "add"
+    assert result["frames"][-1] == [
         "program.py",
         line_of("BEGIN"),
         "forward",
         line_of("ADD"),
     ]
-    assert found["modules"][-1] == ["id", "L['self'].blocks.1", "Block"]
-    assert (found["shape"], found["dtype"]) == (["8", "16"], "torch.float32")
+    assert result["modules"][-1] == ["id", "L['self'].blocks.1", "Block"]
+    assert (result["shape"], result["dtype"]) == (["8", "16"], "torch.float32")
 
 
 def test_what_follows_a_graph_break_belongs_to_its_function(first: Run) -> None:
-    (found,) = node(first, "1/0", "softmax")
+    (result,) = node(first, "1/0", "softmax")
 
-    file, begin, function, line = found["frames"][-1]
+    file, begin, function, line = result["frames"][-1]
     assert (file, function, line) == ("program.py", "forward", line_of("SOFTMAX"))
     assert begin < line_of("BREAK")
 
 
 def test_nodes_of_a_checkpointed_function_are_kept_apart(first: Run) -> None:
-    found = node(first, "0/0", "linear_1", "inner")
+    result = node(first, "0/0", "linear_1", "inner")
 
-    assert [one["within"] for one in found] == ["wrap_body_0", "wrap_body_1"]
-    assert {one["frames"][-1][3] for one in found} == {line_of("BODY")}
+    assert [entry["within"] for entry in result] == ["wrap_body_0", "wrap_body_1"]
+    assert {entry["frames"][-1][3] for entry in result} == {line_of("BODY")}
 
 
 def test_code_is_kept_with_the_names_that_the_trace_has(first: Run) -> None:
     code = content(first)["code"]
     regions = {
-        one["name"].split()[3]
-        for one in first.events()
-        if one.get("name", "").startswith("## Call CompiledFxGraph")
+        event["name"].split()[3]
+        for event in first.events()
+        if event.get("name", "").startswith("## Call CompiledFxGraph")
     }
 
-    assert [(one["id"], one["backward"]) for one in code] == [
+    assert [(entry["id"], entry["backward"]) for entry in code] == [
         (graph, backward) for graph in ("0/0", "1/0") for backward in (False, True)
     ]
-    assert {one["key"] for one in code} == regions
-    assert {f"{one['name']}.py" for one in code} <= set(first.out.split())
+    assert {entry["key"] for entry in code} == regions
+    assert {f"{entry['name']}.py" for entry in code} <= set(first.out.split())
 
 
 def test_the_graph_after_grad_has_lines_and_no_folder(
@@ -220,8 +222,8 @@ def test_graphs_from_a_cache_have_the_lines_of_the_program_as_it_is(
     then, now = content(first), content(moved)
     lines = re.compile(r"(?<=program.py:)\d+")
 
-    def shifted(found: re.Match[str]) -> str:
-        return str(int(found[0]) + 3)
+    def shifted(match: re.Match[str]) -> str:
+        return str(int(match[0]) + 3)
 
     assert len(then["code"]) == len(now["code"])
     for before, after in zip(then["code"], now["code"], strict=True):
@@ -256,11 +258,11 @@ def test_graph_breaks_and_recompilations_are_in_the_log_and_not_shown(
 
 
 def test_a_recompilation_has_the_guard_that_failed_and_its_line(first: Run) -> None:
-    (found,) = first.rank["compiled"]["recompiles"]
+    (result,) = first.rank["compiled"]["recompiles"]
 
-    assert found["function"] == "scaled"
-    assert found["why"] == "factor == 0"
-    assert (found["guard_file"], found["guard_line"]) == (
+    assert result["function"] == "scaled"
+    assert result["why"] == "factor == 0"
+    assert (result["guard_file"], result["guard_line"]) == (
         "program.py",
         line_of("GUARD"),
     )
@@ -276,10 +278,10 @@ def doubled(x: Any) -> Any:  # noqa: ANN401 - a tensor
 @pytest.fixture
 def watching() -> Iterator[Any]:
     """What collect keeps of what this process compiles."""
-    found = Late("agent.compiled_graphs").CompiledGraphs(code=True, keep_paths=False)
-    found.install()
-    yield found
-    found.remove()
+    result = Late("agent.compiled_graphs").CompiledGraphs(code=True, keep_paths=False)
+    result.install()
+    yield result
+    result.remove()
 
 
 def compile_and_run() -> list[float]:
@@ -335,9 +337,9 @@ buf0 = x // y / z
 def test_a_kernel_of_the_program_is_shown_if_its_source_may_be(*, quotes: bool) -> None:
     code = {"id": None, "backward": False, "text": TEXT}
     file = Late("agent.compiled_file").CompiledFile([], [code], quotes, False)  # noqa: FBT003
-    (found,) = json.loads("".join(file.written()))["code"]
+    (result,) = json.loads("".join(file.written()))["code"]
 
-    assert "somebody" not in found["text"]
-    assert "# Original path: kernels.py:12\nadd_kernel_0 = async" in found["text"]
-    assert "# kernel path: cab.py\nbuf0 = x // y / z\n" in found["text"]
-    assert ("def add_kernel(secret)" in found["text"]) == quotes
+    assert "somebody" not in result["text"]
+    assert "# Original path: kernels.py:12\nadd_kernel_0 = async" in result["text"]
+    assert "# kernel path: cab.py\nbuf0 = x // y / z\n" in result["text"]
+    assert ("def add_kernel(secret)" in result["text"]) == quotes

@@ -45,11 +45,11 @@ def test_a_compilation_in_the_traced_steps_costs_the_stacks(compiling: Run) -> N
     assert "compiled" in compiling.why_missing("stacks")
     assert not compiling.rank["trace"]["stacks"]
     events = compiling.events()
-    assert not any(one.get("cat") == "python_function" for one in events)
+    assert not any(event.get("cat") == "python_function" for event in events)
 
 
 def test_steps_traced_again_are_whole_ones(compiling: Run) -> None:
-    names = [one["name"] for one in compiling.annotations()]
+    names = [annotation["name"] for annotation in compiling.annotations()]
     assert [name for name in names if "Profiler" in name] == compiling.step_names()
     assert len(compiling.step_names()) == 2
 

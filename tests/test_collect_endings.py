@@ -38,7 +38,11 @@ def test_a_crash_is_the_programs_own_and_what_was_recorded_stays(
     assert run.rank["ended_in"] == "tracing"
     assert run.rank["step_time"]["steps"] == 3
     assert len(run.step_names()) == 3
-    names = [one["name"] for one in run.annotations() if "Profiler" in one["name"]]
+    names = [
+        annotation["name"]
+        for annotation in run.annotations()
+        if "Profiler" in annotation["name"]
+    ]
     assert names[:3] == run.step_names()
 
 

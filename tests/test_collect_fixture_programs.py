@@ -25,7 +25,7 @@ for name in sys.argv[2:]:
 
 
 def test_every_program_runs_and_times_itself() -> None:
-    names = sorted(str(one) for one in PROGRAMS.glob("*.py") if one.stem != "loops")
+    names = sorted(str(path) for path in PROGRAMS.glob("*.py") if path.stem != "loops")
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, str(PROGRAMS), *names],
         env=environment(),

@@ -77,8 +77,10 @@ def test_a_trace_of_cuda_without_gpu_work_is_tried_again_and_then_an_error(
     without_gpu_work: Run,
 ) -> None:
     attempts = without_gpu_work.rank["trace"]["attempts"]
-    assert [one["why"] for one in attempts] == ["the profiler recorded no GPU work"] * 2
-    assert [one["stacks"] for one in attempts] == [True, True]
+    assert [attempt["why"] for attempt in attempts] == [
+        "the profiler recorded no GPU work"
+    ] * 2
+    assert [attempt["stacks"] for attempt in attempts] == [True, True]
     assert without_gpu_work.rank["trace"]["stacks"] is False  # less detail, at last
     assert without_gpu_work.status == 2
     assert "the trace has no GPU work" in without_gpu_work.err
@@ -152,4 +154,4 @@ def test_profiles_of_the_program_and_ours_all_have_gpu_work(
     run = collect_program(tmp_path, program, OPTIONS)
     assert run.out == "True\n" * (before + after)
     assert run.rank["state"] == "done"
-    assert any(one.get("cat") == "kernel" for one in run.events())
+    assert any(event.get("cat") == "kernel" for event in run.events())

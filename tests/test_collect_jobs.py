@@ -98,13 +98,13 @@ class TestAJobOfFourRanks:
     def test_ranks_names_the_rank_that_sleeps_and_where(self, job: Run) -> None:
         answer = traceq("ranks", job.folder, "--no-cache", "--format", "json")
         assert answer.status == 1
-        found = json.loads(answer.out)
-        assert found["matched"]["unmatched_parts"] == 0
-        late = found["stragglers"][0]
+        document = json.loads(answer.out)
+        assert document["matched"]["unmatched_parts"] == 0
+        late = document["stragglers"][0]
         assert late["ranks"] == [2]
         assert (late["cause"], late["region"]) == ("host", "augment")
         assert late["place"]["file"] == "job.py"
-        assert 0.5 < late["saved_ns"] / found["steps"] / 400e6 < 1.1
+        assert 0.5 < late["saved_ns"] / document["steps"] / 400e6 < 1.1
 
     def test_the_next_command_is_named(self, job: Run) -> None:
         assert f"traceq ranks {job.folder}" in job.err
@@ -152,8 +152,8 @@ class TestAMeeting:
         assert not any(first.starts(seen, 0.1) for seen in range(11, 40))
         second.ready(40, 0.2)
         starts = [
-            next(seen for seen in range(40, 60) if one.starts(seen, 0.3))
-            for one in (first, second)
+            next(seen for seen in range(40, 60) if entry.starts(seen, 0.3))
+            for entry in (first, second)
         ]
         assert starts == [40 + meeting.MARGIN] * 2
 
@@ -162,8 +162,8 @@ class TestAMeeting:
         first.ready(10, 0.0)
         second.ready(11, 0.0)
         starts = [
-            next(seen for seen in range(11, 90) if one.starts(seen, 0.0))
-            for one in (first, second)
+            next(seen for seen in range(11, 90) if entry.starts(seen, 0.0))
+            for entry in (first, second)
         ]
         assert starts == [10 + meeting.PATIENCE + meeting.MARGIN] * 2
 

@@ -18,8 +18,8 @@ pytestmark = WITH_TORCH
 
 @pytest.fixture
 def labels() -> ModuleType:
-    found: ModuleType = module("agent.memory_labels")
-    return found
+    module_type: ModuleType = module("agent.memory_labels")
+    return module_type
 
 
 def test_a_trained_model_has_all_its_tensors_labelled(labels: ModuleType) -> None:
@@ -31,14 +31,14 @@ def test_a_trained_model_has_all_its_tensors_labelled(labels: ModuleType) -> Non
     states = [t for state in optimizer.state.values() for t in state.values()]
     expected = {
         "traceq: parameters": list(model.parameters()),
-        "traceq: gradients": [one.grad for one in model.parameters()],
+        "traceq: gradients": [parameter.grad for parameter in model.parameters()],
         "traceq: buffers": list(model.buffers()),
         "traceq: optimizer state": states,
     }
     mine = {id(t): label for label, tensors in expected.items() for t in tensors}
-    found = {id(t): label for t, label in labels.labelled() if id(t) in mine}
+    result = {id(t): label for t, label in labels.labelled() if id(t) in mine}
 
-    assert found == mine
+    assert result == mine
 
 
 def test_a_parameter_of_two_modules_is_labelled_once(labels: ModuleType) -> None:

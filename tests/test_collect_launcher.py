@@ -43,7 +43,7 @@ def find_python(minor: int) -> str | None:
     if minor == sys.version_info.minor:
         return sys.executable
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    kept = [str(one) for one in root.glob(f"3.{minor}.*/bin/python")]
+    kept = [str(item) for item in root.glob(f"3.{minor}.*/bin/python")]
     for path in [shutil.which(f"python3.{minor}"), *kept]:
         if path and _starts(path):
             return path
@@ -52,10 +52,10 @@ def find_python(minor: int) -> str | None:
 
 def python_of(minor: int) -> str:
     """Return a Python of a minor version, or skip."""
-    found = find_python(minor)
-    if found is None:
+    text = find_python(minor)
+    if text is None:
         pytest.skip(f"no Python 3.{minor} is on this machine")
-    return found
+    return text
 
 
 def _starts(python: str) -> bool:
@@ -312,9 +312,9 @@ def test_the_commit_of_the_program_is_kept(tmp_path: Path) -> None:
     git(place, "init", "-q")
     git(place, "add", "train.py")
     git(place, "commit", "-qm", "first")
-    found = run_facts.git(run_facts.program_folder([str(place / "train.py")]))
-    assert re.fullmatch(r"[0-9a-f]{40}", found["commit"])
-    assert found["dirty"] is False
+    result = run_facts.git(run_facts.program_folder([str(place / "train.py")]))
+    assert re.fullmatch(r"[0-9a-f]{40}", result["commit"])
+    assert result["dirty"] is False
     (place / "train.py").write_text("changed")
     assert run_facts.git(place)["dirty"] is True
 
@@ -371,11 +371,11 @@ def test_a_wrong_command_line_is_refused(
 
 
 def test_the_two_dashes_may_be_left_out() -> None:
-    found = options.parse(
+    result = options.parse(
         ["--warmup", "3", "python", "x.py", "--warmup", "9"], "collect"
     )
-    assert found.warmup == 3
-    assert found.command == ["python", "x.py", "--warmup", "9"]
+    assert result.warmup == 3
+    assert result.command == ["python", "x.py", "--warmup", "9"]
 
 
 @pytest.mark.real

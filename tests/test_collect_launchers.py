@@ -343,19 +343,19 @@ def test_what_counts_as_a_step_of_a_forked_child(
     by: str, child: str | None, *, has_steps: bool, traced: bool
 ) -> None:
     settings = {"status_folder": "x", "options": {"steps_by": by, "warmup": 2}}
-    found = forking.settings_of_child(
+    result = forking.settings_of_child(
         settings, parent_has_steps=has_steps, parent_is_traced=traced
     )
-    assert (found and found["options"]["steps_by"]) == child
+    assert (result and result["options"]["steps_by"]) == child
 
 
 def test_a_program_that_records_itself_leaves_its_forked_children_alone() -> None:
-    found = forking.settings_of_child(
+    result = forking.settings_of_child(
         {"options": {"steps_by": "auto"}},
         parent_has_steps=False,
         parent_is_traced=False,
     )
-    assert found is None
+    assert result is None
 
 
 def test_a_forked_child_without_steps_or_gpu_is_a_helper() -> None:

@@ -52,22 +52,22 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def line_of(mark: str, program: str = PROGRAM) -> int:
     """Return the number of the line with a mark in its comment."""
-    (found,) = (
+    (result,) = (
         number
         for number, text in enumerate(program.splitlines(), 1)
         if mark in text.partition("#")[2].split()
     )
-    return found
+    return result
 
 
 def callers(run: Run) -> dict[str, set[str]]:
     """Return the callers of each Python call of the trace, by the call's name."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for event in run.events():
         if "caller" in event:
             name = event["name"].partition(" of ")[0].strip("<>")
-            found.setdefault(name, set()).add(event["caller"])
-    return found
+            result.setdefault(name, set()).add(event["caller"])
+    return result
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_calls_that_torch_makes_have_no_caller(recorded: Run) -> None:
 
 
 def test_the_source_file_is_copied_under_its_digest(recorded: Run) -> None:
-    (found,) = recorded.rank["sources"]
-    content = (recorded.folder / "sources" / found["file"]).read_bytes()
+    (result,) = recorded.rank["sources"]
+    content = (recorded.folder / "sources" / result["file"]).read_bytes()
 
     assert content.decode() == PROGRAM
-    assert found["name"] == found["path"] == "program.py"
-    assert found["sha256"] == hashlib.sha256(content).hexdigest()
+    assert result["name"] == result["path"] == "program.py"
+    assert result["sha256"] == hashlib.sha256(content).hexdigest()
     assert "copied 1 source file" in recorded.err
 
 
@@ -143,15 +143,15 @@ def test_the_line_at_which_recording_starts_is_known_of_each_open_function(
     recorded: Run,
 ) -> None:
     entries = recorded.rank["trace"]["open_functions"]
-    (top,) = [one for one in entries if one["function"] == "<module>"]
+    (top,) = [entry for entry in entries if entry["function"] == "<module>"]
     assert PROGRAM.splitlines()[top["at"] - 1].strip() == "optimizer.step()"
 
 
 def test_what_is_not_known_of_a_trace_stays_as_it_is() -> None:
     text = b'{"traceEvents": [{"ph": "X", "cat": "python_function", "name": "f"}]}'
-    found = Late("agent.callers").Callers()
+    result = Late("agent.callers").Callers()
 
-    assert b"".join(found.written(io.BytesIO(text))) == text
+    assert b"".join(result.written(io.BytesIO(text))) == text
 
 
 EVENTS = b"""{ "baseTimeNanoseconds": 1000, "traceEvents": [
@@ -165,11 +165,11 @@ EVENTS = b"""{ "baseTimeNanoseconds": 1000, "traceEvents": [
 def test_a_caller_is_written_wherever_the_text_is_cut(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Late("agent.callers").Callers()
-    found.lines[3005, "a.py(1): f"] = b"b.py(7): g"
-    monkeypatch.setitem(type(found).written.__globals__, "_BLOCK", block)
+    result = Late("agent.callers").Callers()
+    result.lines[3005, "a.py(1): f"] = b"b.py(7): g"
+    monkeypatch.setitem(type(result).written.__globals__, "_BLOCK", block)
 
-    written = b"".join(found.written(io.BytesIO(EVENTS)))
+    written = b"".join(result.written(io.BytesIO(EVENTS)))
 
     expected = EVENTS.replace(
         b'"a.py(1): f", "pid"', b'"a.py(1): f", "caller": "b.py(7): g", "pid"', 1

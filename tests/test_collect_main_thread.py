@@ -59,4 +59,4 @@ def test_an_error_is_raised_where_the_work_was_asked_for() -> None:
 
     thread, outcome = ask(fail, 10.0)
     run_python(thread)
-    assert [type(one) for one in outcome] == [ValueError]
+    assert [type(item) for item in outcome] == [ValueError]

@@ -38,12 +38,12 @@ def with_torch(test: Any) -> Any:  # noqa: ANN401 - a test
 
 @with_torch
 def test_the_cost_of_an_event_is_measured_after_the_program(measured: Run) -> None:
-    found = measured.facts["recorder_overhead"]
+    result = measured.facts["recorder_overhead"]
     assert measured.status == 0
-    assert (found["device"], found["stacks"], found["call"]) == ("cpu", True, None)
+    assert (result["device"], result["stacks"], result["call"]) == ("cpu", True, None)
     for kind in ("frame", "op"):
-        assert 0 < found[kind]["overhead_ns"] < 1_000_000
-    assert found["frame"]["overhead_ns"] < found["op"]["overhead_ns"]
+        assert 0 < result[kind]["overhead_ns"] < 1_000_000
+    assert result["frame"]["overhead_ns"] < result["op"]["overhead_ns"]
 
 
 @with_torch
@@ -57,11 +57,11 @@ def test_events_are_counted_in_a_trace(measured: Run) -> None:
 
 @with_torch
 def test_what_was_measured_is_read_with_the_run(measured: Run) -> None:
-    found = read_run(measured.folder).recorder_overhead
-    assert found is not None
+    recorder_overhead = read_run(measured.folder).recorder_overhead
+    assert recorder_overhead is not None
     raw = measured.facts["recorder_overhead"]
-    assert found.op == (raw["op"]["plain_ns"], raw["op"]["overhead_ns"])
-    assert (found.stacks, found.call) == (True, None)
+    assert recorder_overhead.op == (raw["op"]["plain_ns"], raw["op"]["overhead_ns"])
+    assert (recorder_overhead.stacks, recorder_overhead.call) == (True, None)
 
 
 @with_torch

@@ -81,8 +81,8 @@ def test_a_package_that_is_installed_is_a_library_whoever_wrote_it(
     recorded: Run,
 ) -> None:
     assert {"torch", "nobodys"} <= {*recorded.rank["packages"]["installed"]}
-    found = place(recorded, "aten::sigmoid")
-    assert found == ("program.py", "train", "forward (nobodys/__init__.py:5)")
+    result = place(recorded, "aten::sigmoid")
+    assert result == ("program.py", "train", "forward (nobodys/__init__.py:5)")
 
 
 def test_the_lines_of_a_place_come_from_the_copy_in_the_run_folder(

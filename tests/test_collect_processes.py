@@ -35,8 +35,8 @@ def test_every_rank_of_torchrun_records_and_its_launcher_does_not(
     assert run.status == 0, run.err
     assert "left" not in run.out
     ranks = run.facts["ranks"]
-    assert [(one["rank"], one["world_size"]) for one in ranks] == [(0, 2), (1, 2)]
-    assert [one["state"] for one in ranks] == ["done", "done"]
+    assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
+    assert [rank["state"] for rank in ranks] == ["done", "done"]
     assert {"rank-0.trace.json.gz", "rank-1.trace.json.gz"} <= run.files
     assert not any(name.startswith("rank-0-") for name in run.files)
 

@@ -71,7 +71,7 @@ def test_the_folder_holds_what_the_manifest_names(plain: Run) -> None:
 
 @pytest.mark.real
 def test_the_trace_holds_the_steps_asked_for_and_they_are_whole(plain: Run) -> None:
-    names = [one["name"] for one in plain.annotations()]
+    names = [annotation["name"] for annotation in plain.annotations()]
     one_step = ["Optimizer.zero_grad#SGD.zero_grad", "Optimizer.step#SGD.step"]
     first, second = plain.step_names()
     assert names == [first, *one_step, second, *one_step]
@@ -80,9 +80,9 @@ def test_the_trace_holds_the_steps_asked_for_and_they_are_whole(plain: Run) -> N
 @pytest.mark.real
 def test_no_annotation_of_the_optimizer_is_cut_by_a_step(plain: Run) -> None:
     notes = plain.annotations()
-    steps = [one for one in notes if one["name"].startswith("ProfilerStep")]
-    inner = [one for one in notes if one["name"].startswith("Optimizer.step")]
-    ends = [one["ts"] + one["dur"] for one in steps]
+    steps = [note for note in notes if note["name"].startswith("ProfilerStep")]
+    inner = [note for note in notes if note["name"].startswith("Optimizer.step")]
+    ends = [item["ts"] + item["dur"] for item in steps]
     for step, end, optimizer in zip(steps, ends, inner, strict=True):
         assert step["ts"] <= optimizer["ts"]
         assert optimizer["ts"] + optimizer["dur"] <= end
@@ -92,8 +92,8 @@ def test_no_annotation_of_the_optimizer_is_cut_by_a_step(plain: Run) -> None:
 @pytest.mark.real
 def test_the_trace_has_shapes_stacks_and_modules(plain: Run) -> None:
     events = plain.events()
-    assert any("Input Dims" in one.get("args", {}) for one in events)
-    names = {one["name"] for one in events if one.get("cat") == "python_function"}
+    assert any("Input Dims" in event.get("args", {}) for event in events)
+    names = {event["name"] for event in events if event.get("cat") == "python_function"}
     assert "nn.Module: Sequential_0" in names
     assert any(name.startswith("train.py(") for name in names)
 
@@ -107,15 +107,15 @@ def test_steps_are_those_of_the_optimizer(plain: Run) -> None:
 
 @pytest.mark.real
 def test_the_true_step_time_has_its_spread(plain: Run) -> None:
-    found = plain.rank["step_time"]
-    assert found["steps"] == 3
-    assert found["clock"] == "host"
+    result = plain.rank["step_time"]
+    assert result["steps"] == 3
+    assert result["clock"] == "host"
     order = [
-        found[key] for key in ("min_ms", "p10_ms", "median_ms", "p90_ms", "max_ms")
+        result[key] for key in ("min_ms", "p10_ms", "median_ms", "p90_ms", "max_ms")
     ]
     assert order == sorted(order)
-    assert found["min_ms"] > 0
-    assert found["ms"] == pytest.approx(found["seconds"] * 1000 / 3, abs=0.1)
+    assert result["min_ms"] > 0
+    assert result["ms"] == pytest.approx(result["seconds"] * 1000 / 3, abs=0.1)
 
 
 @pytest.mark.real

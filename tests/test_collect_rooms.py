@@ -33,20 +33,20 @@ def room_of(file: Path) -> str:
 
 def imports(file: Path) -> list[tuple[int, str]]:
     """Return the level and the dotted name of everything that a file imports."""
-    found = []
+    result = []
     for node in ast.walk(
         ast.parse((COLLECT / file).read_text(), feature_version=(3, 9))
     ):
         if isinstance(node, ast.Import):
-            found += [(0, one.name) for one in node.names]
+            result += [(0, name.name) for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = (
-                [one.name for one in node.names]
+                [name.name for name in node.names]
                 if node.module is None
                 else [node.module]
             )
-            found += [(node.level, name) for name in names]
-    return found
+            result += [(node.level, name) for name in names]
+    return result
 
 
 def rooms_used(file: Path) -> set[str]:

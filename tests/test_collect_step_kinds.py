@@ -42,10 +42,10 @@ def test_without_an_optimizer_the_outermost_module_makes_the_steps(
     assert run.status == 0
     steps = run.rank["steps"]
     assert (steps["by"], steps["of"]) == ("forward", "Model")
-    names = [one["name"] for one in run.annotations()]
+    names = [annotation["name"] for annotation in run.annotations()]
     assert names == run.step_names()
     assert len(names) == 2
-    calls = [one for one in run.events() if one["name"] == "aten::linear"]
+    calls = [event for event in run.events() if event["name"] == "aten::linear"]
     assert len(calls) == 2 * 20
     assert run.out == "0\n"  # no hook is left
 
@@ -109,7 +109,7 @@ def test_of_a_program_without_any_step_some_seconds_are_recorded(
     assert run.status == 0
     assert run.rank["steps"]["by"] == "time"
     assert run.rank["trace"]["window"] == "time"
-    assert any(one["name"] == "aten::tanh" for one in run.events())
+    assert any(event["name"] == "aten::tanh" for event in run.events())
     assert "traced a few seconds, as no steps were seen" in run.err
 
 
@@ -126,7 +126,7 @@ for _ in range(40):
 def test_the_program_may_mark_its_steps(tmp_path: Path) -> None:
     run = collect_program(tmp_path, MARKED, (*QUICK, "--steps-by", "mark"))
     assert run.rank["steps"]["by"] == "mark"
-    names = [one["name"] for one in run.annotations()]
+    names = [annotation["name"] for annotation in run.annotations()]
     first, second = run.step_names()
     assert names == [first, "traceq: step", second, "traceq: step"]
 
@@ -147,7 +147,7 @@ def test_a_program_without_steps_is_recorded_by_time(tmp_path: Path) -> None:
     run = collect_program(tmp_path, FOREVER, options)
     assert run.status == 0
     assert "seconds, not steps" in run.why_missing("step_time")
-    assert any(one["name"] == "aten::sin" for one in run.events())
+    assert any(event["name"] == "aten::sin" for event in run.events())
 
 
 OWN_PROFILER = """
@@ -201,7 +201,11 @@ def test_steps_that_the_program_marks_itself_are_not_counted_beside_ours(
 ) -> None:
     idle = own_profiler(0, "schedule(wait=50, warmup=1, active=1)", 0)
     run = collect_program(tmp_path, idle.replace("print(", "#"))
-    names = [one["name"] for one in run.annotations() if "step#" in one["name"].lower()]
+    names = [
+        annotation["name"]
+        for annotation in run.annotations()
+        if "step#" in annotation["name"].lower()
+    ]
     assert run.step_names() == ["traceq: step#1", "traceq: step#2"]
     assert [name for name in names if name.startswith("traceq")] == run.step_names()
     assert any(name.startswith("ProfilerStep#") for name in names)
@@ -242,7 +246,7 @@ def test_a_validation_before_the_training_is_replaced_by_the_training(
     run = collect_program(tmp_path, VALIDATES_FIRST.replace("STEPS", "40"))
     assert run.rank["steps"]["by"] == "optimizer"
     assert run.rank["state"] == "done"
-    names = [one["name"] for one in run.annotations()]
+    names = [annotation["name"] for annotation in run.annotations()]
     assert "Optimizer.step#SGD.step" in names
 
 

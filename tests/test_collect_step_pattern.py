@@ -42,13 +42,13 @@ def test_steps_that_are_alike_have_no_period() -> None:
 
 def test_a_long_step_now_and_then_has_no_period() -> None:
     draw = random.Random(7)  # noqa: S311 - no secret
-    found = [
+    result = [
         step_pattern.period(
             noisy(*(90.0 if draw.random() < 0.1 else 9.0 for _ in range(50)), seed=seed)
         )
         for seed in range(40)
     ]
-    assert sum(period is not None for period in found) <= 4
+    assert sum(period is not None for period in result) <= 4
 
 
 def test_a_usual_step_that_takes_long_hides_no_period() -> None:

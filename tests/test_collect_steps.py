@@ -206,10 +206,10 @@ def test_the_outermost_module_of_a_running_thread_is_found() -> None:
     thread = threading.Thread(target=model, args=(torch.ones(1),))
     thread.start()
     inside.wait(10)
-    found = repeated_calls.outermost_modules()
+    result = repeated_calls.outermost_modules()
     go_on.set()
     thread.join()
-    assert found == [model]
+    assert result == [model]
     assert repeated_calls.outermost_modules() == []
 
 
@@ -353,8 +353,8 @@ def test_an_optimizer_that_was_made_is_known_of(
 
 
 def test_the_spread_of_step_times() -> None:
-    found = step_timer.spread([4.0, 1.0, 2.0, 3.0, 100.0])
-    assert found == {
+    result = step_timer.spread([4.0, 1.0, 2.0, 3.0, 100.0])
+    assert result == {
         "median_ms": 3.0,
         "min_ms": 1.0,
         "p10_ms": 1.4,
@@ -368,10 +368,10 @@ def test_a_timer_counts_what_lies_between_its_laps() -> None:
     for _ in range(3):
         time.sleep(0.02)
         timer.lap()
-    found = timer.result()
-    assert found["steps"] == 3
-    assert found["min_ms"] >= 20
-    assert found["seconds"] >= 0.06
+    result = timer.result()
+    assert result["steps"] == 3
+    assert result["min_ms"] >= 20
+    assert result["seconds"] >= 0.06
     assert step_timer.StepTimer(on_cuda=False).result() is None
 
 

@@ -26,13 +26,13 @@ def test_the_row_of_a_command_is_the_first_sentence_of_its_own_help(name: str) -
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_help_has_brackets_that_rich_takes_for_markup(name: str) -> None:
     command = load_command(name, None)
-    texts = [command.help, command.epilog, *(one.help for one in command.params)]
+    texts = [command.help, command.epilog, *(param.help for param in command.params)]
 
     assert not [text for text in texts if text and "[" in text]
 
 
 def test_the_choices_are_those_of_the_model() -> None:
-    assert get_args(Level) == tuple(one.value for one in Severity)
+    assert get_args(Level) == tuple(severity.value for severity in Severity)
     assert get_args(StepSource) == SOURCES
 
 
@@ -74,7 +74,7 @@ def test_nobody_waits_for_what_a_command_does_not_need(call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [one for one in COMMANDS if one not in ("collect", "try", "sweep")]
+    "name", [name for name in COMMANDS if name not in ("collect", "try", "sweep")]
 )
 def test_an_example_stands_below_the_help_of_every_command(name: str) -> None:
     shown = traceq(name, "--help", width=80).out

@@ -37,24 +37,24 @@ ARGS = {
 
 def pointers(finding: Finding) -> list[str]:
     """Return what a finding says of another one with the same fix."""
-    return [one.name for one in finding.evidence if one.label == "with"]
+    return [evidence.name for evidence in finding.evidence if evidence.label == "with"]
 
 
 def test_sizes_that_vary_are_compiled_for_all_of_them() -> None:
     trace = loaded(FIXTURE_TRACES["moe_dropless"])
 
-    (found,) = outcome(Recording("experts", trace), "CPY008").findings
+    (finding,) = outcome(Recording("experts", trace), "CPY008").findings
 
-    assert "compile the model with dynamic=True, as its sizes vary" in found.advice
-    assert "dynamic=True" in found.example
+    assert "compile the model with dynamic=True, as its sizes vary" in finding.advice
+    assert "dynamic=True" in finding.example
 
 
 def test_a_cache_that_grows_with_each_token_is_of_sizes_that_vary() -> None:
     trace = loaded(path_of("pairs/gen_cudnn.trace.json.gz"))
 
-    (found,) = outcome(Recording("generate", trace), "NRM002").findings
+    (finding,) = outcome(Recording("generate", trace), "NRM002").findings
 
-    assert "compile the model with dynamic=True, as its sizes vary" in found.advice
+    assert "compile the model with dynamic=True, as its sizes vary" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_sizes_that_values_make_vary_if_a_layer_computes_with_them(
 def test_sizes_that_stay_are_compiled_for_each() -> None:
     trace = loaded(CAPTURES.trace("norm_mismatch"))
 
-    for found in outcome(Recording("norms", trace), "CPY008", "FUS001").findings:
-        assert "dynamic" not in found.advice
-        assert "dynamic" not in found.example
+    for finding in outcome(Recording("norms", trace), "CPY008", "FUS001").findings:
+        assert "dynamic" not in finding.advice
+        assert "dynamic" not in finding.example
 
 
 def test_beside_compiled_code_the_rest_is_to_be_compiled() -> None:
@@ -99,18 +99,22 @@ def test_sparse_gradients_are_to_be_made_dense_before_compiling() -> None:
     sparse = (
         "                                          [aten::embedding_sparse_backward]"
     )
-    (found,) = priced_findings(CAST.format(around=sparse), "CPY008", args=ARGS)
+    (finding,) = priced_findings(CAST.format(around=sparse), "CPY008", args=ARGS)
 
-    assert "make sparse gradients dense (sparse=False) and compile" in found.advice
-    assert not found.example
+    assert "make sparse gradients dense (sparse=False) and compile" in finding.advice
+    assert not finding.example
 
 
 def test_of_findings_that_compile_the_most_general_leads() -> None:
     trace = loaded(CAPTURES.trace("norm_mismatch"))
 
-    found = outcome(Recording("norms", trace)).findings
+    findings = outcome(Recording("norms", trace)).findings
 
-    said = {one.code: pointers(one) for one in found if "compile the" in one.advice}
+    said = {
+        finding.code: pointers(finding)
+        for finding in findings
+        if "compile the" in finding.advice
+    }
     assert not said.pop("FUS001")
     assert {*said} >= {"CPY008", "NRM003"}
     assert {*map(tuple, said.values())} == {("FUS001: one torch.compile fixes both",)}
@@ -119,15 +123,17 @@ def test_of_findings_that_compile_the_most_general_leads() -> None:
 def test_of_a_host_bound_step_the_graph_of_the_model_leads() -> None:
     trace = loaded(CAPTURES.trace("memory_leak"))
 
-    found = {one.code: one for one in outcome(Recording("leak", trace)).findings}
+    result = {
+        finding.code: finding for finding in outcome(Recording("leak", trace)).findings
+    }
 
-    assert pointers(found["FUS001"]) == ["LCH002: one torch.compile fixes both"]
-    assert not pointers(found["LCH002"])
+    assert pointers(result["FUS001"]) == ["LCH002: one torch.compile fixes both"]
+    assert not pointers(result["LCH002"])
 
 
 def test_a_finding_that_alone_compiles_names_no_other() -> None:
     trace = loaded(CAPTURES.trace("norm_mismatch"))
 
-    (found,) = outcome(Recording("norms", trace), "FUS001").findings
+    (finding,) = outcome(Recording("norms", trace), "FUS001").findings
 
-    assert not pointers(found)
+    assert not pointers(finding)

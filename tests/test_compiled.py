@@ -143,7 +143,7 @@ def test_without_a_readable_file_the_trace_is_read_and_it_is_said(
 
     assert trace.fused.is_empty()
     assert trace.rank is not None
-    assert any("is damaged" in one for one in trace.rank.missing)
+    assert any("is damaged" in name for name in trace.rank.missing)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def benchmark_compiled_module():
 def test_the_order_of_calls_is_that_of_the_code_with_its_partitions() -> None:
     code = generated_code(_PARTITIONED)
 
-    assert [(one.kind, one.name, one.nodes) for one in code.calls] == [
+    assert [(call.kind, call.name, call.nodes) for call in code.calls] == [
         ("extern", "aten::addmm", ("linear",)),
         ("triton", "triton_poi_fused_gelu_0", ("linear", "h")),
         ("extern", "aten::convolution_backward", ()),
@@ -247,7 +247,9 @@ def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> 
     file = run / "rank-0.trace.json.gz"
     document = json.loads(gzip.decompress(file.read_bytes()))
     document["traceEvents"] = [
-        one for one in document["traceEvents"] if one.get("cat") != "python_function"
+        event
+        for event in document["traceEvents"]
+        if event.get("cat") != "python_function"
     ]
     file.write_bytes(gzip.compress(json.dumps(document).encode()))
     trace = traceq.load(run, cache=False)
@@ -300,11 +302,11 @@ def test_inductors_files_give_lines_where_their_graphs_are_there(
 ) -> None:
     trace, missing = _with_folder(_inductor_folder(tmp_path, graphs=True))
     products = pl.col("name").cast(pl.String) == "aten::mm"
-    found, wanted = (one.ops.filter(products) for one in (trace, transformer))
+    table, wanted = (item.ops.filter(products) for item in (trace, transformer))
 
     assert not missing
     # Of the forward, a product is told by the weight that it reads.
-    assert found["call_line"].to_list() == wanted["call_line"].to_list()
+    assert table["call_line"].to_list() == wanted["call_line"].to_list()
     assert _generated(trace)["call_line"].is_not_null().mean() > 0.8  # type: ignore[operator]
 
 

@@ -63,9 +63,9 @@ def test_operators_have_the_lines_and_modules_of_the_program(trace: Trace) -> No
         pl.col("step") == trace.steps["step"][0],
     )
     columns = ("phase", "module", "function", "call_line")
-    found = products.select(pl.col(columns).cast(pl.String)).rows()
+    result = products.select(pl.col(columns).cast(pl.String)).rows()
 
-    assert set(found) == {
+    assert set(result) == {
         (phase, f"Net_0/Block_{block}/Linear_{2 * block + at}", "forward", str(line))
         for phase in ("forward", "backward")
         for block in (0, 1)
@@ -80,10 +80,10 @@ def test_kernels_that_leave_no_event_are_known_by_the_ops_between(
         pl.col("kernel").cast(pl.String).str.contains("^cpp_fused_(gelu|add)"),
         ~pl.col("kernel").cast(pl.String).str.contains("backward"),
     )
-    found = fused.select(pl.col("computes", "module").cast(pl.String), "call_line")
+    table = fused.select(pl.col("computes", "module").cast(pl.String), "call_line")
 
     assert trace.fused["op"].null_count() == trace.fused.height > 0
-    assert found.rows() == [
+    assert table.rows() == [
         ("gelu", "Net_0/Block_0", _UP),
         ("add", "Net_0/Block_0", _DOWN),
         ("gelu", "Net_0/Block_1", _UP),

@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("pure", ["", "1"])
 def tree(codes: list[int], parents: list[int | None]) -> pl.DataFrame:
     """Return a tree of the host: its last row is nothing, around all others."""
     nothing = len(codes)
-    above = [nothing if one is None else one for one in parents]
+    above = [nothing if parent is None else parent for parent in parents]
     return pl.DataFrame(
         {
             "part": [0] * (nothing + 1),
@@ -37,10 +37,10 @@ def tree(codes: list[int], parents: list[int | None]) -> pl.DataFrame:
 
 def by_loop(codes: list[int], parents: list[int | None]) -> list[tuple[int, ...]]:
     """Return the codes around each row, from the outside in, with its own."""
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     for code, above in zip(codes, parents, strict=True):
-        found.append((*(() if above is None else found[above]), code))
-    return [*found, ()]
+        result.append((*(() if above is None else result[above]), code))
+    return [*result, ()]
 
 
 @pytest.mark.real
@@ -57,13 +57,13 @@ def test_rows_are_one_where_they_and_all_around_them_are(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_PURE", pure)
-        found = contexts(tree(codes, parents))
+        result = contexts(tree(codes, parents))
 
     paths = by_loop(codes, parents)
     number = {path: at for at, path in enumerate(dict.fromkeys(paths))}
-    assert found.number.to_list() == [number[path] for path in paths]
-    assert found.tree["first"].to_list() == [paths.index(path) for path in number]
-    assert found.tree["parent"].to_list() == [
+    assert result.number.to_list() == [number[path] for path in paths]
+    assert result.tree["first"].to_list() == [paths.index(path) for path in number]
+    assert result.tree["parent"].to_list() == [
         number[path[:-1]] if len(path) > 1 else None for path in number
     ]
 
@@ -80,11 +80,11 @@ def test_deep_paths_that_are_alike_but_for_their_order_are_told_apart(
     others = [3 - code for code in codes]
     around = [None, *range(depth - 1)]
 
-    found = contexts(
+    result = contexts(
         tree([*codes, *others], [*around, None, *range(depth, 2 * depth - 1)])
     )
 
-    assert found.number.n_unique() == found.tree.height == 2 * depth + 1
+    assert result.number.n_unique() == result.tree.height == 2 * depth + 1
 
 
 def test_rows_apart_are_in_what_they_were_in() -> None:
@@ -94,14 +94,14 @@ def test_rows_apart_are_in_what_they_were_in() -> None:
         schema_overrides={"first": pl.UInt32, "row": pl.UInt32},
     )
 
-    found = before.apart(some)
+    result = before.apart(some)
 
     assert before.number.to_list() == [0, 1, 1, 1, 2]
-    assert found.number.to_list() == [0, 1, 3, 3, 2]
-    assert found.tree.select("first", "row", "parent", "waited").row(3) == (
+    assert result.number.to_list() == [0, 1, 3, 3, 2]
+    assert result.tree.select("first", "row", "parent", "waited").row(3) == (
         2,
         7,
         0,
         True,
     )
-    assert found.tree["waited"].to_list() == [None, None, None, True]
+    assert result.tree["waited"].to_list() == [None, None, None, True]

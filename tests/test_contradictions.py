@@ -49,14 +49,14 @@ BUSY = re.compile(r"(?<!is )\bbusy (?!0%|<1%)\d+%")
 def contradictions(text: str, *, steps: bool) -> list[str]:
     """Return the words of a report that contradict themselves or what is known."""
     patterns = [*NEVER.values(), *([] if steps else [STEPS])]
-    found = [match[0] for one in patterns for match in re.finditer(one, text)]
+    result = [match[0] for pattern in patterns for match in re.finditer(pattern, text)]
     for match in RANGE.finditer(text):
         oldest, newest = map(int, match.groups()[:2]), map(int, match.groups()[2:])
         if tuple(oldest) >= tuple(newest):
-            found.append(match[0])
+            result.append(match[0])
     if "no GPU work in the trace" in text and BUSY.search(text):
-        found.append("no GPU work, but it is busy")
-    return found
+        result.append("no GPU work, but it is busy")
+    return result
 
 
 @pytest.mark.parametrize(

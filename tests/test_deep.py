@@ -94,9 +94,9 @@ def test_depths_are_those_of_the_reference(
 ) -> None:
     monkeypatch.setenv("TRACEQ_PURE", pure)
 
-    found = depth(pl.Series([None, 0, 1, 0, None, 4, 5, 5], dtype=pl.UInt32))
+    column = depth(pl.Series([None, 0, 1, 0, None, 4, 5, 5], dtype=pl.UInt32))
 
-    assert found.to_list() == [0, 1, 2, 1, 0, 1, 2, 2]
+    assert column.to_list() == [0, 1, 2, 1, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
@@ -105,6 +105,6 @@ def test_depths_of_rows_before_those_around_them_are_found_too(
 ) -> None:
     monkeypatch.setenv("TRACEQ_PURE", pure)
 
-    found = depth(pl.Series([2, None, 1], dtype=pl.UInt32))
+    column = depth(pl.Series([2, None, 1], dtype=pl.UInt32))
 
-    assert found.to_list() == [2, 0, 1]
+    assert column.to_list() == [2, 0, 1]

@@ -187,10 +187,10 @@ def test_collectives_through_shared_memory_are_collectives_of_the_host() -> None
         host    [aten::mm] [_C::shm_allreduce ] [_C::shm_all_gather]
     """)
 
-    found = host_collectives(trace)
+    table = host_collectives(trace)
 
-    assert found["backend"].to_list() == ["shm", "shm"]
-    assert found["collective"].to_list() == ["allreduce", "all_gather"]
+    assert table["backend"].to_list() == ["shm", "shm"]
+    assert table["collective"].to_list() == ["allreduce", "all_gather"]
 
 
 def test_communication_that_compute_overlaps_is_not_the_time_of_the_step() -> None:

@@ -46,8 +46,8 @@ FLOATS = {"aten::linear": {"Input Dims": [[8, 8]], "Input type": ["float"]}}
 
 def kinds(before: str, after: str, **options: object) -> list[str]:
     """Return the kinds of causes that change the step, biggest first."""
-    found = drawn_diff(before, after, **options)  # type: ignore[arg-type]
-    return [cause.kind for cause in found.causes if cause.ns]
+    diff = drawn_diff(before, after, **options)  # type: ignore[arg-type]
+    return [cause.kind for cause in diff.causes if cause.ns]
 
 
 def test_an_op_lines_up_with_itself_on_another_kernel() -> None:
@@ -571,8 +571,8 @@ def test_reasons_are_sorted_by_their_size() -> None:
             if cause.kind not in ("same launches", "not in the trace")
             and abs(cause.sure_ns) > abs(cause.ns) / 2
         ]
-        shown = [abs(one.ns) for one in reasons(diff)]
-        named = [one for one in shown if one in sizes]
+        shown = [abs(reason.ns) for reason in reasons(diff)]
+        named = [value for value in shown if value in sizes]
         assert named == sorted(named, reverse=True)
 
 

@@ -180,7 +180,7 @@ def test_the_host_takes_longer_for_what_was_planted(
     sick: str, kind: str, name: str
 ) -> None:
     before, after = (
-        loaded(FIXTURE_TRACES[one]) for one in (f"twins/{sick}_fixed", sick)
+        loaded(FIXTURE_TRACES[item]) for item in (f"twins/{sick}_fixed", sick)
     )
     diff = diff_of(before, after)
 
@@ -220,11 +220,17 @@ def test_findings_of_a_repaired_case_are_gone() -> None:
         )
     )
 
-    gone = {one.finding.code for one in diff.findings.changes if one.state == "gone"}
+    gone = {
+        change.finding.code
+        for change in diff.findings.changes
+        if change.state == "gone"
+    }
     assert {"LCH001", "SYN001"} <= gone
     # The repair counts the tokens of each expert by a scan, and picks them by an index
     # with many of one row: both are slow themselves. Of its step, more can be fused.
-    new = [one.finding.code for one in diff.findings.changes if one.state == "new"]
+    new = [
+        change.finding.code for change in diff.findings.changes if change.state == "new"
+    ]
     assert new == ["KRN001", "KRN002", "FUS001"]
 
 
@@ -245,7 +251,11 @@ def test_diff_counts_the_syncs_that_the_rules_report(whole_trace: Path) -> None:
 
     side = half_of(whole_trace)
 
-    reported = [one.count for one in linted(whole_trace).findings if one.code in SYNCS]
+    reported = [
+        finding.count
+        for finding in linted(whole_trace).findings
+        if finding.code in SYNCS
+    ]
     # A finding's count is whole, also where a sync is not in every step: in this job
     # the clock of calls is not that of ops, which lets a sync change its op.
     uneven = "torchrec_a2a" in whole_trace.parts

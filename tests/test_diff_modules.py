@@ -22,11 +22,11 @@ EAGER, COMPILED = DATA / "transformer-eager", DATA / "transformer"
 
 @pytest.fixture(scope="module")
 def real() -> ModuleChanges:
-    found = diff_of(
+    module_changes = diff_of(
         traceq.load(EAGER, cache=False), traceq.load(COMPILED, cache=False)
     ).modules
-    assert found is not None
-    return found
+    assert module_changes is not None
+    return module_changes
 
 
 def by_name(changes: ModuleChanges) -> dict[str, ModuleChange]:
@@ -63,13 +63,13 @@ def test_what_is_outside_of_the_compiled_model_is_uncompiled(
 
 
 def test_the_rows_add_up_to_the_gpus_time_and_kernels() -> None:
-    found = json.loads(run("diff", EAGER, COMPILED, "--format", "json").out)
+    document = json.loads(run("diff", EAGER, COMPILED, "--format", "json").out)
 
     for side in ("before", "after"):
-        rows = [row[side] for row in found["modules"]["rows"]]
-        busy = found["metrics"]["gpu_busy_ns"][side]
+        rows = [row[side] for row in document["modules"]["rows"]]
+        busy = document["metrics"]["gpu_busy_ns"][side]
         assert sum(row["gpu_ns"] for row in rows) == pytest.approx(busy, rel=1e-6)
-        kernels = found["metrics"]["kernels"][side]
+        kernels = document["metrics"]["kernels"][side]
         assert sum(row["kernels"] for row in rows) == pytest.approx(kernels)
 
 
@@ -100,12 +100,12 @@ def test_the_words_are_on_compiling_whichever_side_is_compiled(
 
 def test_what_a_graph_break_left_uncompiled_fell_back() -> None:
     broken = traceq.load(DATA / "break", cache=False)
-    found = diff_of(traceq.load(EAGER, cache=False), broken).modules
+    module_changes = diff_of(traceq.load(EAGER, cache=False), broken).modules
 
-    assert found is not None
-    fell = {row.module for row in found.rows if row.became == "fell back"}
+    assert module_changes is not None
+    fell = {row.module for row in module_changes.rows if row.became == "fell back"}
     assert fell == {"Transformer/Embedding", "Transformer/Linear"}
-    (note,) = words.notes(found)
+    (note,) = words.notes(module_changes)
     assert note.startswith("graph break at compiled.py:60 forward: ")
 
 
@@ -128,10 +128,10 @@ gpu 7                      [t<1]                                    [gemm<2]
 
 
 def test_a_module_that_runs_eager_beside_compiled_ones_fell_back() -> None:
-    found = drawn_diff(EAGER_DRAWN, COMPILED_DRAWN).modules
+    module_changes = drawn_diff(EAGER_DRAWN, COMPILED_DRAWN).modules
 
-    assert found is not None
-    became = {row.module: row.became for row in found.rows}
+    assert module_changes is not None
+    became = {row.module: row.became for row in module_changes.rows}
     assert became == {"Net/Norm": "faster", "Net/Head": "fell back"}
 
 
@@ -142,17 +142,17 @@ def test_two_eager_programs_have_no_such_table() -> None:
 def test_a_graph_whose_capture_is_not_known_has_no_modules() -> None:
     replayed = COMPILED_DRAWN.replace("[cuLaunchKernel>1]", "[cudaGraphLaunch>1]")
 
-    found = drawn_diff(EAGER_DRAWN, replayed)
+    diff = drawn_diff(EAGER_DRAWN, replayed)
 
-    assert found.modules is None
-    assert any("compared as a whole" in one for one in found.caveats)
+    assert diff.modules is None
+    assert any("compared as a whole" in caveat for caveat in diff.caveats)
 
 
 def test_a_graph_break_is_named_where_a_module_fell_back() -> None:
-    found = drawn_diff(EAGER_DRAWN, COMPILED_DRAWN).modules
-    assert found is not None
+    module_changes = drawn_diff(EAGER_DRAWN, COMPILED_DRAWN).modules
+    assert module_changes is not None
     broken = CompiledPlace("net.py", 9, "forward", "Dynamic shape operator", 1)
 
-    (note,) = words.notes(ModuleChanges(found.rows, "after", (broken,)))
+    (note,) = words.notes(ModuleChanges(module_changes.rows, "after", (broken,)))
 
     assert note == "graph break at net.py:9 forward: Dynamic shape operator"

@@ -51,7 +51,7 @@ def _compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the same two files once, in whatever format that is reported."""
 
     def once(two: tuple[Path, Path], steps: Steps, *more: Any, force: bool) -> object:  # noqa: ANN401 - passed on
-        contents = tuple(one.read_bytes() for one in two if one.is_file())
+        contents = tuple(path.read_bytes() for path in two if path.is_file())
         key = (two, contents, steps, force)
         if key not in COMPARED:
             COMPARED[key] = compare(two, steps, *more, force=force)
@@ -82,16 +82,18 @@ def test_what_people_read_is_as_it_was_reviewed(
 
 
 def test_json_has_everything_and_adds_up(pair: tuple[str, str]) -> None:
-    found = json.loads(
+    document = json.loads(
         traceq("diff", *pair, "--step-ms", "0.06,0.09", "--format", "json").out
     )
 
-    assert found["version"] == 2
-    assert found["verdict"] == "slower"
-    assert found["change_ns"] == 30_000
-    assert sum(cause["ns"] for cause in found["causes"]) == pytest.approx(30_000, abs=9)
-    assert found["metrics"]["launches"] == {"before": 1.0, "after": 2.0}
-    assert found["only_after"] == {"aten::clone": 1.0}
+    assert document["version"] == 2
+    assert document["verdict"] == "slower"
+    assert document["change_ns"] == 30_000
+    assert sum(cause["ns"] for cause in document["causes"]) == pytest.approx(
+        30_000, abs=9
+    )
+    assert document["metrics"]["launches"] == {"before": 1.0, "after": 2.0}
+    assert document["only_after"] == {"aten::clone": 1.0}
 
 
 def test_a_broken_limit_is_the_first_line_and_the_status(

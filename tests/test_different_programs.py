@@ -6,7 +6,7 @@ import pytest
 from command import traceq
 from recordings import ROOT
 
-BEFORE, AFTER = (str(ROOT / "fixtures" / one) for one in ("copies", "attn_mask_fmha"))
+BEFORE, AFTER = (str(ROOT / "fixtures" / item) for item in ("copies", "attn_mask_fmha"))
 
 
 @pytest.mark.real

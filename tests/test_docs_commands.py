@@ -159,7 +159,7 @@ def test_the_commands_of_a_page_work(
     for line in lines:
         _, *words = shlex.split(line)
         # As a shell does it.
-        files = [[*map(str, sorted(Path().glob(one)))] or [one] for one in words]
+        files = [[*map(str, sorted(Path().glob(word)))] or [word] for word in words]
         answer = traceq(*(word for some in files for word in some))
 
         # What is found may fail the run; that traceq could not work must not be.

@@ -26,8 +26,8 @@ def test_estimated_phases_add_up_to_the_measured_step() -> None:
 def test_python_stacks_make_no_share_of_the_forward() -> None:
     trace = loaded(path_of(f"{CAPTURE}.trace.json.gz"))
     phases = {
-        one.phase: one
-        for one in summarise(trace, step_ns=CAPTURES.step_ns(CAPTURE)).phases
+        phase.phase: phase
+        for phase in summarise(trace, step_ns=CAPTURES.step_ns(CAPTURE)).phases
     }
 
     forward, step = phases["forward"], phases["step"]

@@ -39,59 +39,66 @@ SLEEPS = """
 def test_findings_explain_most_of_the_idle_time_or_the_text_names_the_rest(
     case: str,
 ) -> None:
-    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case))
+    report = linted(CAPTURES.trace(case), CAPTURES.step_ns(case))
 
-    assert found.idle is not None
-    assert found.idle.share >= ENOUGH or "largest unexplained" in words.idle(found)
+    assert report.idle is not None
+    assert report.idle.share >= ENOUGH or "largest unexplained" in words.idle(report)
 
 
 @pytest.mark.parametrize("case", HOST_BOUND)
 def test_nothing_is_explained_twice(case: str) -> None:
-    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case)).idle
+    explained_idle = linted(CAPTURES.trace(case), CAPTURES.step_ns(case)).idle
 
-    assert found is not None
-    assert 0 <= found.explained_ns <= found.with_residual_ns <= found.idle_ns
-    if found.unexplained:
-        left = found.idle_ns - found.explained_ns
-        assert found.unexplained.ns <= left * 1.001
+    assert explained_idle is not None
+    assert (
+        0
+        <= explained_idle.explained_ns
+        <= explained_idle.with_residual_ns
+        <= explained_idle.idle_ns
+    )
+    if explained_idle.unexplained:
+        left = explained_idle.idle_ns - explained_idle.explained_ns
+        assert explained_idle.unexplained.ns <= left * 1.001
 
 
 def test_findings_with_the_same_fix_explain_it_once() -> None:
-    found = linted(CAPTURES.trace("moe_loop"), CAPTURES.step_ns("moe_loop"))
+    report = linted(CAPTURES.trace("moe_loop"), CAPTURES.step_ns("moe_loop"))
 
     # The loop's finding removes the syncs too, which have a finding of their own.
-    assert {"LCH001", "SYN001"} <= {one.code for one in found.findings}
-    assert found.idle is not None
-    assert found.idle.share == pytest.approx(1, abs=0.05)
+    assert {"LCH001", "SYN001"} <= {finding.code for finding in report.findings}
+    assert report.idle is not None
+    assert report.idle.share == pytest.approx(1, abs=0.05)
 
 
 def test_a_gpu_bound_step_has_no_idle_time_to_explain() -> None:
-    found = linted(CAPTURES.trace("attn_fp32"))
+    report = linted(CAPTURES.trace("attn_fp32"))
 
-    assert found.idle is None
-    assert words.idle(found) == ""
+    assert report.idle is None
+    assert words.idle(report) == ""
 
 
 def test_idle_time_that_no_rule_explains_is_a_finding_that_fails() -> None:
-    found = outcome(Recording("drawn", load_drawn(SLEEPS)))
+    report = outcome(Recording("drawn", load_drawn(SLEEPS)))
 
-    (one,) = (one for one in found.findings if one.severity is not Severity.info)
-    assert one.code == "LCH002"
-    assert one.message.endswith("mostly locks and I/O")
-    assert one.saves_ns < 0.5 * found.step_ns
-    assert one.gpu_idle_ns > 0.4 * found.step_ns
-    assert "88%: locks and I/O (all of that: main (train.py:3))" in words.idle(found)
-    assert "largest unexplained" in words.idle(found)
+    (finding,) = (
+        item for item in report.findings if item.severity is not Severity.info
+    )
+    assert finding.code == "LCH002"
+    assert finding.message.endswith("mostly locks and I/O")
+    assert finding.saves_ns < 0.5 * report.step_ns
+    assert finding.gpu_idle_ns > 0.4 * report.step_ns
+    assert "88%: locks and I/O (all of that: main (train.py:3))" in words.idle(report)
+    assert "largest unexplained" in words.idle(report)
 
 
 def test_a_finding_on_what_remains_explains_idle_time_alone() -> None:
-    found = outcome(Recording("drawn", load_drawn(SLEEPS)))
-    assert found.idle is not None
+    report = outcome(Recording("drawn", load_drawn(SLEEPS)))
+    assert report.idle is not None
     idle = structs.replace(
-        found.idle, explained_ns=0, with_residual_ns=0.66 * 2e6, idle_ns=2e6
+        report.idle, explained_ns=0, with_residual_ns=0.66 * 2e6, idle_ns=2e6
     )
 
-    said = words.idle(structs.replace(found, idle=idle))
+    said = words.idle(structs.replace(report, idle=idle))
 
     assert said.startswith("LCH002 explains 66% of the 2.00 ms in which the GPU idles")
 
@@ -99,11 +106,11 @@ def test_a_finding_on_what_remains_explains_idle_time_alone() -> None:
 def test_a_general_finding_sees_what_the_others_leave() -> None:
     case = CAPTURES.trace("optimizer_loop_sync")
     alone = outcome(Recording("case", loaded(case)), "LCH002").findings[0]
-    found = linted(case)
+    report = linted(case)
 
-    (among,) = (one for one in found.findings if one.code == "LCH002")
+    (among,) = (finding for finding in report.findings if finding.code == "LCH002")
     assert among.data["idle_ns"] < 0.8 * alone.data["idle_ns"]  # type: ignore[operator]  # a number
-    assert "once the other findings are fixed" in words.cost(among, found)
+    assert "once the other findings are fixed" in words.cost(among, report)
     assert among.evidence[0].label == "remains"
 
 
@@ -111,11 +118,13 @@ def test_what_remains_comes_after_the_others_and_saves_the_last_part_of_the_plan
     None
 ):
     case = "optimizer_loop_sync"
-    found = linted(CAPTURES.trace(case), CAPTURES.step_ns(case))
+    report = linted(CAPTURES.trace(case), CAPTURES.step_ns(case))
 
-    worth = [one for one in found.findings if one.severity is Severity.warning]
-    assert [one.code for one in worth] == ["LCH003", "SYN001", "LCH002"]
-    *_, before, after = found.together
+    worth = [
+        finding for finding in report.findings if finding.severity is Severity.warning
+    ]
+    assert [finding.code for finding in worth] == ["LCH003", "SYN001", "LCH002"]
+    *_, before, after = report.together
     assert worth[-1].saves_ns == pytest.approx(before.step_ns - after.step_ns, abs=2)
 
 
@@ -124,8 +133,8 @@ def test_the_json_says_how_much_is_explained() -> None:
 
     answer = traceq("lint", file, "--format", "json")
 
-    (found,) = json.loads(answer.out)["recordings"]
-    assert found["idle"].keys() == {
+    (result,) = json.loads(answer.out)["recordings"]
+    assert result["idle"].keys() == {
         "idle_ns",
         "explained_ns",
         "explained_share",
@@ -133,7 +142,9 @@ def test_the_json_says_how_much_is_explained() -> None:
         "residual",
         "largest_unexplained",
     }
-    assert found["idle"]["residual"] == ["LCH002"]
-    assert found["idle"]["largest_unexplained"]["kind"]
-    residual = {one["code"] for one in found["findings"] if one["residual"]}
+    assert result["idle"]["residual"] == ["LCH002"]
+    assert result["idle"]["largest_unexplained"]["kind"]
+    residual = {
+        finding["code"] for finding in result["findings"] if finding["residual"]
+    }
     assert residual == {"LCH002"}

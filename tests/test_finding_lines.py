@@ -31,9 +31,9 @@ gpu 7  [gemm                               ][Memcpy DtoH (Device -> Pageable)<2]
 
 @pytest.mark.real
 def test_a_finding_is_at_the_line_of_the_call() -> None:
-    (found,) = drawn_findings(LOSSES, "SYN001")
+    (finding,) = drawn_findings(LOSSES, "SYN001")
 
-    place = found.place
+    place = finding.place
     assert (place.file, place.line, place.function) == ("train.py", 7, "main")
     assert (place.line_is, place.begins, place.other_lines) == ("call", 3, 0)
 
@@ -41,9 +41,11 @@ def test_a_finding_is_at_the_line_of_the_call() -> None:
 @pytest.mark.real
 def test_without_the_callers_a_finding_is_in_the_function() -> None:
     blank = " " * len(" by train.py(7): main")
-    (found,) = drawn_findings(LOSSES.replace(" by train.py(7): main", blank), "SYN001")
+    (finding,) = drawn_findings(
+        LOSSES.replace(" by train.py(7): main", blank), "SYN001"
+    )
 
-    place = found.place
+    place = finding.place
     assert (place.file, place.line, place.line_is) == ("train.py", 3, "function")
     assert not place.exact
 

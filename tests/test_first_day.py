@@ -31,7 +31,9 @@ pytestmark = [*WITH_TORCH, pytest.mark.slow]
 
 
 def marked(mark: str) -> str:
-    (text,) = [one["text"] for one in _BLOCK.finditer(PAGE) if one["mark"] == mark]
+    (text,) = [
+        match["text"] for match in _BLOCK.finditer(PAGE) if match["mark"] == mark
+    ]
     return text
 
 
@@ -97,7 +99,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
     venv = [sys.executable, "-m", "venv", "--without-pip", str(environment)]
     subprocess.run(venv, check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
-    here = [str(ROOT), *(one for one in sys.path if one.endswith("-packages"))]
+    here = [str(ROOT), *(name for name in sys.path if name.endswith("-packages"))]
     (packages / "here.pth").write_text("\n".join(here) + "\n")
     command = environment / "bin" / "traceq"
     python = environment / "bin" / "python"

@@ -64,12 +64,12 @@ def test_a_quadratic_overtakes_a_line_where_they_meet() -> None:
     assert quadratic is not None
     assert line is not None
 
-    overtakes, found = crossing(quadratic, line, LENGTHS) or (False, None)
+    overtakes, result = crossing(quadratic, line, LENGTHS) or (False, None)
 
     assert overtakes
-    assert found is not None
-    assert found.at == pytest.approx(1500)
-    assert not found.extrapolated
+    assert result is not None
+    assert result.at == pytest.approx(1500)
+    assert not result.extrapolated
 
 
 def test_a_meeting_beyond_the_points_is_extrapolated() -> None:
@@ -78,12 +78,12 @@ def test_a_meeting_beyond_the_points_is_extrapolated() -> None:
     assert quadratic is not None
     assert line is not None
 
-    overtakes, found = crossing(line, quadratic, LENGTHS) or (True, None)
+    overtakes, result = crossing(line, quadratic, LENGTHS) or (True, None)
 
     assert not overtakes
-    assert found is not None
-    assert found.at == pytest.approx(5000)
-    assert found.extrapolated
+    assert result is not None
+    assert result.at == pytest.approx(5000)
+    assert result.extrapolated
 
 
 def test_lines_that_meet_far_away_do_not_cross() -> None:

@@ -79,8 +79,8 @@ def edited(folder: Path, case: Case, copy: str | None = None) -> Proposal:
 def together(folder: Path, *cases: Case) -> tuple[list[Proposal], list[Changed]]:
     text = (folder / FILE).read_text(encoding="utf-8")
     repository = read_repository(folder)
-    found = [located_finding(finding_of(one, text), repository) for one in cases]
-    return combine(propose(found, repository, RecordedProgram({FILE: text})), folder)
+    findings = [located_finding(finding_of(case, text), repository) for case in cases]
+    return combine(propose(findings, repository, RecordedProgram({FILE: text})), folder)
 
 
 def test_the_diff_is_one_that_git_applies(project: Path) -> None:
@@ -285,7 +285,7 @@ def test_two_edits_of_one_call_are_made_together(tmp_path: Path) -> None:
 
     proposals, (changed,) = together(tmp_path, LOADER, copies)
 
-    assert not any(one.refusal for one in proposals)
+    assert not any(item.refusal for item in proposals)
     assert (
         "DataLoader(data, num_workers=2, persistent_workers=True, pin_memory=True)"
         in changed.after

@@ -656,7 +656,7 @@ CASES = [*OPTIMIZERS, *PRECISION, *ATTENTION, *BATCHES, *OTHERS, *NORMS]
 
 
 @pytest.mark.parametrize(
-    "case", [one for one in CASES if one.after], ids=lambda case: case.name
+    "case", [case for case in CASES if case.after], ids=lambda case: case.name
 )
 def test_the_edit_is_right(case: Case, tmp_path: Path) -> None:
     made, after = proposal(case, tmp_path)
@@ -666,7 +666,7 @@ def test_the_edit_is_right(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [one for one in CASES if one.refused], ids=lambda case: case.name
+    "case", [case for case in CASES if case.refused], ids=lambda case: case.name
 )
 def test_a_refusal_says_why(case: Case, tmp_path: Path) -> None:
     made, after = proposal(case, tmp_path)
@@ -676,7 +676,7 @@ def test_a_refusal_says_why(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [one for one in CASES if one.after], ids=lambda case: case.name
+    "case", [case for case in CASES if case.after], ids=lambda case: case.name
 )
 def test_hunks_have_the_lines_of_the_file(case: Case, tmp_path: Path) -> None:
     made, _ = proposal(case, tmp_path)
@@ -689,4 +689,4 @@ def test_hunks_have_the_lines_of_the_file(case: Case, tmp_path: Path) -> None:
 
 
 def test_there_are_forty_programs_of_different_styles() -> None:
-    assert len({ast.dump(ast.parse(source(one.before))) for one in CASES}) >= 40
+    assert len({ast.dump(ast.parse(source(case.before))) for case in CASES}) >= 40

@@ -39,7 +39,11 @@ def ops_of(namespace: dict[str, Any]) -> dict[str, int]:
     namespace["step"]()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
         namespace["step"]()
-    return {one.key: one.count for one in p.key_averages() if "::" in one.key}
+    return {
+        key_average.key: key_average.count
+        for key_average in p.key_averages()
+        if "::" in key_average.key
+    }
 
 
 def program(text: str) -> dict[str, Any]:

@@ -28,43 +28,47 @@ _DTYPES = {"bfloat16", "float16", "float32"}
 
 def disagreements(finding: Finding) -> list[str]:
     """Return where the advice, the example and the place of a finding differ."""
-    found = []
+    result = []
     added = "\n".join(
         line for line in finding.example.splitlines() if line.startswith("+")
     )
-    evidence = " ".join(f"{one.name} {one.note}" for one in finding.evidence)
+    evidence = " ".join(f"{item.name} {item.note}" for item in finding.evidence)
     named = set(_WORD.findall(f"{finding.message} {finding.advice} {evidence}"))
     shown = set(_DTYPE.findall(added))
     advised = set(_DTYPE.findall(finding.advice))
     if (named and shown - named) or (advised and shown - advised):
-        found.append(f"dtypes: {shown} in the example of {advised or named}")
+        result.append(f"dtypes: {shown} in the example of {advised or named}")
     calls, wanted = (
         set(_CALL.findall(text)) - _DTYPES for text in (added, finding.advice)
     )
     if calls and wanted and not wanted & set(re.findall(r"\w+", added)):
-        found.append(f"names: {calls} in the example of {wanted}")
+        result.append(f"names: {calls} in the example of {wanted}")
     removed = [line[1:] for line in finding.example.splitlines() if line[:1] == "-"]
     if removed and removed == [line[1:] for line in added.splitlines()]:
-        found.append("nothing: the example is the same before and after")
+        result.append("nothing: the example is the same before and after")
     if same := _SAME.search(finding.advice):
-        found.append(f"nothing: {same[0]}")
+        result.append(f"nothing: {same[0]}")
     module = finding.place.module or ""
-    found += [
+    result += [
         f"module: {name} is not in {module}"
         for name in _PATCHED.findall(added)
         if module and name not in module
     ]
     at = _IN.match(finding.advice)
     if at and at[1] not in (finding.place.function, finding.place.file):
-        found.append(f"place: {at[1]} is not {finding.place.function}")
+        result.append(f"place: {at[1]} is not {finding.place.function}")
     if "<module>" in finding.advice:
-        found.append("place: <module> is no function")
-    return found
+        result.append("place: <module> is no function")
+    return result
 
 
 def of_all(findings: Iterable[Finding]) -> list[str]:
     """Return the disagreements of findings, with their codes."""
-    return [f"{one.code} {text}" for one in findings for text in disagreements(one)]
+    return [
+        f"{finding.code} {text}"
+        for finding in findings
+        for text in disagreements(finding)
+    ]
 
 
 def test_the_fixes_of_a_fixture_agree_with_their_examples(fixture_trace: Path) -> None:
@@ -73,10 +77,10 @@ def test_the_fixes_of_a_fixture_agree_with_their_examples(fixture_trace: Path) -
 
 @pytest.mark.parametrize("code", sorted(bundled_rules()))
 def test_the_fixes_of_a_drawing_agree_with_their_examples(code: str) -> None:
-    found = [
+    result = [
         example_findings(code, number)
         for number, example in enumerate(bundled_rules()[code].examples)
         if isinstance(example, Bad)
     ]
 
-    assert [text for one in found for text in of_all(one)] == []
+    assert [text for row in result for text in of_all(row)] == []

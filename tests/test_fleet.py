@@ -50,7 +50,7 @@ def test_the_largest_tasks_are_begun_first() -> None:
 
 
 def test_tasks_run_in_other_processes_that_stay(workers: Executor) -> None:
-    pids = run_all(workers, os.getpid, [Task(str(one), ()) for one in range(8)])
+    pids = run_all(workers, os.getpid, [Task(str(index), ()) for index in range(8)])
     assert os.getpid() not in pids
     assert len(set(pids)) <= 2
 
@@ -58,10 +58,10 @@ def test_tasks_run_in_other_processes_that_stay(workers: Executor) -> None:
 def test_a_task_that_fails_is_named_and_the_others_have_results(
     workers: Executor,
 ) -> None:
-    found = run_all(workers, int, numbers(["1", "x", "3"]))
-    assert found[0] == 1
-    assert found[2] == 3
-    failed = found[1]
+    result = run_all(workers, int, numbers(["1", "x", "3"]))
+    assert result[0] == 1
+    assert result[2] == 3
+    failed = result[1]
     assert isinstance(failed, Failed)
     assert failed.name == "x"
     assert "ValueError" in failed.why
@@ -89,7 +89,7 @@ def test_a_process_that_dies_costs_the_task_that_kills_it(workers: Executor) -> 
     assert isinstance(failed, Failed)
     assert failed.name == "killer"
     assert "died" in failed.why
-    assert not any(isinstance(one, Failed) for one in second.result())
+    assert not any(isinstance(number, Failed) for number in second.result())
 
 
 def test_a_task_whose_process_died_runs_once_more(
@@ -157,8 +157,8 @@ class TestDask:
         with dask.connect(cluster.scheduler_address) as executor:
             (pid,) = run_all(executor, os.getpid, [Task("pid", ())])
             threading.Timer(0.3, os.kill, (pid, SIGKILL)).start()
-            found = run_all(executor, time.sleep, [Task("sleep", (0.2,))] * 10)
-        assert found == [None] * 10
+            result = run_all(executor, time.sleep, [Task("sleep", (0.2,))] * 10)
+        assert result == [None] * 10
 
     def test_a_place_where_nobody_listens_is_told_at_once(self) -> None:
         pytest.importorskip("distributed")

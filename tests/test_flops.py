@@ -27,8 +27,8 @@ def counted(
     }
     if values is not None:
         args["Concrete Inputs"] = values
-    found = op_flops(load_drawn(f"host   [{name}]", {name: args}))
-    flops: float | None = found["flops"].item()
+    table = op_flops(load_drawn(f"host   [{name}]", {name: args}))
+    flops: float | None = table["flops"].item()
     return flops
 
 
@@ -63,27 +63,27 @@ def test_a_convolution_is_counted_by_the_size_of_its_output(
 ) -> None:
     values = ["", "", "", stride, padding, dilation, "False", "[0, 0]", "1"]
 
-    found = counted(
+    result = counted(
         "aten::convolution", [[8, 16, 32, 40], [24, 16, 3, 3], [24]], values
     )
 
-    assert found == 2 * 8 * 24 * height * width * 16 * 3 * 3
+    assert result == 2 * 8 * 24 * height * width * 16 * 3 * 3
 
 
 def test_a_convolution_in_groups_sees_a_part_of_the_channels() -> None:
     values = ["", "", "", "[1]", "[0]", "[1]", "False", "[0]", "4"]
 
-    found = counted("aten::convolution", [[8, 16, 34], [24, 4, 3], []], values)
+    result = counted("aten::convolution", [[8, 16, 34], [24, 4, 3], []], values)
 
-    assert found == 2 * 8 * 24 * 32 * 4 * 3
+    assert result == 2 * 8 * 24 * 32 * 4 * 3
 
 
 def test_a_transposed_convolution_is_counted_by_the_size_of_its_input() -> None:
     values = ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"]
 
-    found = counted("aten::convolution", [[8, 16, 10, 10], [16, 24, 2, 2], []], values)
+    result = counted("aten::convolution", [[8, 16, 10, 10], [16, 24, 2, 2], []], values)
 
-    assert found == 2 * 8 * 16 * 10 * 10 * 24 * 2 * 2
+    assert result == 2 * 8 * 16 * 10 * 10 * 24 * 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -100,20 +100,20 @@ def test_the_backward_of_a_convolution_is_counted_once_for_each_gradient(
     values = ["", "", "", "[24]", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
     dims = [[8, 24, 30, 38], [8, 16, 32, 40], [24, 16, 3, 3]] + [[]] * 8
 
-    found = counted("aten::convolution_backward", dims, [*values, mask])
+    result = counted("aten::convolution_backward", dims, [*values, mask])
 
-    assert found == convolutions * 2 * 8 * 24 * 30 * 38 * 16 * 3 * 3
+    assert result == convolutions * 2 * 8 * 24 * 30 * 38 * 16 * 3 * 3
 
 
 def test_the_backward_of_a_transposed_one_is_counted_by_the_size_of_its_input() -> None:
     values = ["", "", "", "[24]", "[2, 2]", "[0, 0]", "[1, 1]", "True", "[0, 0]", "1"]
     dims = [[8, 24, 20, 20], [8, 16, 10, 10], [16, 24, 2, 2]] + [[]] * 8
 
-    found = counted(
+    result = counted(
         "aten::convolution_backward", dims, [*values, "[True, True, False]"]
     )
 
-    assert found == 2 * (2 * 8 * 16 * 10 * 10 * 24 * 2 * 2)
+    assert result == 2 * (2 * 8 * 16 * 10 * 10 * 24 * 2 * 2)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_only_the_op_that_calls_the_library_is_counted() -> None:
     args = {"Input Dims": [[3, 5], [7, 5]], "Input type": ["float", "float"]}
     product = {"Input Dims": [[3, 5], [5, 7]], "Input type": ["float", "float"]}
 
-    found = op_flops(
+    table = op_flops(
         load_drawn(
             """
             host   [aten::linear        ]
@@ -168,7 +168,7 @@ def test_only_the_op_that_calls_the_library_is_counted() -> None:
         )
     )
 
-    assert found.select("op", "flops").rows() == [(2, 210.0)]
+    assert table.select("op", "flops").rows() == [(2, 210.0)]
 
 
 @pytest.mark.parametrize("dims", [[], [[3, 5]], [[], []]])
@@ -181,7 +181,7 @@ def test_a_convolution_without_its_strides_is_not_counted() -> None:
 
 
 def test_ops_on_the_fake_tensors_of_a_compilation_are_not_counted() -> None:
-    found = op_flops(
+    table = op_flops(
         load_drawn(
             """
             host   [entire_frame_compile ]  [aten::mm]
@@ -191,13 +191,13 @@ def test_ops_on_the_fake_tensors_of_a_compilation_are_not_counted() -> None:
         )
     )
 
-    assert found["op"].to_list() == [2]
+    assert table["op"].to_list() == [2]
 
 
 def test_the_type_is_that_of_the_data() -> None:
     types = ["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar", "Scalar"]
     args = {"Input Dims": [[7], [3, 5], [5, 7], [], []], "Input type": types}
 
-    found = op_flops(load_drawn("host   [aten::addmm ]", {"aten::addmm": args}))
+    table = op_flops(load_drawn("host   [aten::addmm ]", {"aten::addmm": args}))
 
-    assert found["type"].cast(pl.String).to_list() == ["c10::BFloat16"]
+    assert table["type"].cast(pl.String).to_list() == ["c10::BFloat16"]

@@ -12,12 +12,12 @@ from traceq.graph.source.follow import Event, Follower
 
 def events(text: str) -> list[Event]:
     """Return events: ``mul`` is an op, ``relu()`` a call, ``relu():3`` at a line."""
-    found = []
+    result = []
     for word in text.split():
         name, is_call, line = word.partition("()")
         kind = CALL if is_call else "op"
-        found.append(Event(kind, name, int(line[1:]) if line else None))
-    return found
+        result.append(Event(kind, name, int(line[1:]) if line else None))
+    return result
 
 
 def lines(source: str, *ways: str, begun: bool = False) -> list[int | None]:
@@ -146,8 +146,8 @@ def test_a_source_that_cannot_be_parsed_has_no_functions(source: str) -> None:
 
 def test_a_function_is_found_where_its_decorators_begin() -> None:
     program = read_program("@torch.no_grad()\n@other\ndef f():\n    pass\n")
-    found = program.find("f", 1)
+    function = program.find("f", 1)
 
-    assert found
-    assert found.ends == 4
+    assert function
+    assert function.ends == 4
     assert program.find("f", 3) is None

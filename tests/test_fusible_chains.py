@@ -122,8 +122,8 @@ def test_a_tensor_in_two_orders_takes_longer() -> None:
     before = [unit("aten::convolution", images, fusible=False)]
 
     same, other = (
-        fused_bytes(before, [both._replace(strides=[rows, one])], [])
-        for one in (rows, channels_last)
+        fused_bytes(before, [both._replace(strides=[rows, group])], [])
+        for group in (rows, channels_last)
     )
 
     assert other.forward == pytest.approx(FUSED_TRANSPOSED * same.forward)

@@ -166,7 +166,11 @@ def test_the_residual_finding_is_of_what_no_fix_changes() -> None:
     report = lint(ROOT / "fixtures" / "tutorial" / "2", tables=False).report
     ((outcome,), (named,)) = (
         report.outcomes,
-        [one for one in report.outcomes[0].findings if one.code == "KRN010"],
+        [
+            finding
+            for finding in report.outcomes[0].findings
+            if finding.code == "KRN010"
+        ],
     )
     assert outcome.gpu is not None
     left = outcome.gpu.above_ns - outcome.gpu.explained_ns

@@ -58,11 +58,11 @@ def edges(graph: nx.DiGraph[Node], kind: str) -> set[tuple[str, str]]:
 
 
 def test_a_step_has_its_ops_its_calls_and_what_they_started() -> None:
-    found = Counter(
+    result = Counter(
         (kind, name) for (kind, _), name in names(drawn().graph(step=4)).items()
     )
 
-    assert found == {
+    assert result == {
         ("op", "aten::linear"): 1,
         ("op", "aten::addmm"): 1,
         ("op", "AddmmBackward0"): 1,
@@ -127,9 +127,9 @@ def test_a_node_has_the_columns_of_its_row() -> None:
 def test_under_a_root_there_is_what_it_called_and_nothing_else() -> None:
     root = drawn().ops["name"].to_list().index("aten::linear")
 
-    found = sorted(names(drawn().graph(root=root)).values())
+    result = sorted(names(drawn().graph(root=root)).values())
 
-    assert found == ["aten::addmm", "aten::linear", "cudaLaunchKernel", "gemm"]
+    assert result == ["aten::addmm", "aten::linear", "cudaLaunchKernel", "gemm"]
 
 
 def test_a_step_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -50,15 +50,17 @@ def model_of(drawing: str) -> Any:  # noqa: ANN401 - a class of the rules
 def test_what_runs_outside_of_modules_stays() -> None:
     """As averaged weights: a U-Net with them was promised 64%, and saved 44%."""
     drawing = drawn(NET, ("", "aten::lerp_", 40))
-    found = model_of(drawing)
+    result = model_of(drawing)
 
-    assert len(found.kernels) == 40
+    assert len(result.kernels) == 40
     # A call takes the host as long as ten kernels do, and a replay 3% of all.
-    assert found.host_share == pytest.approx(0.97 - 10 / 40)
+    assert result.host_share == pytest.approx(0.97 - 10 / 40)
     (finding,) = drawn_findings(drawing, "LCH002")
     (inside,) = drawn_findings(drawn(("nn.Module: Net_0", "aten::mm", 80)), "LCH002")
     assert 0 < finding.saves_ns < 0.6 * inside.saves_ns
-    (around,) = (one for one in finding.evidence if one.label == "around")
+    (around,) = (
+        evidence for evidence in finding.evidence if evidence.label == "around"
+    )
     assert "outside of modules" in around.note
 
 
@@ -70,11 +72,11 @@ def test_python_that_walks_the_modules_is_not_a_call_of_them() -> None:
 
 
 def test_a_module_of_few_kernels_is_not_worth_a_call_of_compiled_code() -> None:
-    found = model_of(drawn(NET, ("nn.Module: Loss_0", "aten::mm", 5)))
+    result = model_of(drawn(NET, ("nn.Module: Loss_0", "aten::mm", 5)))
 
-    assert found.modules is not None
-    assert found.modules.to_list() == ["Net_0"]
-    assert len(found.kernels) == 40
+    assert result.modules is not None
+    assert result.modules.to_list() == ["Net_0"]
+    assert len(result.kernels) == 40
 
 
 def test_nothing_is_promised_to_a_model_of_few_kernels() -> None:
@@ -109,10 +111,10 @@ def test_small_modules_are_compiled_with_the_function_that_calls_them() -> None:
     """As the blocks of a list, which a loop of the user's calls."""
     blocks = ((f"nn.Module: Block_{n}", "aten::mm", 9) for n in range(4))
     drawing = drawn(*blocks)
-    found = model_of(drawing)
+    result = model_of(drawing)
 
-    assert found.is_function
-    assert len(found.kernels) == 36
+    assert result.is_function
+    assert len(result.kernels) == 36
     (finding,) = drawn_findings(drawing, "LCH002")
     assert finding.saves_ns > 0
     assert "of the function that calls the modules" in finding.advice
@@ -124,15 +126,15 @@ def test_layers_that_a_backward_computes_again_are_of_the_model() -> None:
     again = ("<built-in method run_backward", "aten::mm", 22)
     block = f"[{'nn.Module: Block_0'.ljust(20 * WIDTH)}]".rjust(21 * WIDTH + 1)
     inner = block.ljust(40 * WIDTH) + block
-    found = model_of(drawn(NET, again, inner=inner))
+    result = model_of(drawn(NET, again, inner=inner))
 
-    assert found.modules is not None
-    assert sorted(found.modules) == ["Block_0", "Net_0"]
-    assert len(found.kernels) == 60
+    assert result.modules is not None
+    assert sorted(result.modules) == ["Block_0", "Net_0"]
+    assert len(result.kernels) == 60
 
 
 def test_without_modules_the_model_is_between_the_first_and_last_weights() -> None:
-    found = model_of(
+    result = model_of(
         drawn(
             ("", "aten::rand", 5),
             ("", "aten::mm", 20),
@@ -142,9 +144,9 @@ def test_without_modules_the_model_is_between_the_first_and_last_weights() -> No
         )
     )
 
-    assert found.modules is None
-    assert len(found.kernels) == 41
-    assert found.host_share == pytest.approx(0.97 - 10 / 41)
+    assert result.modules is None
+    assert len(result.kernels) == 41
+    assert result.host_share == pytest.approx(0.97 - 10 / 41)
 
 
 def test_the_gradient_of_a_weight_is_accumulated_as_before() -> None:

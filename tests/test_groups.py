@@ -29,4 +29,4 @@ def test_a_longer_name_is_another_recording() -> None:
 def test_the_other_tests_of_a_file_are_a_group() -> None:
     tests = ("test_one", "TestTwo::test_two", "test_three[copied from the host]")
 
-    assert {group_of(f"tests/rules/test_a.py::{one}") for one in tests} == {"test_a"}
+    assert {group_of(f"tests/rules/test_a.py::{item}") for item in tests} == {"test_a"}

@@ -27,9 +27,9 @@ _MUTATIONS = 400
 
 def report(*paths: str | Path) -> dict[str, Any]:
     answer = traceq("ranks", *paths, "--format", "json")
-    found: dict[str, Any] = json.loads(answer.out)
-    assert errors("ranks_hangs", found) == []
-    return found
+    document: dict[str, Any] = json.loads(answer.out)
+    assert errors("ranks_hangs", document) == []
+    return document
 
 
 def first(*paths: str | Path) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def test_who_waits_for_a_rank_that_waits_is_not_blamed(tmp_path: Path) -> None:
     ranks = [[entry(1), pair("1", 1)], [entry(1), pair("2", 1)], [entry(1)]]
     problems = report(write(tmp_path, *ranks, pg_config=config))["problems"]
 
-    assert [one["ranks"] for one in problems] == [[2]]
+    assert [problem["ranks"] for problem in problems] == [[2]]
 
 
 def test_all_ranks_that_have_not_joined_are_named(tmp_path: Path) -> None:
@@ -336,10 +336,10 @@ def test_steady_lateness_may_be_the_clock(tmp_path: Path) -> None:
         entry(seq, time_created_ns=seq * 1_000_000_000 + 400_000_000)
         for seq in range(1, 20)
     ]
-    found = report(write(tmp_path, [entry(seq) for seq in range(1, 20)], late))
+    result = report(write(tmp_path, [entry(seq) for seq in range(1, 20)], late))
 
-    assert found["problems"][0]["ranks"] == [1]
-    assert any("clock" in note for note in found["notes"])
+    assert result["problems"][0]["ranks"] == [1]
+    assert any("clock" in note for note in result["notes"])
 
 
 def test_dumps_without_calls_are_refused_with_the_variable(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ QUIET, NOISY = "segment_anything", "mingpt_adder"
 
 def written(folder: Path, digests: Sequence[Digest]) -> Path:
     file = folder / "history.sqlite"
-    add(file, [(one.name, one) for one in digests])
+    add(file, [(digest.name, digest) for digest in digests])
     return file
 
 
@@ -72,9 +72,9 @@ def test_every_planted_jump_is_found_with_its_cause_and_no_other(
 ) -> None:
     planted = history(program, seed)
 
-    found = score(series_of(tmp_path, planted), planted.at)
+    result = score(series_of(tmp_path, planted), planted.at)
 
-    assert found == (len(KINDS), len(KINDS), 0)
+    assert result == (len(KINDS), len(KINDS), 0)
 
 
 @pytest.mark.parametrize("program", sorted(noise_of_steps()))
@@ -124,7 +124,10 @@ def test_runs_of_another_gpu_are_a_series_of_their_own(tmp_path: Path) -> None:
 
     series = series_in(written(tmp_path, digests))
 
-    assert [(len(one.runs), one.jumps) for one in series] == [(10, ()), (10, ())]
+    assert [(len(column.runs), column.jumps) for column in series] == [
+        (10, ()),
+        (10, ()),
+    ]
 
 
 def test_a_run_of_an_older_commit_comes_before_later_ones(tmp_path: Path) -> None:
@@ -169,9 +172,9 @@ def test_the_digest_of_a_trace_has_its_step_work_findings_and_memory() -> None:
     assert digest.step is not None
     assert digest.step.count == 2
     assert digest.step.deviation_ns > 0
-    assert digest.busy_ns == pytest.approx(sum(one.gpu_ns for one in digest.work))
-    assert digest.kernels == pytest.approx(sum(one.kernels for one in digest.work))
-    assert {one.code for one in digest.findings} >= {"LCH004"}
+    assert digest.busy_ns == pytest.approx(sum(work.gpu_ns for work in digest.work))
+    assert digest.kernels == pytest.approx(sum(work.kernels for work in digest.work))
+    assert {finding.code for finding in digest.findings} >= {"LCH004"}
     assert digest.memory is not None
     assert digest.memory.allocated > 3_000_000_000
     assert digest.gpu == "NVIDIA H200"
@@ -181,7 +184,7 @@ def test_added_runs_are_explained_by_their_digests(tmp_path: Path) -> None:
     file = tmp_path / "h.sqlite"
     traceq("history", "add", COPIES, FIXED, "--db", file, "--commit", "abcd")
 
-    found = traceq(
+    answer = traceq(
         "history",
         "explain",
         COPIES,
@@ -193,7 +196,7 @@ def test_added_runs_are_explained_by_their_digests(tmp_path: Path) -> None:
         "json",
     )
 
-    causes = json.loads(found.out)["difference"]["causes"]
+    causes = json.loads(answer.out)["difference"]["causes"]
     assert (causes[0]["op"], causes[0]["where"]) == ("aten::to", "dev_cases.py:step")
     assert causes[0]["amount"]["before"] > 7_000_000
 
@@ -202,9 +205,9 @@ def test_recordings_that_are_still_there_are_compared_whole(tmp_path: Path) -> N
     file = tmp_path / "h.sqlite"
     traceq("history", "add", COPIES, FIXED, "--db", file)
 
-    found = traceq("history", "explain", "1", "2", "--db", file, "--format", "json")
+    answer = traceq("history", "explain", "1", "2", "--db", file, "--format", "json")
 
-    assert json.loads(found.out)["verdict"] == "faster"
+    assert json.loads(answer.out)["verdict"] == "faster"
 
 
 def test_a_run_that_has_changed_on_disk_is_compared_by_its_digest(
@@ -215,10 +218,10 @@ def test_a_run_that_has_changed_on_disk_is_compared_by_its_digest(
     traceq("history", "add", trace, FIXED, "--db", file)
     trace.write_bytes((FIXED / "trace.json.gz").read_bytes())
 
-    found = traceq("history", "explain", "1", "2", "--db", file)
+    answer = traceq("history", "explain", "1", "2", "--db", file)
 
-    assert "digests are compared" in found.err
-    assert found.status == 0
+    assert "digests are compared" in answer.err
+    assert answer.status == 0
 
 
 @pytest.mark.parametrize("name", ["/", "/proc/kmsg", "/dev/zero", "no\0path"])
@@ -228,10 +231,10 @@ def test_a_path_of_a_history_is_not_opened_unless_it_is_the_run(
     file = tmp_path / "h.sqlite"
     add(file, [(str(at), with_step(at, 1e7, name=name)) for at in range(2)])
 
-    found = traceq("history", "explain", "1", "2", "--db", file)
+    answer = traceq("history", "explain", "1", "2", "--db", file)
 
-    assert found.status == 0, found.err
-    assert "digests are compared" in found.err
+    assert answer.status == 0, answer.err
+    assert "digests are compared" in answer.err
 
 
 def test_adding_a_run_again_changes_nothing(tmp_path: Path) -> None:
@@ -247,26 +250,26 @@ def test_adding_a_run_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_json_of_lint_is_a_run(tmp_path: Path) -> None:
-    file, found = tmp_path / "h.sqlite", tmp_path / "lint.json"
-    found.write_text(traceq("lint", COPIES, "--format", "json").out)
-    traceq("history", "add", found, "--db", file)
+    file, path = tmp_path / "h.sqlite", tmp_path / "lint.json"
+    path.write_text(traceq("lint", COPIES, "--format", "json").out)
+    traceq("history", "add", path, "--db", file)
 
     with reading(file) as stored:
         (digest,) = stored.digests(stored.runs())
 
     assert digest.step is not None
     assert digest.step.ns == 13_200_000
-    assert {one.code for one in digest.findings} >= {"CPY003"}
+    assert {finding.code for finding in digest.findings} >= {"CPY003"}
 
 
 def test_json_of_another_kind_is_refused_in_a_sentence(tmp_path: Path) -> None:
     wrong = tmp_path / "lint.json"
     wrong.write_text('{"version": 3, "recordings": [{"name": 1}]}')
 
-    found = traceq("history", "add", wrong, "--db", tmp_path / "h.sqlite")
+    answer = traceq("history", "add", wrong, "--db", tmp_path / "h.sqlite")
 
-    assert found.status == 2
-    assert "not of traceq lint" in found.err
+    assert answer.status == 2
+    assert "not of traceq lint" in answer.err
     assert not (tmp_path / "h.sqlite").exists()
 
 
@@ -341,9 +344,9 @@ def measured(repository: Path, folder: Path, steps: dict[int, float]) -> Path:
 def bisected(repository: Path, file: Path) -> dict[str, Any]:
     ends = commits(repository)[0], commits(repository)[-1]
     arguments = ("--db", file, "--root", repository, "--format", "json")
-    found = traceq("history", "bisect", *ends, *arguments)
-    assert found.status == 0, found.err
-    document: dict[str, Any] = json.loads(found.out)
+    answer = traceq("history", "bisect", *ends, *arguments)
+    assert answer.status == 0, answer.err
+    document: dict[str, Any] = json.loads(answer.out)
     return document
 
 
@@ -352,18 +355,18 @@ def test_bisect_names_the_commit_in_the_middle(
 ) -> None:
     file = measured(repository, tmp_path, {0: 10.0, 8: 12.0})
 
-    found = bisected(repository, file)
+    result = bisected(repository, file)
 
-    assert (found["next"], found["runs_left"]) == (commits(repository)[4], 3)
+    assert (result["next"], result["runs_left"]) == (commits(repository)[4], 3)
 
 
 def test_bisect_ends_at_the_first_bad_commit(repository: Path, tmp_path: Path) -> None:
     steps = {0: 10.0, 4: 10.1, 5: 12.1, 6: 12.0, 8: 12.0}
 
-    found = bisected(repository, measured(repository, tmp_path, steps))
+    result = bisected(repository, measured(repository, tmp_path, steps))
 
-    assert found["next"] is None
-    assert found["bad"]["commit"] == commits(repository)[5]
+    assert result["next"] is None
+    assert result["bad"]["commit"] == commits(repository)[5]
 
 
 def test_bisect_asks_for_a_commit_again_that_tells_nothing() -> None:
@@ -374,9 +377,9 @@ def test_bisect_asks_for_a_commit_again_that_tells_nothing() -> None:
         for at, (commit, ms) in enumerate(steps)
     ]
 
-    found = bisect(names, runs)
+    bisection = bisect(names, runs)
 
-    assert (found.next, found.again) == (names[1], True)
+    assert (bisection.next, bisection.again) == (names[1], True)
 
 
 def test_commits_whose_own_runs_differ_as_much_are_not_bisected() -> None:
@@ -397,10 +400,10 @@ def test_commits_that_do_not_differ_are_not_bisected(
     file = measured(repository, tmp_path, {0: 10.0, 8: 10.0})
     ends = commits(repository)[0], commits(repository)[-1]
 
-    found = traceq("history", "bisect", *ends, "--db", file, "--root", repository)
+    answer = traceq("history", "bisect", *ends, "--db", file, "--root", repository)
 
-    assert found.status == 2
-    assert "nothing to bisect" in found.err
+    assert answer.status == 2
+    assert "nothing to bisect" in answer.err
 
 
 # -- A new run -------------------------------------------------------------------------
@@ -413,9 +416,9 @@ def test_a_new_run_is_compared_with_the_last_ten(tmp_path: Path) -> None:
     slow.write_bytes((ROOT / "fixtures/twins/attn_manual/trace.json.gz").read_bytes())
 
     arguments = ("--db", file, "--series", "train.py", "--step-ms", "16.08")
-    found = traceq("history", "compare", slow, *arguments, "--format", "json")
+    answer = traceq("history", "compare", slow, *arguments, "--format", "json")
 
-    document = json.loads(found.out)
+    document = json.loads(answer.out)
     assert len(document["earlier"]) == 10
     assert document["shifts"][0]["number"] == "step"
     assert traceq("history", "show", "--db", file).out.count("\n") == 14
@@ -467,10 +470,10 @@ def test_a_file_that_is_no_history_is_not_written_to(tmp_path: Path) -> None:
             file.write_bytes(content)
         before = file.read_bytes()
 
-        found = traceq("history", "add", COPIES, "--db", file)
+        answer = traceq("history", "add", COPIES, "--db", file)
 
-        assert found.status == 2
-        assert "is not a history of traceq" in found.err
+        assert answer.status == 2
+        assert "is not a history of traceq" in answer.err
         assert file.read_bytes() == before
 
 
@@ -497,11 +500,11 @@ def test_a_history_that_was_tampered_with_ends_in_a_sentence(
     with sqlite3.connect(file) as other:
         other.execute(statement)
 
-    found = traceq("history", "show", "--db", file)
+    answer = traceq("history", "show", "--db", file)
 
-    assert found.status == 2
-    assert found.err.count("\n") == 1
-    assert "is not a history of traceq" in found.err
+    assert answer.status == 2
+    assert answer.err.count("\n") == 1
+    assert "is not a history of traceq" in answer.err
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -553,7 +556,7 @@ def test_runs_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
         for name in ("a", "b", "c")
     ]
 
-    assert [one.wait() for one in adding] == [0, 0, 0]
+    assert [process.wait() for process in adding] == [0, 0, 0]
     with reading(file) as stored:
         assert len(stored.runs()) == 60
 
@@ -617,17 +620,17 @@ def test_without_a_gpu_calls_are_slower_and_no_kernels(tmp_path: Path) -> None:
         words = ("--db", file, "--commit", f"{number:040x}", "--series", "train")
         added = traceq("history", "add", trace, *words)
         assert added.status == 0, added.err
-    found = traceq("history", "explain", "#1", "#2", "--db", file, "--digests")
+    answer = traceq("history", "explain", "#1", "#2", "--db", file, "--digests")
 
-    assert found.status == 0, found.err
-    assert "same calls slower: aten::relu" in found.out
-    assert "kernel" not in found.out
+    assert answer.status == 0, answer.err
+    assert "same calls slower: aten::relu" in answer.out
+    assert "kernel" not in answer.out
 
 
 def test_the_same_digest_has_no_difference() -> None:
-    found = difference([base()], [base()])
+    result = difference([base()], [base()])
 
-    assert (found.causes, found.findings, found.versions) == ((), (), ())
+    assert (result.causes, result.findings, result.versions) == ((), (), ())
 
 
 def test_a_finding_that_is_gone_is_named() -> None:
@@ -688,9 +691,9 @@ def test_the_page_shows_what_show_prints(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
     (shown,) = re.findall(rf"<!-- {_SHOWN} -->\n```\n(.*?)```", page, re.DOTALL)
 
-    found = traceq("history", "show", "--db", written(tmp_path, documented()))
+    answer = traceq("history", "show", "--db", written(tmp_path, documented()))
 
-    assert found.out == shown
+    assert answer.out == shown
 
 
 @pytest.mark.parametrize(
@@ -704,9 +707,9 @@ def test_the_page_shows_what_show_prints(tmp_path: Path) -> None:
 def test_json_fits_its_schema(
     sixty: Path, schema: str, arguments: list[str | Path]
 ) -> None:
-    found = traceq("history", *arguments, "--db", sixty, "--format", "json")
+    answer = traceq("history", *arguments, "--db", sixty, "--format", "json")
 
-    assert errors(schema, json.loads(found.out)) == []
+    assert errors(schema, json.loads(answer.out)) == []
 
 
 def test_the_next_commit_fits_its_schema(repository: Path, tmp_path: Path) -> None:

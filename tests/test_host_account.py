@@ -67,8 +67,8 @@ def account(trace: Trace) -> HostAccount:
     return host_account(trace, view.replay, view.calibration.likely)
 
 
-def kind(found: HostAccount, name: str) -> int:
-    return round(found.kinds.filter(pl.col("kind") == name)["recorded"].sum())
+def kind(result: HostAccount, name: str) -> int:
+    return round(result.kinds.filter(pl.col("kind") == name)["recorded"].sum())
 
 
 def test_segments_of_a_drawn_step_add_up_to_it() -> None:
@@ -80,27 +80,27 @@ def test_segments_of_a_drawn_step_add_up_to_it() -> None:
 
 
 def test_an_instant_belongs_to_the_innermost_call() -> None:
-    found = account(load_drawn(STEP))
+    result = account(load_drawn(STEP))
 
     # A character is a microsecond: each op is one longer than the call inside it.
-    assert kind(found, "launches") == 20_000
-    assert kind(found, SYNC) == 28_000
-    assert kind(found, DISPATCH) == 2_000
+    assert kind(result, "launches") == 20_000
+    assert kind(result, SYNC) == 28_000
+    assert kind(result, DISPATCH) == 2_000
 
 
 def test_the_module_of_a_segment_is_a_category_as_its_path_may_be_long() -> None:
-    found = account(load_drawn(STEP))
+    result = account(load_drawn(STEP))
 
-    assert found.segments["module"].dtype == pl.Categorical
+    assert result.segments["module"].dtype == pl.Categorical
 
 
 def test_what_is_asked_of_some_kinds_is_what_all_segments_say_of_them() -> None:
-    found = account(load_drawn(STEP))
+    result = account(load_drawn(STEP))
     wanted = pl.col("kind").is_in([DISPATCH, SYNC])
 
-    assert found.of(wanted).equals(found.segments.filter(wanted))
-    assert found.of(wanted, "start", "op").equals(
-        found.segments.filter(wanted).select("start", "op")
+    assert result.of(wanted).equals(result.segments.filter(wanted))
+    assert result.of(wanted, "start", "op").equals(
+        result.segments.filter(wanted).select("start", "op")
     )
 
 
@@ -117,7 +117,7 @@ def test_a_closure_that_an_optimizer_calls_is_no_python_of_the_optimizer() -> No
     """
     counted = {"aten::mm": {"Sequence number": 1, "Fwd thread id": 0}}
 
-    plain, closed = (account(load_drawn(drawing, one)) for one in ({}, counted))
+    plain, closed = (account(load_drawn(drawing, entry)) for entry in ({}, counted))
 
     # Before, between and after the ops: 4, 2, 6 and 1 µs.
     assert kind(plain, OPTIMIZER) == 13_000
@@ -128,11 +128,11 @@ def test_a_closure_that_an_optimizer_calls_is_no_python_of_the_optimizer() -> No
 
 def test_the_own_time_of_an_op_is_without_its_launch() -> None:
     trace = load_drawn(STEP)
-    found = account(trace)
+    result = account(trace)
 
-    own = found.own_time(trace.ops["id"].to_list())
+    own = result.own_time(trace.ops["id"].to_list())
 
-    assert own["recorded"].sum() == kind(found, DISPATCH)
+    assert own["recorded"].sum() == kind(result, DISPATCH)
 
 
 def test_a_main_thread_that_does_nothing_has_its_time_all_the_same() -> None:
@@ -141,31 +141,31 @@ def test_a_main_thread_that_does_nothing_has_its_time_all_the_same() -> None:
         host 2   [aten::mm            ]
     """)
 
-    found = host_segments(trace)
+    result = host_segments(trace)
 
-    assert found.segments["at"].to_list() == [found.nothing]
+    assert result.segments["at"].to_list() == [result.nothing]
 
 
 def test_python_has_what_is_in_no_operator() -> None:
-    found = account(load_drawn(STEP))
+    result = account(load_drawn(STEP))
 
-    (own,) = found.entries.filter(pl.col("kind") == WITH_LIBRARIES).iter_rows(
+    (own,) = result.entries.filter(pl.col("kind") == WITH_LIBRARIES).iter_rows(
         named=True
     )
     assert (own["name"], own["file"], own["line"]) == ("main", "train.py", 3)
-    assert own["recorded"] == found.entries["recorded"].sum() - sum(
-        kind(found, name) for name in ("launches", SYNC, DISPATCH, "unknown")
+    assert own["recorded"] == result.entries["recorded"].sum() - sum(
+        kind(result, name) for name in ("launches", SYNC, DISPATCH, "unknown")
     )
 
 
 def test_while_backward_runs_in_its_thread_the_main_thread_only_waits() -> None:
     trace = load_drawn(BACKWARD)
 
-    found = account(trace)
+    result = account(trace)
 
-    assert found.entries["recorded"].sum() == trace.steps["dur"].sum()
-    assert kind(found, "launches") == 20_000 + 22_000
-    assert kind(found, "autograd engine") > 0
+    assert result.entries["recorded"].sum() == trace.steps["dur"].sum()
+    assert kind(result, "launches") == 20_000 + 22_000
+    assert kind(result, "autograd engine") > 0
 
 
 CHURN = f"""
@@ -178,11 +178,11 @@ CHURN = f"""
 
 def test_a_first_call_far_beyond_the_usual_is_of_a_new_shape() -> None:
     shape = inputs([[317, 64], [64, 64]], ["c10::BFloat16"] * 2)
-    found = account(load_drawn(CHURN, {"aten::mm": shape, "aten::bmm": shape}))
+    result = account(load_drawn(CHURN, {"aten::mm": shape, "aten::bmm": shape}))
 
-    slow = found.calls.filter(pl.col("excess") > 0)
+    slow = result.calls.filter(pl.col("excess") > 0)
     assert slow["name"].to_list() == ["aten::bmm"]
-    assert kind(found, NEW_SHAPE) > 400_000
+    assert kind(result, NEW_SHAPE) > 400_000
 
 
 ONCE = f"""
@@ -195,10 +195,10 @@ ONCE = f"""
 
 def test_a_slow_first_call_is_of_no_new_shape_if_later_steps_bring_none() -> None:
     shape = inputs([[317, 64], [64, 64]], ["c10::BFloat16"] * 2)
-    found = account(load_drawn(ONCE, {"aten::mm": shape}))
+    result = account(load_drawn(ONCE, {"aten::mm": shape}))
 
-    assert kind(found, NEW_SHAPE) == 0
-    assert kind(found, SLOW) > 200_000  # in one of two steps
+    assert kind(result, NEW_SHAPE) == 0
+    assert kind(result, SLOW) > 200_000  # in one of two steps
 
 
 # Three copies to the GPU, and two on the host.
@@ -228,7 +228,7 @@ def test_an_op_is_slower_than_usual_only_if_others_of_its_size_are_not(
 [aten::sum] [aten::sum] [aten::sum]
         gpu 7   [sum]
     """)
-    calls = [one for one in document["traceEvents"] if one["name"] == "aten::sum"]
+    calls = [event for event in document["traceEvents"] if event["name"] == "aten::sum"]
     for at, call in enumerate(calls):
         call["args"] = inputs([[sizes[at == 2]]], ["float"])
     file = tmp_path / "trace.json"
@@ -256,7 +256,9 @@ def test_what_computes_on_the_host_is_slow_only_among_calls_of_its_size(
 {" " * 262}[aten::copy_]
         gpu 7   [sum]
     """)
-    calls = [one for one in document["traceEvents"] if one["name"] == "aten::sort"]
+    calls = [
+        event for event in document["traceEvents"] if event["name"] == "aten::sort"
+    ]
     for call, size in zip(calls, sizes, strict=False):
         call["args"] = inputs([[size]], ["long int"])
     file = tmp_path / "trace.json"
@@ -286,43 +288,43 @@ def test_an_op_that_runs_a_model_inside_is_no_slower_than_usual() -> None:
 def test_the_account_of_a_real_trace_adds_up_to_each_step(real_trace: Path) -> None:
     trace = loaded(real_trace)
 
-    found = account(trace)
+    result = account(trace)
 
     steps = trace.steps.filter(~pl.col("warmup"))
-    sums = found.segments.group_by("step").agg(pl.col("recorded").sum())
+    sums = result.segments.group_by("step").agg(pl.col("recorded").sum())
     both = steps.join(sums, on="step")
     assert both["recorded"].to_list() == both["dur"].to_list()
     assert both.height == steps.height
-    assert found.entries["recorded"].sum() * found.steps == pytest.approx(
-        found.segments["recorded"].sum()
+    assert result.entries["recorded"].sum() * result.steps == pytest.approx(
+        result.segments["recorded"].sum()
     )
-    assert found.entries["idle"].sum() <= found.entries["recorded"].sum() + 1
-    assert (found.entries["recorded"] >= 0).all()
+    assert result.entries["idle"].sum() <= result.entries["recorded"].sum() + 1
+    assert (result.entries["recorded"] >= 0).all()
 
 
 def test_with_stacks_hardly_anything_is_unknown(fixture_trace: Path) -> None:
-    found = account(loaded(fixture_trace))
+    result = account(loaded(fixture_trace))
 
-    assert 100 * kind(found, "unknown") <= found.entries["recorded"].sum()
+    assert 100 * kind(result, "unknown") <= result.entries["recorded"].sum()
 
 
 def test_a_trace_without_stacks_has_an_account_too() -> None:
     drawing = "\n".join(line for line in STEP.splitlines() if "train.py" not in line)
 
-    found = account(load_drawn(drawing))
+    result = account(load_drawn(drawing))
 
-    assert kind(found, DISPATCH) == 2_000
-    assert kind(found, NO_STACKS) > 0
-    assert kind(found, "unknown") == 0
+    assert kind(result, DISPATCH) == 2_000
+    assert kind(result, NO_STACKS) > 0
+    assert kind(result, "unknown") == 0
 
 
 @pytest.mark.real
 def test_the_waits_of_moe_loop_are_no_work_of_the_host() -> None:
     trace = load(ROOT / "fixtures/twins/moe_loop/trace.json.gz", cache=False)
 
-    found = account(trace)
+    result = account(trace)
 
-    assert 0 < kind(found, SYNC) < kind(found, DISPATCH)
+    assert 0 < kind(result, SYNC) < kind(result, DISPATCH)
 
 
 @pytest.mark.real
@@ -330,9 +332,9 @@ def test_summary_prints_the_account_and_its_json_adds_up() -> None:
     path = ROOT / "fixtures/twins/moe_loop/trace.json.gz"
 
     text = traceq("summary", path, "--host").out
-    found = json.loads(traceq("summary", path, "--host", "--format", "json").out)
+    document = json.loads(traceq("summary", path, "--host", "--format", "json").out)
 
-    (one,) = found["traces"]
+    (one,) = document["traces"]
     kinds, entries = (
         sum(row["recorded"] for row in one["host"][key]) for key in ("kinds", "entries")
     )
@@ -352,21 +354,21 @@ HOOK = """
 
 
 def test_what_a_hook_does_is_the_hooks_operators_included() -> None:
-    found = account(load_drawn(HOOK))
+    result = account(load_drawn(HOOK))
 
-    (hook,) = found.entries.filter(pl.col("kind") == HOOKS).iter_rows(named=True)
+    (hook,) = result.entries.filter(pl.col("kind") == HOOKS).iter_rows(named=True)
     assert (hook["name"], hook["file"], hook["line"]) == ("keep", "train.py", 40)
     assert hook["recorded"] == 21_000
     assert hook["calls"] == 1
-    assert kind(found, DISPATCH) == 21_000
+    assert kind(result, DISPATCH) == 21_000
 
 
 def test_a_forward_of_the_users_own_is_no_hook() -> None:
-    found = account(
+    result = account(
         load_drawn(HOOK.replace("train.py(40): keep", "train.py(9): forward"))
     )
 
-    assert kind(found, HOOKS) == 0
+    assert kind(result, HOOKS) == 0
 
 
 def test_a_function_in_place_of_a_forward_is_no_hook() -> None:
@@ -377,7 +379,7 @@ def test_a_function_in_place_of_a_forward_is_no_hook() -> None:
 
 
 def test_between_the_nodes_of_backward_is_the_engine_without_stacks_too() -> None:
-    found = account(
+    result = account(
         load_drawn("""
     host   [ProfilerStep#1                                                           ]
     host 2 [autograd::engine::evaluate_function]   [autograd::engine::evaluate_function]
@@ -386,11 +388,11 @@ def test_between_the_nodes_of_backward_is_the_engine_without_stacks_too() -> Non
     """)
     )
 
-    assert kind(found, ENGINE) == 3_000
+    assert kind(result, ENGINE) == 3_000
 
 
 def test_the_recorders_own_python_is_the_profilers() -> None:
-    found = account(
+    result = account(
         load_drawn("""
     host   [ProfilerStep#1                                                      ]
     host    [train.py(3): main                                                 ]
@@ -399,11 +401,11 @@ def test_the_recorders_own_python_is_the_profilers() -> None:
     """)
     )
 
-    assert kind(found, PROFILER) == 35_000
+    assert kind(result, PROFILER) == 35_000
 
 
 def test_what_the_recorder_calls_of_python_is_the_profilers_too() -> None:
-    found = account(
+    result = account(
         load_drawn("""
     host   [ProfilerStep#1                                                       ]
     host    [train.py(3): main                                                  ]
@@ -413,11 +415,11 @@ def test_what_the_recorder_calls_of_python_is_the_profilers_too() -> None:
 """)
     )
 
-    assert kind(found, PROFILER) == 44_000
+    assert kind(result, PROFILER) == 44_000
 
 
 def test_a_large_copy_from_pageable_memory_is_no_work_of_the_host() -> None:
-    found = account(
+    result = account(
         load_drawn(
             """
     host   [ProfilerStep#1                                                      ]
@@ -429,13 +431,13 @@ def test_a_large_copy_from_pageable_memory_is_no_work_of_the_host() -> None:
         )
     )
 
-    assert kind(found, BLOCKING) == 35_000
+    assert kind(result, BLOCKING) == 35_000
 
 
 def test_the_tree_of_modules_has_each_with_what_it_calls() -> None:
-    found = account(load_drawn(HOOK)).modules
+    table = account(load_drawn(HOOK)).modules
 
-    (row,) = found.iter_rows(named=True)
+    (row,) = table.iter_rows(named=True)
     assert (row["module"], row["depth"]) == ("Linear", 0)
     assert row["recorded"] == 67_000
 
@@ -447,7 +449,8 @@ def test_a_search_is_as_long_without_the_profiler_as_with_it() -> None:
 
     (call,) = op_calls(trace).filter(pl.col("excess") > 0).iter_rows(named=True)
     before, after = (
-        float(one.host["own"].sum()) for one in (model, unslowed(model, trace))
+        float(step_model.host["own"].sum())
+        for step_model in (model, unslowed(model, trace))
     )
     # Beside the search, which takes most of the step, nothing changes.
     assert after > before
@@ -490,10 +493,10 @@ WRAPPED = """
 def test_only_beside_compiled_code_are_dynamos_wrappers_those_of_compiled_code(
     beside: str, *, wrappers: bool
 ) -> None:
-    found = account(load_drawn(WRAPPED.format(beside)))
+    result = account(load_drawn(WRAPPED.format(beside)))
 
-    assert (kind(found, COMPILED) > 0) is wrappers
-    assert (kind(found, LIBRARY) > 0) is not wrappers
+    assert (kind(result, COMPILED) > 0) is wrappers
+    assert (kind(result, LIBRARY) > 0) is not wrappers
 
 
 def test_what_torch_func_does_beside_compiled_code_is_a_librarys() -> None:

@@ -66,10 +66,10 @@ def test_a_block_that_is_listed_again_and_again_counts_once(tmp_path: Path) -> N
     one = segment()
     one["blocks"] *= 50
 
-    found = snapshot(tmp_path, one)
+    result = snapshot(tmp_path, one)
 
-    assert found.blocks.height == 1
-    assert found.facts.damage == (
+    assert result.blocks.height == 1
+    assert result.facts.damage == (
         "49 blocks are listed again at the same address; each is counted once",
     )
 
@@ -82,9 +82,9 @@ def test_a_line_of_minus_one_without_its_sign_is_unknown(tmp_path: Path) -> None
 
 
 def test_a_pool_may_be_a_list(tmp_path: Path) -> None:
-    found = snapshot(tmp_path, segment(segment_pool_id=[0, 1]))
+    result = snapshot(tmp_path, segment(segment_pool_id=[0, 1]))
 
-    assert found.segments["pool"].to_list() == ["0.1"]
+    assert result.segments["pool"].to_list() == ["0.1"]
 
 
 LIMITED = """
@@ -258,16 +258,16 @@ def test_lines_of_a_million_characters_are_looked_at(long: str) -> None:
     tried = "CUDA out of memory. Tried to allocate 2.00 MiB"
     log = "\n".join([f"{tried} {long}", *[f"{long} MiB is free {long}"] * 12])
 
-    (found,) = log_findings(log, "LOG006")
+    (finding,) = log_findings(log, "LOG006")
 
-    assert found.message == "OOM: 2.00 MiB could not be allocated"
+    assert finding.message == "OOM: 2.00 MiB could not be allocated"
 
 
 @pytest.mark.parametrize("size", ["0 bytes", "1.2.3 MiB", ". GiB"])
 def test_odd_sizes_in_a_log_are_no_crash(size: str) -> None:
-    (found,) = log_findings(f"CUDA out of memory. Tried to allocate {size}", "LOG006")
+    (finding,) = log_findings(f"CUDA out of memory. Tried to allocate {size}", "LOG006")
 
-    assert found.message == f"OOM: {size} could not be allocated"
+    assert finding.message == f"OOM: {size} could not be allocated"
 
 
 def test_strides_that_are_fewer_than_the_inputs_are_no_crash() -> None:

@@ -47,23 +47,23 @@ WORK_OF_A_GRAPH = """
 
 @pytest.mark.parametrize("name", HOST_BOUND)
 def test_the_entries_add_up_to_the_time_in_which_the_gpu_idles(name: str) -> None:
-    found = bound_of(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name))
+    bound = bound_of(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name))
 
-    assert found.waits is not None
-    assert found.bottleneck is not None
-    assert found.waits.idle_ns == pytest.approx(found.bottleneck.idle_ns)
+    assert bound.waits is not None
+    assert bound.bottleneck is not None
+    assert bound.waits.idle_ns == pytest.approx(bound.bottleneck.idle_ns)
     lines = waits_after(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name)).lines
-    assert lines["time"].sum() == pytest.approx(found.waits.idle_ns)
-    assert sum(ns for _, ns in found.waits.kind_rows) == pytest.approx(
-        found.waits.idle_ns
+    assert lines["time"].sum() == pytest.approx(bound.waits.idle_ns)
+    assert sum(ns for _, ns in bound.waits.kind_rows) == pytest.approx(
+        bound.waits.idle_ns
     )
 
 
 def test_a_call_during_which_work_begins_has_its_time_before_and_after() -> None:
-    found = waits_after(load_drawn(WORK_OF_A_GRAPH), 80_000)
+    idle_account = waits_after(load_drawn(WORK_OF_A_GRAPH), 80_000)
 
     # As recorded nothing is open for 2 microseconds of the step's 77.
-    assert dict(found.kind_rows)["unknown"] < 4_000
+    assert dict(idle_account.kind_rows)["unknown"] < 4_000
 
 
 def test_a_gpu_bound_step_has_no_such_entries() -> None:
@@ -71,18 +71,18 @@ def test_a_gpu_bound_step_has_no_such_entries() -> None:
 
 
 def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
-    found = bound_of(load_drawn(SLOW_PYTHON), 80_000)
+    bound = bound_of(load_drawn(SLOW_PYTHON), 80_000)
 
-    assert found.waits is not None
-    assert found.waits.largest is not None
-    assert (found.waits.largest.kind, found.waits.largest.function) == (
+    assert bound.waits is not None
+    assert bound.waits.largest is not None
+    assert (bound.waits.largest.kind, bound.waits.largest.function) == (
         WITH_LIBRARIES,
         "tokenise",
     )
-    assert "mostly for Python code and the libraries it calls (" in sentence(found)
-    assert "tokenise (train.py:9))" in sentence(found)
-    assert "running" not in sentence(found)
-    assert "P Python " in bar(found)
+    assert "mostly for Python code and the libraries it calls (" in sentence(bound)
+    assert "tokenise (train.py:9))" in sentence(bound)
+    assert "running" not in sentence(bound)
+    assert "P Python " in bar(bound)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_the_verdict_names_the_function_that_the_gpu_waits_for() -> None:
     ],
 )
 def test_the_verdict_names_what_was_planted(fixture: str, kind: str, name: str) -> None:
-    found = bound_of(loaded(FIXTURE_TRACES[fixture]), None)
+    bound = bound_of(loaded(FIXTURE_TRACES[fixture]), None)
 
-    assert found.waits is not None
-    largest = found.waits.largest
+    assert bound.waits is not None
+    largest = bound.waits.largest
     assert largest is not None
     assert (largest.kind, (largest.name or "").startswith(name)) == (kind, True)
-    assert f" for {host_work_name(kind)} (" in sentence(found)
-    assert f"{fixture}.py:" in sentence(found)
+    assert f" for {host_work_name(kind)} (" in sentence(bound)
+    assert f"{fixture}.py:" in sentence(bound)
 
 
 def test_what_a_change_removes_is_waited_for_no_longer() -> None:
@@ -151,9 +151,9 @@ def test_the_json_has_the_entries() -> None:
         "summary", FIXTURE_TRACES["twins/optimizer_fused"], "--format", "json"
     )
 
-    (found,) = json.loads(answer.out)["traces"]
-    waits = found["bound"]["waits"]
-    assert sum(one["ns"] for one in waits["kinds"]) == pytest.approx(
+    (result,) = json.loads(answer.out)["traces"]
+    waits = result["bound"]["waits"]
+    assert sum(kind["ns"] for kind in waits["kinds"]) == pytest.approx(
         waits["idle_ns"], rel=1e-3
     )
     assert waits["entries"][0].keys() >= {"kind", "name", "file", "line", "ns", "calls"}

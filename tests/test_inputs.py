@@ -202,7 +202,7 @@ def test_names_in_an_archive_are_no_names_of_files(ending: str, tmp_path: Path) 
     )
 
     assert traceq("lint", file, "--no-cache").status in (0, 1)
-    assert {one.name for one in tmp_path.rglob("*")} == {"a", "b", file.name}
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", "b", file.name}
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
@@ -336,7 +336,7 @@ def test_a_folder_of_traces_is_as_many_recordings_in_order(tmp_path: Path) -> No
 
     answer = traceq("lint", tmp_path, "--format", "json")
 
-    names = [one["name"] for one in json.loads(answer.out)["recordings"]]
+    names = [recording["name"] for recording in json.loads(answer.out)["recordings"]]
     assert names == [
         str(tmp_path / f"host_{stamp}.pt.trace.json.gz")
         for stamp in ("9.9", "9.10", "10.9")
@@ -353,10 +353,10 @@ def test_a_folder_of_one_program_is_one_recording(tmp_path: Path) -> None:
     (tmp_path / "memory.pickle.gz").write_bytes(SNAPSHOT.read_bytes())
     (tmp_path / "train.log").write_bytes(LOG.read_bytes())
 
-    found = traceq("lint", tmp_path, "--format", "json")
+    answer = traceq("lint", tmp_path, "--format", "json")
     plain = traceq("lint", TRACE, SNAPSHOT, LOG, "--format", "json")
 
-    assert findings(found) == findings(plain)
+    assert findings(answer) == findings(plain)
 
 
 def test_a_folder_without_a_trace_says_where_one_is(tmp_path: Path) -> None:
@@ -370,14 +370,14 @@ def test_a_folder_without_a_trace_says_where_one_is(tmp_path: Path) -> None:
 
 
 def test_trace_snapshot_and_log_are_one_recording_in_any_order() -> None:
-    one = traceq("lint", TRACE, SNAPSHOT, LOG, "--format", "json")
+    answer = traceq("lint", TRACE, SNAPSHOT, LOG, "--format", "json")
     other = traceq("lint", LOG, SNAPSHOT, TRACE, "--format", "json")
 
-    recordings = json.loads(one.out)["recordings"]
+    recordings = json.loads(answer.out)["recordings"]
     assert [recording["name"] for recording in recordings] == [str(TRACE)]
-    skipped = {code for one in recordings[0]["skipped"] for code in one["rules"]}
+    skipped = {code for entry in recordings[0]["skipped"] for code in entry["rules"]}
     assert not {code for code in skipped if code.startswith(("LOG", "MEM"))}
-    assert one.out == other.out
+    assert answer.out == other.out
 
 
 def test_two_traces_are_two_recordings_and_what_goes_with_which_is_not_guessed() -> (

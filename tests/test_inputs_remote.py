@@ -120,7 +120,7 @@ def test_trace_and_snapshot_may_lie_in_different_places(memory: Memory) -> None:
 
     answer = traceq("lint", "memory://trace.json.gz", snapshot, "--format", "json")
 
-    names = [one["name"] for one in json.loads(answer.out)["recordings"]]
+    names = [recording["name"] for recording in json.loads(answer.out)["recordings"]]
     assert names == ["memory://trace.json.gz"]
 
 
@@ -132,13 +132,13 @@ def test_what_was_fetched_is_fetched_again_only_when_it_changed(
     url = f"{address}/trace.json.gz"
 
     answers = [traceq("summary", url) for _ in range(2)]
-    fetches = sum(one.startswith("GET") for one in asked)
+    fetches = sum(name.startswith("GET") for name in asked)
     os.utime(folder / "trace.json.gz", (1, 1))
     traceq("summary", url)
 
     assert [answer.status for answer in answers] == [0, 0]
     assert fetches == 1
-    assert sum(one.startswith("GET") for one in asked) == 2
+    assert sum(name.startswith("GET") for name in asked) == 2
     assert "1 trace and 2 fetched files" in traceq("cache", "info").out
     traceq("cache", "clear")
     assert "0 traces, 0 B" in traceq("cache", "info").out
@@ -168,9 +168,9 @@ def test_what_may_be_secret_in_a_url_is_neither_printed_nor_stored(
     answer = traceq("lint", url, "--format", "json")
 
     assert f"{address}/{name}" in answer.out + answer.err
-    assert any(f"?sig={SECRET}%2F" in one for one in asked)
-    names = "".join(str(one) for one in kept.rglob("*"))
-    texts = b"".join(one.read_bytes() for one in kept.rglob("*.json"))
+    assert any(f"?sig={SECRET}%2F" in item for item in asked)
+    names = "".join(str(path) for path in kept.rglob("*"))
+    texts = b"".join(path.read_bytes() for path in kept.rglob("*.json"))
     assert SECRET not in answer.out + answer.err + names + texts.decode()
 
 
@@ -212,7 +212,7 @@ def test_what_is_larger_than_the_limit_is_not_fetched(
 
     with pytest.raises(InputError, match="is larger than"):
         load("memory://trace.json")
-    assert not [one for one in kept.rglob("*") if one.is_file()]
+    assert not [path for path in kept.rglob("*") if path.is_file()]
 
 
 def test_what_to_install_is_said_where_fsspec_is_missing(

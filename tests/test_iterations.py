@@ -187,7 +187,7 @@ def _of_names(*regions: str) -> Trace:
     lane = f"[@region{' ' * 91}]" + " " * 20
     work = f"    [aten::mm{' ' * 60}]" + " " * 45
     document = draw(f"host {lane * len(regions)}\nhost {work * len(regions)}")
-    events = [one for one in document["traceEvents"] if one["name"] == "region"]
+    events = [item for item in document["traceEvents"] if item["name"] == "region"]
     for event, name in zip(events, regions, strict=True):
         event["name"] = name
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +199,7 @@ def _of_names(*regions: str) -> Trace:
 @pytest.mark.real
 def test_the_user_says_what_steps_are_taken_from(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    steps = "".join(f"[ProfilerStep#{one}{' ' * 100}]" for one in (1, 2))
+    steps = "".join(f"[ProfilerStep#{item}{' ' * 100}]" for item in (1, 2))
     file.write_text(json.dumps(draw(f"host {steps}\nhost {DECODE * 3}")))
 
     counts = {
@@ -245,12 +245,12 @@ def test_who_asks_for_what_repeats_gets_it_without_a_landmark(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["attn_flash", "graph_replay", "moe_dropless"])
 def test_steps_without_their_marks_are_as_many_and_as_long(name: str) -> None:
     raw = read(TRACES[name]).tables
-    marked, found = found_in(raw), found_in(stripped(raw, ""))
+    marked, steps = found_in(raw), found_in(stripped(raw, ""))
 
     assert marked.source == "ProfilerStep"
-    assert found.source == "what repeats"
-    assert found.windows.height == marked.windows.height
-    for known, other in zip(marked.windows["ts"], found.windows["ts"], strict=True):
+    assert steps.source == "what repeats"
+    assert steps.windows.height == marked.windows.height
+    for known, other in zip(marked.windows["ts"], steps.windows["ts"], strict=True):
         length = (marked.windows["end"] - marked.windows["ts"]).mean()
         assert abs(known - other) < 0.1 * length
 

@@ -52,13 +52,13 @@ OTHER = WAITS.replace("aten::item", "aten::adds")
 
 def found_in(*paths: Path, **settings: Any) -> LintResult:  # noqa: ANN401 - as lint's
     """Lint as the command does, and wait until the outcome is kept."""
-    found = lint(paths, tables=False, **settings)
+    result = lint(paths, tables=False, **settings)
     store.finish()
-    return found
+    return result
 
 
-def was_kept(found: LintResult) -> bool:
-    return found.loaded is None
+def was_kept(lint_result: LintResult) -> bool:
+    return lint_result.loaded is None
 
 
 def answer(folder: Path) -> Path:
@@ -66,11 +66,11 @@ def answer(folder: Path) -> Path:
     return file
 
 
-def assert_same(one: Finding, other: Finding) -> None:
+def assert_same(finding: Finding, other: Finding) -> None:
     """Compare all but the fixes: what findings are seen by is no part of ``==``."""
     for item in fields(Finding):
         if item.name != "fixes":
-            assert getattr(one, item.name) == getattr(other, item.name), item.name
+            assert getattr(finding, item.name) == getattr(other, item.name), item.name
 
 
 def assert_comes_back(outcome: RecordingReport) -> None:
@@ -78,8 +78,8 @@ def assert_comes_back(outcome: RecordingReport) -> None:
 
     assert notes == ("a note",)
     assert structs.replace(known, bound=None) == structs.replace(outcome, bound=None)
-    for one, other in zip(known.findings, outcome.findings, strict=True):
-        assert_same(one, other)
+    for finding, other in zip(known.findings, outcome.findings, strict=True):
+        assert_same(finding, other)
     for was, now in zip(outcome.allowed, known.allowed, strict=True):
         assert_same(was.finding, now.finding)
     assert known.bound == storable(outcome).bound
@@ -91,7 +91,7 @@ def test_the_outcome_of_every_fixture_comes_back(fixture_trace: Path) -> None:
 
 def test_an_outcome_with_everything_in_it_comes_back() -> None:
     log = loaded(CAPTURES.trace("attn_flash"))
-    found = outcome(
+    report = outcome(
         Recording("all", log, snapshots={0: load_history("x [ 1 MiB ]")}),
         allow=(Allow("SYN001", "meant"),),
     )
@@ -108,13 +108,13 @@ def test_an_outcome_with_everything_in_it_comes_back() -> None:
         calls=frozenset({7}),
     )
     everything = structs.replace(
-        found,
+        report,
         findings=(finding,),
         allowed=(Allowed(finding, "meant", Allow("SYN001", "meant", "a*", "*")),),
         in_baseline=2,
     )
 
-    assert found.memory is not None
+    assert report.memory is not None
     assert_comes_back(everything)
 
 
@@ -352,9 +352,9 @@ def test_a_rule_that_is_edited_runs_again(tmp_path: Path, kept: Path) -> None:
     assert was_kept(found_in(path, rules=pack))
     write_rule(tmp_path / "pack", body=FINDS.replace("wrong", "worse"))
 
-    found = found_in(path, rules=pack)
+    result = found_in(path, rules=pack)
 
-    assert "worse" in [one.message for one in found.findings]
+    assert "worse" in [finding.message for finding in result.findings]
     assert len(list((kept / "answers").iterdir())) == 2
 
 
@@ -449,14 +449,14 @@ def test_what_was_said_of_a_file_is_said_again(tmp_path: Path) -> None:
 def test_of_several_recordings_only_the_changed_one_is_linted_again(
     tmp_path: Path,
 ) -> None:
-    one, two = write_trace(tmp_path), write_trace(tmp_path, name="two.json")
-    found_in(one, two)
+    path, two = write_trace(tmp_path), write_trace(tmp_path, name="two.json")
+    found_in(path, two)
     write_trace(tmp_path, OTHER)
 
-    found = found_in(one, two)
+    result = found_in(path, two)
 
-    assert not was_kept(found)
-    assert found.json() == lint([one, two], cache=False).json()
+    assert not was_kept(result)
+    assert result.json() == lint([path, two], cache=False).json()
     assert was_kept(found_in(two))
 
 

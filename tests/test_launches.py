@@ -66,8 +66,8 @@ def test_copies_and_sets_are_launched_like_kernels() -> None:
         """
     )
 
-    found = trace.kernels.select("activity", pl.col("op"))
-    assert found.rows() == [("memcpy", 0), ("memset", 1)]
+    table = trace.kernels.select("activity", pl.col("op"))
+    assert table.rows() == [("memcpy", 0), ("memset", 1)]
 
 
 def test_an_external_id_that_equals_the_correlation_names_no_op() -> None:
@@ -159,11 +159,11 @@ def test_launches_are_one_number_everywhere(fixture_trace: Path) -> None:
     recording = read_fixture(folder).recording()
     trace = recording.trace
     assert trace is not None
-    found = numbers(recording).values["launches"]
+    result = numbers(recording).values["launches"]
     steady = trace.steps.filter(~pl.col("warmup"))["launches"].mean()
 
-    assert summarise(trace).launches == pytest.approx(found, abs=1e-3)
-    assert steady == pytest.approx(found, abs=1e-3)
+    assert summarise(trace).launches == pytest.approx(result, abs=1e-3)
+    assert steady == pytest.approx(result, abs=1e-3)
 
 
 def test_copies_and_sets_are_not_launches() -> None:
@@ -188,8 +188,8 @@ def test_a_launch_whose_kernel_was_lost_is_one_in_all_numbers() -> None:
         gpu 7                [gemm<1 ]
         """
     )
-    found = compare(half(trace), half(trace))
+    diff = compare(half(trace), half(trace))
 
     assert trace.steps["launches"].to_list() == [2]
     assert summarise(trace).launches == 2
-    assert {one.name: one.after for one in found.metrics}["launches"] == 2
+    assert {metric.name: metric.after for metric in diff.metrics}["launches"] == 2

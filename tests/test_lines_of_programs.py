@@ -30,7 +30,7 @@ def _texts(program: str, finding: Finding) -> list[str]:
 def test_a_finding_is_at_the_call_in_the_program(trace: Path) -> None:
     program = trace.parent.name
     source = (PROGRAMS / f"{program}.py").read_text().splitlines()
-    placed = [one for one in linted(trace).findings if one.place.file]
+    placed = [item for item in linted(trace).findings if item.place.file]
     assert placed
     for finding in placed:
         assert finding.place.exact, finding.code

@@ -550,33 +550,33 @@ def test_a_rule_whose_needs_are_not_met_is_skipped_with_the_reason() -> None:
 
     report = lint([waits(host_only)], RULES | {"GPU001": NeedsGpu}, Config())
 
-    (found,) = report.outcomes
-    assert [(one.code, one.reason) for one in found.skipped] == [
+    (result,) = report.outcomes
+    assert [(skipped.code, skipped.reason) for skipped in result.skipped] == [
         ("GPU001", Need.GPU.value)
     ]
-    assert found.ran == 2
+    assert result.ran == 2
 
 
 def test_a_log_alone_skips_all_that_needs_a_trace() -> None:
     log = pl.DataFrame({"line": [1], "text": ["hello"]})
 
-    found = outcome(Recording("a.log", log=log), "SYN001", "LOG006")
+    report = outcome(Recording("a.log", log=log), "SYN001", "LOG006")
 
-    assert [(one.code, one.reason) for one in found.skipped] == [
+    assert [(skipped.code, skipped.reason) for skipped in report.skipped] == [
         ("SYN001", "there is no trace")
     ]
-    assert found.ran == 1
+    assert report.ran == 1
 
 
 def test_a_rule_that_crashes_is_shown_and_the_others_go_on() -> None:
     report = lint([waits()], {"BRO001": Broken, **RULES}, Config())
 
-    (found,) = report.outcomes
-    assert [(one.code, one.error) for one in found.crashed] == [
+    (result,) = report.outcomes
+    assert [(crashed.code, crashed.error) for crashed in result.crashed] == [
         ("BRO001", "ColumnNotFoundError: no such column")
     ]
-    assert [one.code for one in found.findings] == ["ITM001"]
-    assert found.ran == 2
+    assert [finding.code for finding in result.findings] == ["ITM001"]
+    assert result.ran == 2
     assert report.crashed
 
 
@@ -611,9 +611,9 @@ ALLOW = Allow("ITM001", reason="once an epoch")
 def test_an_allowed_finding_is_not_listed_but_told(entry: Allow) -> None:
     report = lint([waits()], RULES, Config(allow=(entry,)))
 
-    (found,) = report.outcomes
-    assert not found.findings
-    assert [one.reason for one in found.allowed] == ["once an epoch"]
+    (result,) = report.outcomes
+    assert not result.findings
+    assert [allowed.reason for allowed in result.allowed] == ["once an epoch"]
     assert not report.unused
 
 
@@ -628,7 +628,7 @@ def test_an_allowed_finding_is_not_listed_but_told(entry: Allow) -> None:
 def test_an_entry_that_allows_nothing_is_told(entry: Allow) -> None:
     report = lint([waits()], RULES, Config(allow=(entry,)))
 
-    assert [one.code for one in report.outcomes[0].findings] == ["ITM001"]
+    assert [finding.code for finding in report.outcomes[0].findings] == ["ITM001"]
     assert report.unused == (entry,)
 
 
@@ -657,10 +657,10 @@ def in_region(region: str) -> Recording:
     ],
 )
 def test_a_region_of_the_program_allows_what_lies_in_it(region: str) -> None:
-    found = found_in(in_region(region))
+    report = found_in(in_region(region))
 
-    assert not found.findings
-    assert [one.reason for one in found.allowed] == ["allowed in the program"]
+    assert not report.findings
+    assert [allowed.reason for allowed in report.allowed] == ["allowed in the program"]
 
 
 @pytest.mark.parametrize(
@@ -718,28 +718,30 @@ def test_a_fingerprint_is_the_same_at_another_time_and_line() -> None:
 def test_another_finding_has_another_fingerprint(
     change: Callable[[Finding], Finding],
 ) -> None:
-    (found,) = found_in(waits()).findings
+    (finding,) = found_in(waits()).findings
 
-    assert change(found).fingerprint != found.fingerprint
+    assert change(finding).fingerprint != finding.fingerprint
 
 
 def test_every_layer_has_the_same_fingerprint() -> None:
-    (found,) = found_in(waits()).findings
+    (finding,) = found_in(waits()).findings
     first, second = (
-        replace(found, place=Place(module=f"Net_0/Block_{layer}/Linear_7"))
+        replace(finding, place=Place(module=f"Net_0/Block_{layer}/Linear_7"))
         for layer in (1, 12)
     )
 
     assert first.fingerprint == second.fingerprint
-    assert first.fingerprint != replace(found, place=Place(module="Net_0")).fingerprint
+    assert (
+        first.fingerprint != replace(finding, place=Place(module="Net_0")).fingerprint
+    )
 
 
 def test_a_fingerprint_does_not_depend_on_cost_count_or_message() -> None:
-    (found,) = found_in(waits()).findings
+    (finding,) = found_in(waits()).findings
 
-    other = replace(found, message="x", count=9, kernel_ns=9, host_ns=9, saves_ns=9)
+    other = replace(finding, message="x", count=9, kernel_ns=9, host_ns=9, saves_ns=9)
 
-    assert other.fingerprint == found.fingerprint
+    assert other.fingerprint == finding.fingerprint
 
 
 def test_findings_that_say_the_same_are_one(tmp_path: Path) -> None:
@@ -749,17 +751,17 @@ def test_findings_that_say_the_same_are_one(tmp_path: Path) -> None:
     )
     rules = load_rules([write_rule(tmp_path / "pack", body=body)])
 
-    (found,) = lint([waits()], rules, Config(select=("USR",))).outcomes[0].findings
+    (finding,) = lint([waits()], rules, Config(select=("USR",))).outcomes[0].findings
 
-    assert (found.count, len(found.fixes), found.ops) == (5, 2, frozenset({1, 2}))
+    assert (finding.count, len(finding.fixes), finding.ops) == (5, 2, frozenset({1, 2}))
 
 
 def test_evidence_without_content_is_left_out() -> None:
     lines = [Evidence("dtype", ""), Evidence("waits", value=0, unit="ns")]
 
-    (found,) = [Quiet().finding("wrong", subject="x", evidence=lines)]
+    (finding,) = [Quiet().finding("wrong", subject="x", evidence=lines)]
 
-    assert [one.label for one in found.evidence] == ["waits"]
+    assert [evidence.label for evidence in finding.evidence] == ["waits"]
 
 
 def test_a_finding_below_one_percent_of_the_step_is_worth_knowing_no_more() -> None:
@@ -773,9 +775,9 @@ def test_a_finding_below_one_percent_of_the_step_is_worth_knowing_no_more() -> N
 
 
 def test_findings_below_the_least_cost_are_counted_not_listed() -> None:
-    found = found_in(waits(), min_cost_us=1_000)
+    report = found_in(waits(), min_cost_us=1_000)
 
-    assert (found.findings, found.below_min_cost) == ((), 1)
+    assert (report.findings, report.below_min_cost) == ((), 1)
 
 
 def test_a_cost_is_never_more_than_the_step(tmp_path: Path) -> None:
@@ -785,8 +787,8 @@ def test_a_cost_is_never_more_than_the_step(tmp_path: Path) -> None:
 
     report = lint([waits()], {"USR001": priced}, Config())
 
-    (found,) = report.outcomes[0].findings
-    assert 0 < found.saves_ns <= report.outcomes[0].step_ns
+    (finding,) = report.outcomes[0].findings
+    assert 0 < finding.saves_ns <= report.outcomes[0].step_ns
 
 
 def test_a_finding_of_what_is_not_in_the_trace_fails_its_rule_alone(
@@ -798,8 +800,8 @@ def test_a_finding_of_what_is_not_in_the_trace_fails_its_rule_alone(
 
     (outcome,) = lint([waits()], {"USR001": priced}, Config()).outcomes
 
-    assert [one.message for one in outcome.findings] == ["wrong"]
-    assert [one.code for one in outcome.crashed] == ["USR001"]
+    assert [finding.message for finding in outcome.findings] == ["wrong"]
+    assert [crashed.code for crashed in outcome.crashed] == ["USR001"]
 
 
 def test_severity_comes_before_cost(tmp_path: Path) -> None:
@@ -811,9 +813,9 @@ def test_severity_comes_before_cost(tmp_path: Path) -> None:
     )
     rules = load_rules([write_rule(tmp_path / "pack", body=body)])
 
-    (found,) = lint([waits()], rules, Config(select=("USR",))).outcomes
+    (report,) = lint([waits()], rules, Config(select=("USR",))).outcomes
 
-    assert [one.message for one in found.findings] == ["bad", "dear", "note"]
+    assert [finding.message for finding in report.findings] == ["bad", "dear", "note"]
 
 
 # Exit statuses.

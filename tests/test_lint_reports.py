@@ -231,12 +231,12 @@ def test_markdown_shows_names_as_they_are() -> None:
 
 
 def test_json_keeps_names_as_they_are() -> None:
-    (found,) = json.loads(lint_json.render(hostile()))["recordings"][0]["findings"]
+    (result,) = json.loads(lint_json.render(hostile()))["recordings"][0]["findings"]
 
-    assert found["message"] == EVIL
+    assert result["message"] == EVIL
     place = {"file": EVIL, "line": 3, "function": EVIL, "module": EVIL}
-    assert place.items() <= found["place"].items()
-    assert found["data"] == {"evil": EVIL}
+    assert place.items() <= result["place"].items()
+    assert result["data"] == {"evil": EVIL}
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_a_file_with_a_name_that_is_no_text_can_be_linted(
 
 
 def test_json_has_a_version_and_all_that_was_found() -> None:
-    found = json.loads(lint_json.render(ordinary()))
+    document = json.loads(lint_json.render(ordinary()))
 
-    assert found["version"] == 3
-    assert found["fail_on"] == "warning"
-    assert found["failing"] == 2
-    first, second = found["recordings"]
+    assert document["version"] == 3
+    assert document["fail_on"] == "warning"
+    assert document["failing"] == 2
+    first, second = document["recordings"]
     assert (first["name"], second["name"]) == ("run/trace.json", "b.json")
-    assert [one["code"] for one in first["findings"]] == ["ABC001", "ABC001"]
+    assert [finding["code"] for finding in first["findings"]] == ["ABC001", "ABC001"]
     assert first["findings"][0] == {
         "code": "ABC001",
         "name": "too-slow",
@@ -305,9 +305,11 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "verify": "traceq diff run/trace.json NEW_RUN",
         "remedy": None,
     }
-    assert [one["rules"] for one in first["skipped"]] == [["LOG001"]]
-    assert [one["reason"] for one in first["allowed"]] == ["it is meant"] * 2
-    assert [one["where"] for one in found["unused_allows"]] == ["gone.py"]
+    assert [entry["rules"] for entry in first["skipped"]] == [["LOG001"]]
+    assert [entry["reason"] for entry in first["allowed"]] == ["it is meant"] * 2
+    assert [unused_allow["where"] for unused_allow in document["unused_allows"]] == [
+        "gone.py"
+    ]
     assert first["bound"]["by"] in ("gpu", "host")
 
 
@@ -359,7 +361,7 @@ def test_sarif_has_the_users_line_and_the_rule_of_each_result() -> None:
         "artifactLocation": {"uri": "run/trace.json", "uriBaseId": "%SRCROOT%"},
         "region": {"startLine": 1},
     }
-    assert [one["level"] for one in (first, second)] == ["warning", "note"]
+    assert [entry["level"] for entry in (first, second)] == ["warning", "note"]
     rule = run["tool"]["driver"]["rules"][first["ruleIndex"]]
     assert (rule["id"], first["ruleId"]) == ("ABC001", "ABC001")
 
@@ -390,8 +392,8 @@ def test_which_rules_crashed_is_in_sarif() -> None:
 )
 def test_sarif_names_files_as_references(file: str, uri: str) -> None:
     (outcome,) = hostile().outcomes
-    found = replace(outcome.findings[0], place=Place(file, 1))
-    report = Report((structs.replace(outcome, findings=(found,)),), Severity.warning)
+    finding = replace(outcome.findings[0], place=Place(file, 1))
+    report = Report((structs.replace(outcome, findings=(finding,)),), Severity.warning)
 
     (run,) = json.loads(lint_sarif.render(report, RULES))["runs"]
 
@@ -474,12 +476,12 @@ class Blocks(Rule):
 @pytest.mark.parametrize("form", ["full", "concise", "github", "markdown", "sarif"])
 def test_a_saving_is_printed_even_where_no_work_is_removed(form: str) -> None:
     report = lint([Recording("t", load_drawn(SYNC))], {"BLK001": Blocks}, Config())
-    (found,) = report.outcomes[0].findings
+    (finding,) = report.outcomes[0].findings
 
-    assert (found.gpu_ns, found.host_ns) == (0, 0)
-    assert found.saves_ns > 0
+    assert (finding.gpu_ns, finding.host_ns) == (0, 0)
+    assert finding.saves_ns > 0
     text = rendered(report, {"BLK001": Blocks})[form]
-    assert f"saves {time(found.saves_ns)}/step" in text
+    assert f"saves {time(finding.saves_ns)}/step" in text
 
 
 # The host is as slow as the GPU, as far as one can tell of a recording.
@@ -503,14 +505,14 @@ class Halves(Rule):
 
 def test_work_of_the_gpu_may_save_something_where_the_bound_is_not_sure() -> None:
     report = lint([Recording("t", load_drawn(EVEN))], {"HLF001": Halves}, Config())
-    (found,) = report.outcomes[0].findings
+    (finding,) = report.outcomes[0].findings
 
-    assert (found.saves_ns, found.saves_low_ns) == (0, 0)
-    assert found.saves_high_ns > 0
+    assert (finding.saves_ns, finding.saves_low_ns) == (0, 0)
+    assert finding.saves_high_ns > 0
     text = " ".join(rendered(report, {"HLF001": Halves})["full"].split())
     assert (
-        f"a fix likely saves nothing; up to {time(found.saves_high_ns)} if the host is"
-        " faster than estimated"
+        f"a fix likely saves nothing; up to {time(finding.saves_high_ns)} if the host"
+        " is faster than estimated"
     ) in text
 
 
@@ -555,11 +557,13 @@ def test_what_fixes_leave_of_a_step_is_said_once(steps: list[int], text: str) ->
         for count, ms in enumerate(steps, 1)
     ]
 
-    found = together(structs.replace(outcome, step_ns=12 * 10**6, together=tuple(left)))
+    result = together(
+        structs.replace(outcome, step_ns=12 * 10**6, together=tuple(left))
+    )
 
-    assert text in found
-    assert found.count("9.00 ms") == 1
-    assert found.count("10.0 ms") <= 1
+    assert text in result
+    assert result.count("9.00 ms") == 1
+    assert result.count("10.0 ms") <= 1
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -638,9 +642,9 @@ def test_many_minor_findings_of_one_rule_are_counted() -> None:
 )
 def test_a_name_of_200_kb_is_cut(render: Callable[..., str]) -> None:
     recording = Recording("drawn", load_drawn(DRAWING))
-    found = lint([recording], {"FLO001": Floods}, Config())
+    report = lint([recording], {"FLO001": Floods}, Config())
 
-    text = render(found)
+    text = render(report)
 
     assert "more letters)" in text
     assert len(text) < 20_000

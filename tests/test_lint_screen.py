@@ -78,7 +78,9 @@ def test_a_screen_has_at_most_30_lines_of_100_columns(path: Path) -> None:
 def test_the_median_screen_has_at_most_22_lines() -> None:
     every = (FIXTURE_TRACES | PUBLIC).values()
 
-    assert statistics.median(len(screen(linted(one))) for one in every) <= MEDIAN_LINES
+    assert (
+        statistics.median(len(screen(linted(path))) for path in every) <= MEDIAN_LINES
+    )
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 160])
@@ -97,8 +99,8 @@ def test_a_crowded_screen_has_at_most_30_lines(width: int, *, color: bool) -> No
 
 @pytest.mark.parametrize("count", [2, 8, 100])
 def test_many_recordings_have_at_most_30_lines(count: int) -> None:
-    one = crowded(linted(COPIES))
-    many = [structs.replace(one, name=f"job/rank{at}.json") for at in range(count)]
+    report = crowded(linted(COPIES))
+    many = [structs.replace(report, name=f"job/rank{at}.json") for at in range(count)]
 
     text = brief.render(Report(tuple(many), Severity.warning), width=100, color=False)
 
@@ -137,30 +139,30 @@ def test_parts_of_a_step_are_not_more_than_the_step(path: Path) -> None:
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_savings_in_turn_add_up_to_the_plan(path: Path) -> None:
-    found = linted(path)
-    saved = [one.saves_after_ns for one in found.findings]
+    report = linted(path)
+    saved = [item.saves_after_ns for item in report.findings]
 
     known = [ns for ns in saved if ns is not None]
 
-    left = found.together[-1].step_ns if found.together else found.step_ns
-    assert sum(known) == found.step_ns - left
+    left = report.together[-1].step_ns if report.together else report.step_ns
+    assert sum(known) == report.step_ns - left
     assert all(ns >= 0 for ns in known)
     assert all(
-        (one.saves_after_ns is None) == (bool(one.minor) or not one.saves_ns)
-        for one in found.findings
+        (item.saves_after_ns is None) == (bool(item.minor) or not item.saves_ns)
+        for item in report.findings
     )
 
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_no_minor_finding_saves_more_than_a_regular_one(path: Path) -> None:
     findings = linted(path).findings
-    minor = [one for one in findings if one.minor]
-    regular = [one for one in findings if not one.minor]
+    minor = [item for item in findings if item.minor]
+    regular = [item for item in findings if not item.minor]
 
     for size in ("saves_ns", "cost_bytes"):
-        most = max((getattr(one, size) for one in minor), default=0)
+        most = max((getattr(item, size) for item in minor), default=0)
         assert all(
-            getattr(one, size) >= most or not getattr(one, size) for one in regular
+            getattr(item, size) >= most or not getattr(item, size) for item in regular
         )
     assert list(findings) == [*regular, *minor]
 
@@ -168,10 +170,10 @@ def test_no_minor_finding_saves_more_than_a_regular_one(path: Path) -> None:
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_findings_are_in_the_order_of_their_savings(path: Path) -> None:
     plain = [
-        one.saves_ns
-        for one in linted(path).findings
-        if not (one.minor or one.residual or one.leads or one.after)
-        and one.severity is not Severity.error
+        item.saves_ns
+        for item in linted(path).findings
+        if not (item.minor or item.residual or item.leads or item.after)
+        and item.severity is not Severity.error
     ]
 
     assert plain == sorted(plain, reverse=True)
@@ -179,13 +181,13 @@ def test_findings_are_in_the_order_of_their_savings(path: Path) -> None:
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_a_recorded_time_says_so_next_to_an_estimated_one(path: Path) -> None:
-    found = linted(path)
+    report = linted(path)
     unlabelled = [
-        (one.code, line.label, line.note)
-        for one in found.findings
-        for line in one.evidence
+        (item.code, line.label, line.note)
+        for item in report.findings
+        for line in item.evidence
         if line.unit == "ns"
-        and line.label not in GPU_TIME | REPLAYED.get(one.code, set())
+        and line.label not in GPU_TIME | REPLAYED.get(item.code, set())
         and not LABELS.search(f"{line.label} {line.note}")
     ]
 
@@ -194,30 +196,30 @@ def test_a_recorded_time_says_so_next_to_an_estimated_one(path: Path) -> None:
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_the_recorded_step_is_labelled(path: Path) -> None:
-    found = linted(path)
-    assert found.bound is not None
-    recorded = time(found.bound.recorded_step_ns)
-    line = short.step(found)
+    report = linted(path)
+    assert report.bound is not None
+    recorded = time(report.bound.recorded_step_ns)
+    line = short.step(report)
 
     assert re.search(rf"{re.escape(recorded)}( a step)?,? as recorded", line)
 
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_a_rough_figure_has_no_decimals_but_halves(path: Path) -> None:
-    texts = [f"{one.message}; {one.advice}" for one in linted(path).findings]
+    texts = [f"{item.message}; {item.advice}" for item in linted(path).findings]
 
-    rough = [found for text in texts for found in re.findall(r"about \d+\.\d+", text)]
+    rough = [match for text in texts for match in re.findall(r"about \d+\.\d+", text)]
 
-    assert all(one.endswith(".5") for one in rough)
+    assert all(entry.endswith(".5") for entry in rough)
 
 
 @pytest.mark.parametrize("path", by_trace(TRACES))
 def test_rules_are_counted_once(path: Path) -> None:
-    found = linted(path)
-    others = [one.code for one in (*found.skipped, *found.not_applicable)]
-    others += [one.code for one in found.crashed]
+    report = linted(path)
+    others = [skipped.code for skipped in (*report.skipped, *report.not_applicable)]
+    others += [crashed.code for crashed in report.crashed]
 
-    assert found.ran + len(others) == len(bundled_rules())
+    assert report.ran + len(others) == len(bundled_rules())
     assert len(others) == len({*others})
 
 
@@ -225,36 +227,36 @@ def test_rules_are_counted_once(path: Path) -> None:
 
 
 def finding(**parts: object) -> Finding:
-    found = Finding("ABC001", "odd", Severity.warning, "odd", "", NOWHERE, "odd", 1)
-    return replace(found, **parts)  # type: ignore[arg-type]  # any field
+    result = Finding("ABC001", "odd", Severity.warning, "odd", "", NOWHERE, "odd", 1)
+    return replace(result, **parts)  # type: ignore[arg-type]  # any field
 
 
 @pytest.mark.parametrize(
     ("saves_ns", "minor"), [(9, "saves less than 1% of the step"), (10, "")]
 )
 def test_a_finding_is_minor_if_it_saves_little(saves_ns: int, minor: str) -> None:
-    found = weighed(finding(saves_ns=saves_ns), step_ns=1000, priced=True)
+    result = weighed(finding(saves_ns=saves_ns), step_ns=1000, priced=True)
 
-    assert found.minor == minor
-    assert found.severity is (Severity.info if minor else Severity.warning)
+    assert result.minor == minor
+    assert result.severity is (Severity.info if minor else Severity.warning)
 
 
 @pytest.mark.parametrize("doubt", ["", "preview"])
 def test_a_finding_in_doubt_that_saves_much_is_not_minor(doubt: str) -> None:
     doubted = finding(saves_ns=500, severity=Severity.info, doubt=doubt)
 
-    found = weighed(doubted, step_ns=1000, priced=True)
+    result = weighed(doubted, step_ns=1000, priced=True)
 
-    assert (found.minor, found.doubt) == ("", doubt or "uncertain")
-    assert found.severity is Severity.info
+    assert (result.minor, result.doubt) == ("", doubt or "uncertain")
+    assert result.severity is Severity.info
 
 
 def test_much_memory_that_a_rule_thinks_little_of_is_optional() -> None:
     much = finding(cost_bytes=600 << 20, severity=Severity.info)
 
-    found = weighed(much, reserved=2 << 30)
+    result = weighed(much, reserved=2 << 30)
 
-    assert (found.minor, found.doubt) == ("", "optional")
+    assert (result.minor, result.doubt) == ("", "optional")
 
 
 @pytest.mark.parametrize(
@@ -265,9 +267,9 @@ def test_memory_below_a_twentieth_or_500_mib_that_may_stay_is_minor(
 ) -> None:
     little = finding(cost_bytes=mib << 20, severity=Severity.info)
 
-    found = weighed(little, reserved=reserved_mib << 20)
+    result = weighed(little, reserved=reserved_mib << 20)
 
-    assert found.minor == "holds less than 500 MiB or 5% of the reserved memory"
+    assert result.minor == "holds less than 500 MiB or 5% of the reserved memory"
 
 
 def test_a_finding_that_its_rule_knows_to_be_minor_stays_minor() -> None:
@@ -296,18 +298,20 @@ def test_memory_of_another_function_is_not_freed_by_that_fix() -> None:
 
 
 def test_a_remark_without_a_cost_is_minor() -> None:
-    found = weighed(finding(severity=Severity.info), step_ns=1000)
+    result = weighed(finding(severity=Severity.info), step_ns=1000)
 
-    assert found.minor == "costs no time or memory of its own"
+    assert result.minor == "costs no time or memory of its own"
 
 
 def test_json_states_savings_alone_and_in_turn_and_why_a_finding_is_minor() -> None:
-    (found,) = json.loads(traceq("lint", COPIES, "--format", "json").out)["recordings"]
-    first, *_ = found["findings"]
-    (share,) = (one for one in found["findings"] if one["code"] == "CPY001")
+    (result,) = json.loads(traceq("lint", COPIES, "--format", "json").out)["recordings"]
+    first, *_ = result["findings"]
+    (share,) = (item for item in result["findings"] if item["code"] == "CPY001")
 
     assert first["saves_alone_ns"] == first["saves_ns"]
-    assert first["saves_after_ns"] == found["step_ns"] - found["together"][0]["step_ns"]
+    assert (
+        first["saves_after_ns"] == result["step_ns"] - result["together"][0]["step_ns"]
+    )
     assert (first["minor"], first["minor_reason"], first["doubt"]) == (
         False,
         None,
@@ -347,9 +351,9 @@ def test_a_long_path_is_cut_in_front_of_the_file() -> None:
 
 
 def test_a_finding_without_a_saving_has_its_line() -> None:
-    found = structs.replace(linted(COPIES), findings=(finding(),), together=())
+    report = structs.replace(linted(COPIES), findings=(finding(),), together=())
 
-    assert "ABC001  odd" in screen(found)
+    assert "ABC001  odd" in screen(report)
 
 
 def test_a_fix_without_a_saving_comes_after_those_with_one() -> None:
@@ -400,8 +404,8 @@ def test_findings_that_another_fix_covers_are_not_called_smaller(
 
 
 def test_a_preview_finding_says_so_in_its_line() -> None:
-    found = finding(saves_ns=10**7, doubt="preview", severity=Severity.info)
-    outcome = structs.replace(linted(COPIES), findings=(found,), together=())
+    result = finding(saves_ns=10**7, doubt="preview", severity=Severity.info)
+    outcome = structs.replace(linted(COPIES), findings=(result,), together=())
 
     assert any(line.endswith("  preview: odd") for line in screen(outcome))
 
@@ -420,10 +424,10 @@ def test_a_crashed_rule_is_on_the_screen() -> None:
 
 
 def test_the_plan_is_that_of_the_long_text() -> None:
-    found = linted(COPIES)
+    report = linted(COPIES)
 
-    assert "4.49 of 13.2 ms a step" in short.plan(found)
-    assert "about 4.49 ms instead of 13.2 ms a step" in words.together(found)
+    assert "4.49 of 13.2 ms a step" in short.plan(report)
+    assert "about 4.49 ms instead of 13.2 ms a step" in words.together(report)
 
 
 def test_a_narrow_screen_leaves_the_message_room() -> None:

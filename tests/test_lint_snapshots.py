@@ -145,9 +145,9 @@ def test_ranks_with_the_same_finding_are_one_with_the_most(tmp_path: Path) -> No
 def test_findings_on_memory_are_ordered_by_severity_and_bytes() -> None:
     history = f"{leak()}\noom train.py:13 step {' ' * 30} [16M of 1M]"
 
-    found = memory_findings(history, "MEM003", "MEM010")
+    findings = memory_findings(history, "MEM003", "MEM010")
 
-    assert [one.code for one in found] == ["MEM003", "MEM010"]
+    assert [finding.code for finding in findings] == ["MEM003", "MEM010"]
 
 
 SCORES = """
@@ -174,7 +174,7 @@ def test_the_least_cost_in_time_hides_no_memory() -> None:
 
     result = outcome(Recording("x", snapshots={0: history}), "MEM006", min_cost_us=1000)
 
-    assert [one.code for one in result.findings] == ["MEM006"]
+    assert [finding.code for finding in result.findings] == ["MEM006"]
     assert result.below_min_cost == 0
 
 
@@ -182,10 +182,10 @@ def test_what_the_log_says_of_a_failed_allocation_is_its_evidence() -> None:
     log = log_lines("CUDA out of memory. Tried to allocate 16.00 MiB. GPU 0 has")
     recording = Recording("x", log=log, snapshots={0: load_history(FULL)})
 
-    (found,) = outcome(recording, "MEM010", "LOG006").findings
+    (finding,) = outcome(recording, "MEM010", "LOG006").findings
 
-    assert found.code == "MEM010"
-    assert "log" in {entry.label for entry in found.evidence}
+    assert finding.code == "MEM010"
+    assert "log" in {entry.label for entry in finding.evidence}
 
 
 def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:
@@ -195,7 +195,7 @@ def test_a_finding_on_memory_can_be_allowed_by_its_file() -> None:
     result = outcome(recording, "MEM003", allow=(entry,))
 
     assert not result.findings
-    assert [one.reason for one in result.allowed] == ["a cache that fills up"]
+    assert [allowed.reason for allowed in result.allowed] == ["a cache that fills up"]
 
 
 # How it is written.
@@ -227,8 +227,8 @@ def test_json_has_the_bytes_and_the_peak(tmp_path: Path) -> None:
         "recordings"
     ]
 
-    (found,) = recording["findings"]
-    assert found["cost_bytes"] == 16 << 20
+    (result,) = recording["findings"]
+    assert result["cost_bytes"] == 16 << 20
     assert recording["memory"]["allocated"] == 596 << 20
     assert recording["facts"] is None
 
@@ -260,7 +260,7 @@ def test_what_a_snapshot_has_lost_is_told(tmp_path: Path) -> None:
     last = content["device_traces"][0][-2:]
     passing = last[0] | {"addr": 1 << 50, "frames": []}
     content["device_traces"][0] = [
-        *(passing | {"action": one} for one in ["alloc", "free_completed"] * 49),
+        *(passing | {"action": name} for name in ["alloc", "free_completed"] * 49),
         *last,
     ]
     path = tmp_path / "x.pickle"
@@ -311,6 +311,6 @@ def test_without_stacks_no_line_is_advised() -> None:
         [78M
         oom               [16M of 1M]
         """
-    (found,) = memory_findings(history, "MEM010")
+    (finding,) = memory_findings(history, "MEM010")
 
-    assert "record stacks" in found.advice
+    assert "record stacks" in finding.advice

@@ -41,10 +41,10 @@ def _finding(**parts: Any) -> Finding:  # noqa: ANN401 - what Finding takes
 
 
 def _marks(finding: Finding) -> list[tuple[str, int, int]]:
-    found = marked(View(load_drawn(_DRAWN)), [finding])
+    table = marked(View(load_drawn(_DRAWN)), [finding])
     return [
         (what, start // _US, end // _US)
-        for what, start, end in found.select("what", "start", "end").iter_rows()
+        for what, start, end in table.select("what", "start", "end").iter_rows()
     ]
 
 
@@ -69,14 +69,14 @@ def test_kernels_of_its_ops_stand_in_for_kernels() -> None:
 
 def test_the_gap_after_a_sync_is_marked() -> None:
     fix = Fix(syncs=[1])
-    found = _marks(_finding(fixes=(fix,), calls=frozenset({1}), gpu_idle_ns=1))
-    assert ("gap", _at("gemm")[1], _at("add<2")[0]) in found
+    result = _marks(_finding(fixes=(fix,), calls=frozenset({1}), gpu_idle_ns=1))
+    assert ("gap", _at("gemm")[1], _at("add<2")[0]) in result
 
 
 def test_a_gap_in_which_the_host_did_something_else_is_not_marked() -> None:
     fix = Fix(ops=[0])
-    found = _marks(_finding(fixes=(fix,), ops=frozenset({0}), gpu_idle_ns=1))
-    assert [row for row in found if row[0] == "gap"] == [("gap", 0, _at("gemm")[0])]
+    result = _marks(_finding(fixes=(fix,), ops=frozenset({0}), gpu_idle_ns=1))
+    assert [row for row in result if row[0] == "gap"] == [("gap", 0, _at("gemm")[0])]
 
 
 def test_what_is_nowhere_has_the_steps() -> None:
@@ -89,14 +89,14 @@ def test_gaps_of_a_finding_are_about_as_long_as_it_says(name: str) -> None:
     path = ROOT / "fixtures" / name / "trace.json.gz"
     findings = linted(path).findings
     view = View(loaded(path))
-    found = marked(view, findings).with_columns(
+    table = marked(view, findings).with_columns(
         length=(pl.col("end") - pl.col("start")) / view.steps
     )
-    assert set(found["finding"]) == set(range(len(findings)))
-    assert (found["length"] >= 0).all()
-    for number, one in enumerate(findings):
-        mine = found.filter(pl.col("finding") == number, pl.col("what") == "gap")
-        if one.gpu_idle_ns:
-            assert mine["length"].sum() >= 0.9 * one.gpu_idle_ns, one.code
+    assert set(table["finding"]) == set(range(len(findings)))
+    assert (table["length"] >= 0).all()
+    for number, finding in enumerate(findings):
+        mine = table.filter(pl.col("finding") == number, pl.col("what") == "gap")
+        if finding.gpu_idle_ns:
+            assert mine["length"].sum() >= 0.9 * finding.gpu_idle_ns, finding.code
         else:
-            assert mine.is_empty(), one.code
+            assert mine.is_empty(), finding.code

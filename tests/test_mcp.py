@@ -96,8 +96,14 @@ def call(folder: Path, name: str, **arguments: Any) -> tuple[bool, str]:  # noqa
 def test_tools_are_listed_with_what_they_take(folder: Path) -> None:
     tools = asked(build([folder]), lambda client: client.list_tools()).tools
 
-    assert [one.name for one in tools] == ["lint", "explain", "diff", "query", "memory"]
-    assert all(one.description for one in tools)
+    assert [tool.name for tool in tools] == [
+        "lint",
+        "explain",
+        "diff",
+        "query",
+        "memory",
+    ]
+    assert all(tool.description for tool in tools)
     assert tools[3].input_schema["required"] == ["path", "sql"]
 
 
@@ -162,7 +168,7 @@ def test_a_folder_with_a_link_out_of_it_is_refused(folder: Path) -> None:
 def test_a_description_has_no_indentation(folder: Path) -> None:
     tools = asked(build([folder]), lambda client: client.list_tools()).tools
 
-    assert not [one.name for one in tools if "\n " in one.description]
+    assert not [tool.name for tool in tools if "\n " in tool.description]
 
 
 @pytest.mark.slow

@@ -36,9 +36,9 @@ def history(path: Path) -> History:
     return History(read(path))
 
 
-def at_peak(found: Snapshot) -> dict[str, int]:
+def at_peak(snapshot: Snapshot) -> dict[str, int]:
     """Return how many MiB of each category are live at the peak."""
-    sums = History(found).at_peak.group_by("category").agg(pl.sum("size"))
+    sums = History(snapshot).at_peak.group_by("category").agg(pl.sum("size"))
     return {category: round(size / MIB) for category, size in sums.iter_rows()}
 
 
@@ -58,8 +58,8 @@ def test_allocations_are_as_the_schema_says(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_what_lives_adds_up_to_the_curve_at_all_times(path: Path) -> None:
-    found = read(path)
-    if found.facts.incomplete:
+    snapshot = read(path)
+    if snapshot.facts.incomplete:
         pytest.skip("the beginning of its history was overwritten")
     curve = history(path).curve
 
@@ -101,11 +101,11 @@ def test_logits_and_what_the_loss_makes_of_them_are_of_one_size() -> None:
 
 
 def test_without_stacks_weights_and_states_are_inferred_from_gradients() -> None:
-    found = at_peak(read(FIXTURE))
+    result = at_peak(read(FIXTURE))
 
     # AdamW has two states for each weight, in the same dtype.
-    assert found["weights"] == 148
-    assert found["optimizer state"] == 296
+    assert result["weights"] == 148
+    assert result["optimizer state"] == 296
 
 
 def test_a_chain_goes_from_the_line_out_to_the_program() -> None:
@@ -132,7 +132,7 @@ def test_the_steps_of_a_history_end_with_the_optimizers() -> None:
 
 
 def test_what_the_forward_keeps_for_the_backward_are_activations() -> None:
-    found = categories(
+    result = categories(
         f"""
         layer = at::_ops::linear::call, model.py:5 forward, {MODULE}, train.py:9 main
         region   [forward  ][backward ]
@@ -141,11 +141,11 @@ def test_what_the_forward_keeps_for_the_backward_are_activations() -> None:
         """
     )
 
-    assert found == {8: "activations", 3: "temporaries"}
+    assert result == {8: "activations", 3: "temporaries"}
 
 
 def test_what_a_backward_leaves_are_gradients() -> None:
-    found = categories(
+    result = categories(
         f"""
         back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
         region   [forward  ][backward ][optimizer]
@@ -154,11 +154,11 @@ def test_what_a_backward_leaves_are_gradients() -> None:
         """
     )
 
-    assert found == {8: "gradients", 3: "temporaries"}
+    assert result == {8: "gradients", 3: "temporaries"}
 
 
 def test_what_an_optimizer_keeps_is_its_state() -> None:
-    found = categories(
+    result = categories(
         f"""
         state = at::_ops::zeros_like::call, {OPTIMIZER}, train.py:12 main
         region   [forward  ][backward ][optimizer][forward  ]
@@ -167,7 +167,7 @@ def test_what_an_optimizer_keeps_is_its_state() -> None:
         """
     )
 
-    assert found == {8: "optimizer state", 3: "temporaries"}
+    assert result == {8: "optimizer state", 3: "temporaries"}
 
 
 def test_a_softmax_without_a_batched_matmul_of_its_size_is_not_attention() -> None:
@@ -185,7 +185,7 @@ def test_a_softmax_without_a_batched_matmul_of_its_size_is_not_attention() -> No
 
 
 def test_the_matmul_of_scores_and_values_is_not_one_of_them() -> None:
-    found = categories(
+    result = categories(
         f"""
         matmul = at::_ops::bmm::call, model.py:5 attend, {MODULE}, train.py:9 main
         softmax = at::_ops::_softmax::call, model.py:6 attend, {MODULE}, train.py:9 main
@@ -197,11 +197,11 @@ def test_the_matmul_of_scores_and_values_is_not_one_of_them() -> None:
         """
     )
 
-    assert found == {8: "attention scores", 2: "activations"}
+    assert result == {8: "attention scores", 2: "activations"}
 
 
 def test_what_is_sent_to_other_gpus_are_communication_buffers() -> None:
-    found = categories(
+    result = categories(
         """
         bucket = c10d::Reducer::initialize_buckets, train.py:4 main
         region   [forward  ][backward ]
@@ -209,22 +209,22 @@ def test_what_is_sent_to_other_gpus_are_communication_buffers() -> None:
         """
     )
 
-    assert found == {8: "communication buffers"}
+    assert result == {8: "communication buffers"}
 
 
 def test_modules_that_are_moved_to_the_gpu_are_weights() -> None:
-    found = categories(
+    result = categories(
         """
         moved = at::_ops::to::call, torch/nn/modules/module.py:9 _apply, train.py:3 main
         moved     [8M
         """
     )
 
-    assert found == {8: "weights"}
+    assert result == {8: "weights"}
 
 
 def test_fp32_states_are_twice_their_16_bit_weights() -> None:
-    found = load_history(
+    snapshot = load_history(
         f"""
         back = at::_ops::mm::call, MmBackward0::apply, {ENGINE}
         region       [forward  ][backward ][optimizer]
@@ -235,7 +235,7 @@ def test_fp32_states_are_twice_their_16_bit_weights() -> None:
         """
     )
 
-    assert at_peak(found) == {"weights": 8, "optimizer state": 32, "gradients": 8}
+    assert at_peak(snapshot) == {"weights": 8, "optimizer state": 32, "gradients": 8}
 
 
 def confidence(before: int, gradients: int) -> set[str]:
@@ -246,8 +246,8 @@ def confidence(before: int, gradients: int) -> set[str]:
         *(f"kept{at:<8}<8M" for at in range(before)),
         *["back                      [8M           ]"] * gradients,
     ]
-    found = load_history("\n".join(lines))
-    rows = History(found).allocations.filter(
+    snapshot = load_history("\n".join(lines))
+    rows = History(snapshot).allocations.filter(
         pl.col("alloc").is_null(), pl.col("category") != "unknown"
     )
     return set(rows["confidence"])
@@ -260,13 +260,13 @@ def test_sizes_that_do_not_add_up_are_guesses() -> None:
 
 
 def test_without_a_history_or_stacks_nothing_is_known() -> None:
-    found = load_history("weights <8M")
+    snapshot = load_history("weights <8M")
 
-    assert at_peak(found) == {"unknown": 8}
+    assert at_peak(snapshot) == {"unknown": 8}
 
 
 def test_without_a_backward_what_was_there_before_is_guessed_to_be_weights() -> None:
-    found = load_history(
+    snapshot = load_history(
         f"""
         layer = at::_ops::linear::call, model.py:5 forward, {MODULE}
         region   [forward  ]
@@ -274,7 +274,7 @@ def test_without_a_backward_what_was_there_before_is_guessed_to_be_weights() -> 
         layer     [3M ]
         """
     )
-    rows = History(found).allocations
+    rows = History(snapshot).allocations
 
     assert rows.select("category", "confidence").rows() == [
         ("weights", "guess"),
@@ -326,9 +326,9 @@ def test_the_categories_add_up_to_the_curve_at_all_times() -> None:
     curve = history(FIXTURE).curve
     moments = highest_moments(curve, 200)
 
-    found = timeline(category_curves(history(FIXTURE).allocations), moments["event"])
+    table = timeline(category_curves(history(FIXTURE).allocations), moments["event"])
 
-    sums = dict(found.group_by("event").agg(pl.sum("size")).iter_rows())
+    sums = dict(table.group_by("event").agg(pl.sum("size")).iter_rows())
     for event, allocated in moments.select("event", "allocated").iter_rows():
         assert sums[event] == allocated
 
@@ -348,10 +348,10 @@ def test_no_peak_is_lost_between_the_moments_of_a_timeline() -> None:
 def test_the_trace_of_the_run_knows_the_modules() -> None:
     trace = loaded(path_of("attn_manual.trace.json.gz"))
 
-    found = History(read(FIXTURE), trace).at_peak
+    table = History(read(FIXTURE), trace).at_peak
 
     by_op = dict(
-        found.filter(pl.col("module").is_not_null())
+        table.filter(pl.col("module").is_not_null())
         .select(pl.col("op").cast(pl.String), "module")
         .unique(maintain_order=True)
         .iter_rows()
@@ -369,7 +369,7 @@ def laws(*sizes: dict[str, int], values: tuple[float, ...]) -> dict[str, str]:
     summaries = [
         next(summarise_memory(History(_model(**size)), "drawn")) for size in sizes
     ]
-    return {one.category: one.law for one in memory_scaling(summaries, values)}
+    return {growth.category: growth.law for growth in memory_scaling(summaries, values)}
 
 
 def _model(weights: int, layer: int, scores: int) -> Snapshot:
@@ -391,33 +391,33 @@ def _model(weights: int, layer: int, scores: int) -> Snapshot:
 
 @pytest.mark.real
 def test_each_kind_of_memory_has_its_law() -> None:
-    found = laws(
+    result = laws(
         {"weights": 64, "layer": 20, "scores": 8},
         {"weights": 64, "layer": 40, "scores": 32},
         {"weights": 64, "layer": 80, "scores": 128},
         values=(512, 1024, 2048),
     )
 
-    assert found["weights"] == "constant"
-    assert found["activations"] == "linear"
-    assert found["attention scores"] == "quadratic"
+    assert result["weights"] == "constant"
+    assert result["activations"] == "linear"
+    assert result["attention scores"] == "quadratic"
 
 
 def test_two_values_make_a_law_likely_at_most() -> None:
-    found = laws(
+    result = laws(
         {"weights": 64, "layer": 20, "scores": 8},
         {"weights": 64, "layer": 40, "scores": 32},
         values=(512, 1024),
     )
 
-    assert found["weights"] == "constant"
-    assert found["activations"] == "likely linear"
-    assert found["attention scores"] == "likely quadratic"
+    assert result["weights"] == "constant"
+    assert result["activations"] == "likely linear"
+    assert result["attention scores"] == "likely quadratic"
 
 
 @pytest.mark.real
 def test_a_sum_of_two_laws_is_given_its_power() -> None:
-    found = laws(
+    result = laws(
         {"weights": 64, "layer": 10, "scores": 8},
         {"weights": 64, "layer": 30, "scores": 32},
         {"weights": 64, "layer": 110, "scores": 128},
@@ -425,4 +425,4 @@ def test_a_sum_of_two_laws_is_given_its_power() -> None:
         values=(512, 1024, 2048, 4096),
     )
 
-    assert found["activations"] == "to the power of 1.6"
+    assert result["activations"] == "to the power of 1.6"

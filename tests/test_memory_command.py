@@ -64,9 +64,9 @@ def run_folder(
         if file is not None:
             shutil.copy(file, run / file.name)
             rank[key] = {"file": file.name}
-    found = {"format": 1, "command": ["python", "train.py"], "labels": labels}
-    found |= {"state": "finished", "ranks": [rank]}
-    (run / "run.json").write_text(json.dumps(found))
+    result = {"format": 1, "command": ["python", "train.py"], "labels": labels}
+    result |= {"state": "finished", "ranks": [rank]}
+    (run / "run.json").write_text(json.dumps(result))
     return run
 
 
@@ -191,10 +191,10 @@ def test_the_readme_shows_parts_of_what_is_printed(
 
 
 def test_json_has_integers_for_programs() -> None:
-    found = json.loads(traceq("memory", FIXTURE, "--format", "json").out)
+    document = json.loads(traceq("memory", FIXTURE, "--format", "json").out)
 
-    assert found["version"] == 2
-    (device,) = found["devices"]
+    assert document["version"] == 2
+    (device,) = document["devices"]
     assert device["peak"]["allocated"] == 4272016388
     assert sum(row["size"] for row in device["categories"]) == 4272016388
     free = device["fragmentation"]
@@ -278,8 +278,8 @@ def test_a_run_without_a_snapshot_says_why(tmp_path: Path) -> None:
     run.mkdir()
     missing = [{"what": "memory", "why": "the program ended too early"}]
     rank = {"name": "rank-0", "rank": 0, "missing": missing}
-    found = {"format": 1, "command": ["python"], "ranks": [rank]}
-    (run / "run.json").write_text(json.dumps(found))
+    result = {"format": 1, "command": ["python"], "ranks": [rank]}
+    (run / "run.json").write_text(json.dumps(result))
 
     answer = traceq("memory", run)
 
@@ -319,9 +319,9 @@ def runs(folder: Path, *values: tuple[str, int, int]) -> list[Path]:
 
 @pytest.mark.real
 def test_scaling_names_the_law_of_each_category(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("512", 10, 4), ("2048", 40, 64), ("1024", 20, 16))
+    paths = runs(tmp_path, ("512", 10, 4), ("2048", 40, 64), ("1024", 20, 16))
 
-    answer = traceq("memory", *found, "--scaling", "seq_len")
+    answer = traceq("memory", *paths, "--scaling", "seq_len")
 
     assert answer.status == 0
     lines = [line.split() for line in answer.lines]
@@ -333,13 +333,13 @@ def test_scaling_names_the_law_of_each_category(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_scaling_as_json_has_the_sizes(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
+    paths = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
 
-    answer = traceq("memory", *found, "--scaling", "seq_len", "--format", "json")
+    answer = traceq("memory", *paths, "--scaling", "seq_len", "--format", "json")
 
     scaling = json.loads(answer.out)["scaling"]
     assert scaling["values"] == [512, 1024, 2048]
-    laws = {one["category"]: one["law"] for one in scaling["categories"]}
+    laws = {category["category"]: category["law"] for category in scaling["categories"]}
     assert laws["attention scores"] == "quadratic"
 
 
@@ -362,9 +362,9 @@ def test_scaling_that_cannot_be_says_why(
 
 @pytest.mark.real
 def test_scaling_as_a_page_draws_the_laws(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
+    paths = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
 
-    answer = traceq("memory", *found, "--scaling", "seq_len", "--format", "html")
+    answer = traceq("memory", *paths, "--scaling", "seq_len", "--format", "html")
 
     assert answer.status == 0, answer.err
     named = re.findall(r">([a-z ]+)</text>\n<text[^>]*>([a-z]+)</text>", answer.out)
@@ -373,10 +373,10 @@ def test_scaling_as_a_page_draws_the_laws(tmp_path: Path) -> None:
 
 
 def test_scaling_needs_numbers_and_labels(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("long", 10, 4))
+    paths = runs(tmp_path, ("long", 10, 4))
 
     assert (
-        "which is not a number" in traceq("memory", *found, "--scaling", "seq_len").err
+        "which is not a number" in traceq("memory", *paths, "--scaling", "seq_len").err
     )
     assert (
         "has no label seq_len" in traceq("memory", FIXTURE, "--scaling", "seq_len").err
@@ -385,11 +385,11 @@ def test_scaling_needs_numbers_and_labels(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_scaling_takes_plain_snapshots_with_labels(tmp_path: Path) -> None:
-    found = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
-    snapshots = [next(run.glob("*.pickle*")) for run in found]
+    paths = runs(tmp_path, ("512", 10, 4), ("1024", 20, 16), ("2048", 40, 64))
+    snapshots = [next(run.glob("*.pickle*")) for run in paths]
     plain = [
         shutil.copy(snapshot, tmp_path / f"{run.name}.pickle")
-        for run, snapshot in zip(found, snapshots, strict=True)
+        for run, snapshot in zip(paths, snapshots, strict=True)
     ]
     labels = [
         part

@@ -85,21 +85,21 @@ def categories(folder: Path, *events: dict[str, Any]) -> dict[int, tuple[str, st
 def test_an_annotated_allocation_has_its_category_for_certain(
     label: str, category: str, tmp_path: Path
 ) -> None:
-    found = categories(tmp_path, event("alloc", 0), annotate(0, label))
+    result = categories(tmp_path, event("alloc", 0), annotate(0, label))
 
-    assert found[0] == (category, "certain")
+    assert result[0] == (category, "certain")
 
 
 def test_what_was_there_before_the_history_can_be_annotated(tmp_path: Path) -> None:
-    found = categories(tmp_path, annotate(2 * MIB, "parameters"))
+    result = categories(tmp_path, annotate(2 * MIB, "parameters"))
 
-    assert found[2] == ("weights", "certain")
+    assert result[2] == ("weights", "certain")
 
 
 def test_the_text_of_the_allocation_itself_is_a_label(tmp_path: Path) -> None:
-    found = categories(tmp_path, event("alloc", 0, user_metadata="optimizer state"))
+    result = categories(tmp_path, event("alloc", 0, user_metadata="optimizer state"))
 
-    assert found[0] == ("optimizer state", "certain")
+    assert result[0] == ("optimizer state", "certain")
 
 
 def test_the_last_label_of_an_allocation_counts(tmp_path: Path) -> None:
@@ -111,17 +111,17 @@ def test_the_last_label_of_an_allocation_counts(tmp_path: Path) -> None:
 def test_a_label_ends_with_its_allocation(tmp_path: Path) -> None:
     first = (event("alloc", 0), annotate(0, "gradients"))
     freed = (event("free_requested", 0), event("free_completed", 0))
-    found = categories(tmp_path, *first, *freed, event("alloc", 0))
+    result = categories(tmp_path, *first, *freed, event("alloc", 0))
 
-    assert found[0][0] != "gradients"
+    assert result[0][0] != "gradients"
 
 
 def test_a_name_that_begins_like_a_label_is_none(tmp_path: Path) -> None:
-    found = categories(
+    result = categories(
         tmp_path, event("alloc", 0, user_metadata="gradients.layer.3.proj")
     )
 
-    assert found[0][0] != "gradients"
+    assert result[0][0] != "gradients"
 
 
 def test_annotations_do_not_change_what_is_allocated(tmp_path: Path) -> None:

@@ -58,17 +58,17 @@ def test_a_matmul_on_the_line_of_an_activation_function_is_of_the_ffn() -> None:
     line = {"file": "model.py", "line": 27, "function": "forward"}
     other = {"file": "model.py", "line": 28, "function": "forward"}
 
-    found = with_parts(
+    table = with_parts(
         _allocations(
             {"op": "linear", **line}, {"op": "gelu", **line}, {"op": "linear", **other}
         )
     )
 
-    assert found["part"].to_list() == ["FFN", "FFN", "other"]
+    assert table["part"].to_list() == ["FFN", "FFN", "other"]
 
 
 def test_each_part_shows_its_largest_allocation() -> None:
-    found = by_part(
+    table = by_part(
         _allocations(
             {"op": "layer_norm", "size": 2},
             {"op": "rms_norm", "size": 5},
@@ -76,7 +76,7 @@ def test_each_part_shows_its_largest_allocation() -> None:
         )
     )
 
-    assert found.select("part", "size", "count", "largest", "op").rows() == [
+    assert table.select("part", "size", "count", "largest", "op").rows() == [
         ("norm", 7, 2, 5, "rms_norm"),
         ("FFN", 4, 1, 4, "gelu"),
     ]

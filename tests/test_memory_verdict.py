@@ -45,9 +45,11 @@ def test_memory_without_a_problem_is_called_so_with_its_peak() -> None:
 
 
 def test_the_page_on_memory_begins_with_the_verdict() -> None:
-    found = traceq.memory(CAPTURES.path("memory_leak.snapshot.pickle.gz")).summaries
+    memory_summaries = traceq.memory(
+        CAPTURES.path("memory_leak.snapshot.pickle.gz")
+    ).summaries
 
-    page = memory_page(found)
+    page = memory_page(memory_summaries)
 
     assert '<p class="lead">Each step leaks 32.0 MiB' in page
     assert page.index("Each step leaks") < page.index("<svg")

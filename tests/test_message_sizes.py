@@ -113,8 +113,8 @@ def test_without_all_ranks_of_a_collective_no_bandwidth_is_known(
 
 
 def _advice(dims: object) -> str:
-    (one,) = drawn_findings(REDUCED, "NET001", args=_shaped(dims))
-    return f"{one.advice} {one.example}"
+    (finding,) = drawn_findings(REDUCED, "NET001", args=_shaped(dims))
+    return f"{finding.advice} {finding.example}"
 
 
 def test_activations_of_tensor_parallelism_are_not_advised_on_as_gradients() -> None:
@@ -129,10 +129,10 @@ def test_activations_of_tensor_parallelism_are_not_advised_on_as_gradients() -> 
 def test_sharded_gradients_are_not_advised_on_as_those_of_ddp() -> None:
     drawing = REDUCED.replace("AllReduce_RING_LL_Sum", "ReduceScatter_Sum")
     drawing = drawing.replace("allreduce_     ", "reduce_scatter_")
-    (one,) = drawn_findings(drawing, "NET001")
+    (finding,) = drawn_findings(drawing, "NET001")
 
-    assert "fully_shard" in one.advice
-    assert "bucket" not in one.advice
+    assert "fully_shard" in finding.advice
+    assert "bucket" not in finding.advice
 
 
 def test_flat_gradients_are_advised_on_as_those_of_ddp() -> None:

@@ -50,8 +50,8 @@ def without_compiled_code() -> Iterator[None]:
 def in_polars(work: str, *columns: pl.Series) -> pl.Series:
     """Return what a function of ``nesting`` says without compiled code."""
     with without_compiled_code():
-        found: pl.Series = getattr(nesting, work)(*columns)
-        return found
+        column: pl.Series = getattr(nesting, work)(*columns)
+        return column
 
 
 def tree_of(spans: list[tuple[int, int, int]]) -> pl.DataFrame:
@@ -79,10 +79,10 @@ def test_rows_are_in_the_order_of_the_reference(
         orient="row",
     )
 
-    found = nesting.in_preorder(rows)
+    table = nesting.in_preorder(rows)
 
     with without_compiled_code():
-        assert_frame_equal(found, nesting.in_preorder(rows))
+        assert_frame_equal(table, nesting.in_preorder(rows))
 
 
 @compiled
@@ -95,10 +95,10 @@ def test_rows_of_several_runs_are_in_the_order_of_the_reference(period: int) -> 
         thread=(at * 5 // 3_000 % 2).cast(INDEX)
     )
 
-    found = nesting.in_preorder(rows)
+    table = nesting.in_preorder(rows)
 
     with without_compiled_code():
-        assert_frame_equal(found, nesting.in_preorder(rows))
+        assert_frame_equal(table, nesting.in_preorder(rows))
 
 
 @compiled
@@ -108,9 +108,9 @@ def test_parents_are_those_of_the_reference(spans: list[tuple[int, int, int]]) -
     rows = rows_of(spans)
     columns = rows["thread"], rows["end"]
 
-    found = nesting.parents(*columns)
+    column = nesting.parents(*columns)
 
-    assert_series_equal(found, in_polars("parents", *columns), check_names=False)
+    assert_series_equal(column, in_polars("parents", *columns), check_names=False)
 
 
 @compiled
@@ -123,18 +123,18 @@ def test_the_nearest_marked_row_is_that_of_the_reference(
     parent = nesting.parents(rows["thread"], rows["end"])
     marked = pl.Series(marks[: rows.height], dtype=pl.Boolean)
 
-    found = nesting.nearest(parent, marked)
+    column = nesting.nearest(parent, marked)
 
     expected = in_polars("nearest", parent, marked)
-    assert_series_equal(found, expected, check_names=False)
+    assert_series_equal(column, expected, check_names=False)
 
 
 def test_a_segment_goes_on_while_nothing_else_counts() -> None:
     tree = tree_of([(0, 0, 10), (1, 2, 3), (1, 6, 9)])
 
-    found = host_segments.opened(tree, edges_of({0: True, 12: True, 20: False}), 2)
+    table = host_segments.opened(tree, edges_of({0: True, 12: True, 20: False}), 2)
 
-    assert found.rows() == [(0, 10, 0), (10, 12, 2), (12, 15, 2), (15, 20, 3)]
+    assert table.rows() == [(0, 10, 0), (10, 12, 2), (12, 15, 2), (15, 20, 3)]
 
 
 def test_rows_with_equal_codes_around_them_have_one_number() -> None:
@@ -158,11 +158,11 @@ def test_sums_are_those_of_the_reference(
     schema = {"row": INDEX, "value": pl.Int64()}
     row, value = pl.DataFrame(values, schema, orient="row")
 
-    found = nesting.sums_of(row, value, 7)
+    column = nesting.sums_of(row, value, 7)
 
     with without_compiled_code():
         expected = nesting.sums_of(row, value, 7)
-    assert_series_equal(found, expected, check_names=False)
+    assert_series_equal(column, expected, check_names=False)
 
 
 @compiled
@@ -197,8 +197,8 @@ def test_keys_are_counted_in_the_order_in_which_they_come_first(
 
     for size in (None, 10, 1 << 40):
         number, first = counted(key, size)
-        assert number.to_list() == [ordered.index(one) for one in keys]
-        assert first.to_list() == [keys.index(one) for one in ordered]
+        assert number.to_list() == [ordered.index(item) for item in keys]
+        assert first.to_list() == [keys.index(item) for item in ordered]
 
 
 @examples
@@ -211,6 +211,6 @@ def test_moments_are_counted_between_edges(edges: set[int], moments: list[int]) 
     )
 
     assert counts.to_list() == [
-        sum(first <= one < last for one in moments)
+        sum(first <= timestamp < last for timestamp in moments)
         for first, last in itertools.pairwise(ordered)
     ]

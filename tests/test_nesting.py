@@ -44,7 +44,7 @@ def found_self_times(spans: Spans) -> list[int]:
 
 def parents_by_loop(spans: Spans) -> list[int | None]:
     """Look at every earlier event of the thread; the last that encloses is it."""
-    found: list[int | None] = []
+    result: list[int | None] = []
     for row, (thread, start, end) in enumerate(spans):
         enclosing = [
             other
@@ -53,18 +53,18 @@ def parents_by_loop(spans: Spans) -> list[int | None]:
             and spans[other][1] <= start
             and end <= spans[other][2]
         ]
-        found.append(enclosing[-1] if enclosing else None)
-    return found
+        result.append(enclosing[-1] if enclosing else None)
+    return result
 
 
 def ancestors(parent: list[int | None], row: int) -> list[int]:
-    found: list[int] = []
+    result: list[int] = []
     above = parent[row]
     while above is not None:
-        assert above not in found
-        found.append(above)
+        assert above not in result
+        result.append(above)
         above = parent[above]
-    return found
+    return result
 
 
 @pytest.mark.real
@@ -80,9 +80,9 @@ def test_the_parent_is_the_last_event_before_that_encloses(spans: Spans) -> None
 def test_the_depth_is_the_number_of_ancestors(spans: Spans) -> None:
     parent = found_parents(spans)
 
-    found = depth(pl.Series(parent, dtype=pl.UInt32)).to_list()
+    result = depth(pl.Series(parent, dtype=pl.UInt32)).to_list()
 
-    assert found == [len(ancestors(parent, row)) for row in range(len(spans))]
+    assert result == [len(ancestors(parent, row)) for row in range(len(spans))]
 
 
 @pytest.mark.real
@@ -128,13 +128,13 @@ def test_the_nearest_marked_row_is_the_row_or_its_first_marked_ancestor(
     marks = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     parent = found_parents(spans)
 
-    found = nearest(
+    column = nearest(
         pl.Series(parent, dtype=pl.UInt32), pl.Series(marks, dtype=pl.Boolean)
     )
 
     for row in range(count):
         marked = [at for at in (row, *ancestors(parent, row)) if marks[at]]
-        assert found[row] == (marked[0] if marked else None)
+        assert column[row] == (marked[0] if marked else None)
 
 
 def test_a_chain_deeper_than_pythons_stack_is_followed() -> None:

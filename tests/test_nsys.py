@@ -205,8 +205,8 @@ def test_what_is_missing_is_said_with_the_flag(tmp_path: Path) -> None:
 
 def test_skipped_rules_name_the_flag_of_nsys(export: Path) -> None:
     changed(export, "DELETE FROM NVTX_EVENTS")
-    found = traceq("lint", "--no-cache", "-v", export).out
-    assert "nsys profile --pytorch=autograd-shapes-nvtx" in found
+    text = traceq("lint", "--no-cache", "-v", export).out
+    assert "nsys profile --pytorch=autograd-shapes-nvtx" in text
 
 
 def test_any_table_may_be_missing(export: Path) -> None:

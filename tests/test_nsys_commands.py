@@ -101,7 +101,7 @@ def test_the_json_counts_the_rules_that_missing_shapes_skip(tmp_path: Path) -> N
 
 def test_the_screen_counts_the_rules_that_missing_shapes_skip(tmp_path: Path) -> None:
     screen = traceq("lint", "--no-cache", without_shapes(tmp_path)).out
-    (line,) = (one for one in screen.splitlines() if "no shapes" in one)
+    (line,) = (item for item in screen.splitlines() if "no shapes" in item)
     assert re.fullmatch(
         r"note: recorded without --pytorch=autograd-shapes-nvtx: no shapes; \d+ rules"
         " skipped",
@@ -133,7 +133,7 @@ def test_without_operators_all_rules_on_operators_count(
     export: Path, tmp_path: Path
 ) -> None:
     recording = linted(without_ops(export, tmp_path))
-    (text,) = (one for one in recording["facts"]["lacks"] if "no operators" in one)
+    (text,) = (lack for lack in recording["facts"]["lacks"] if "no operators" in lack)
     codes = {
         code
         for group in recording["skipped"]
@@ -160,9 +160,9 @@ def test_findings_that_rest_on_dtypes_say_that_they_are_inferred(
 
 def test_findings_of_pytorch_do_not_say_that_dtypes_are_inferred() -> None:
     findings = linted(path_of("attn_fp32.trace.json.gz"))["findings"]
-    evidence = [one for finding in findings for one in finding["evidence"]]
+    evidence = [entry for finding in findings for entry in finding["evidence"]]
     assert evidence
-    assert not any("inferred" in one.get("name", "") for one in evidence)
+    assert not any("inferred" in entry.get("name", "") for entry in evidence)
 
 
 def test_the_roofline_says_that_dtypes_are_inferred(export: Path) -> None:
@@ -188,9 +188,11 @@ def test_the_roofline_of_no_shapes_names_the_flag(tmp_path: Path) -> None:
 
 
 def test_no_advice_is_on_options_of_pytorchs_profiler(tmp_path: Path) -> None:
-    advice = [one["advice"] for one in linted(without_shapes(tmp_path))["findings"]]
+    advice = [
+        finding["advice"] for finding in linted(without_shapes(tmp_path))["findings"]
+    ]
     assert advice
-    assert not [one for one in advice if re.search(r"(?<!nsys )\bprofile\(", one)]
+    assert not [entry for entry in advice if re.search(r"(?<!nsys )\bprofile\(", entry)]
 
 
 def test_the_notice_names_the_rank_that_is_read(export: Path) -> None:
@@ -293,8 +295,8 @@ def test_a_shrunk_export_has_the_same_findings(
 ) -> None:
     folder, _ = shrunk
     before, after = linted(export), linted(folder)
-    assert [one["fingerprint"] for one in after["findings"]] == [
-        one["fingerprint"] for one in before["findings"]
+    assert [finding["fingerprint"] for finding in after["findings"]] == [
+        finding["fingerprint"] for finding in before["findings"]
     ]
 
 

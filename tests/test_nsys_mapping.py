@@ -212,7 +212,9 @@ def test_kernels_of_whole_graphs_are_not_visible(drawing: _Drawing) -> None:
     row = (20, 90, 0, 7, 1, PROCESS, 5)
     drawing.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", row)
     (sentence,) = (
-        one for one in drawing.loaded().facts.lacks if "--cuda-graph-trace=node" in one
+        lack
+        for lack in drawing.loaded().facts.lacks
+        if "--cuda-graph-trace=node" in lack
     )
     assert "their kernels are not visible" in sentence
 

@@ -68,9 +68,14 @@ _TEXTS = ("caller", "call_stack")
 def findings(trace: Trace) -> dict[tuple[str | None, ...], Finding]:
     """Return the findings by rule, place and subject."""
     return {
-        (one.code, one.place.module, one.place.file, one.subject): one
-        for one in outcome(Recording("one", trace)).findings
-        if one.code not in _WITHOUT_DATA
+        (
+            finding.code,
+            finding.place.module,
+            finding.place.file,
+            finding.subject,
+        ): finding
+        for finding in outcome(Recording("one", trace)).findings
+        if finding.code not in _WITHOUT_DATA
     }
 
 
@@ -87,7 +92,8 @@ def test_both_formats_give_the_same_findings(
     nsys = findings(load(export, cache=False))
     assert sorted(map(str, nsys)) == sorted(map(str, kineto))
     saved = {
-        key: (one.saves_ns or 0, nsys[key].saves_ns or 0) for key, one in kineto.items()
+        key: (finding.saves_ns or 0, nsys[key].saves_ns or 0)
+        for key, finding in kineto.items()
     }
     assert {
         key: both

@@ -41,12 +41,12 @@ def kernel(
     )
 
 
-def at_once(one: pl.DataFrame, gpu: Gpu = H200) -> int | None:
-    return one.select(blocks_at_once(gpu)).item()
+def at_once(table: pl.DataFrame, gpu: Gpu = H200) -> int | None:
+    return table.select(blocks_at_once(gpu)).item()
 
 
-def idle(one: pl.DataFrame, gpu: Gpu = H200) -> float | None:
-    return one.select(idle_share(gpu)).item()
+def idle(table: pl.DataFrame, gpu: Gpu = H200) -> float | None:
+    return table.select(idle_share(gpu)).item()
 
 
 def test_warps_limit_the_blocks_of_a_multiprocessor() -> None:
@@ -117,9 +117,9 @@ def counted() -> Iterator[tuple[dict[str, object], dict[str, str]]]:
     )
     with gzip.open(FUSION / "dit_infer.ncu.csv.gz", "rt") as file:
         rows = list(csv.DictReader(file))[1:]
-    ours = [f"{one['grid']}{one['block']}" for one in kernels]
-    theirs = [f"{one['Grid Size']}{one['Block Size']}" for one in rows]
-    theirs = [one.replace("(", "[").replace(")", "]") for one in theirs]
+    ours = [f"{item['grid']}{item['block']}" for item in kernels]
+    theirs = [f"{row['Grid Size']}{row['Block Size']}" for row in rows]
+    theirs = [their.replace("(", "[").replace(")", "]") for their in theirs]
     matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
     for mine, other, count in matcher.get_matching_blocks():
         for at in range(count):

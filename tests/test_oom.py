@@ -62,7 +62,7 @@ def runs_out(
     observer = out_of_memory.OutOfMemory(rank, claim, lambda: 3)
     snapshot = draw_history(drawn)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: snapshot)
-    asked = [one["size"] for one in snapshot["device_traces"][0]][-1]
+    asked = [device_trace["size"] for device_trace in snapshot["device_traces"][0]][-1]
     return lambda: observer.failed(0, asked, 4 * GIB, 0), observer
 
 
@@ -107,7 +107,7 @@ def test_the_open_modules_are_named_from_the_outermost_one() -> None:
 def test_the_line_of_the_program_is_the_innermost_of_its_own() -> None:
     seen: list[dict[str, Any]] = []
     model(lambda: seen.append(open_code.describe()))(torch.randn(16, 8))
-    functions = [one["function"] for one in seen[0]["stack"]]
+    functions = [entry["function"] for entry in seen[0]["stack"]]
     assert functions[:2] == ["<lambda>", "forward"]
 
 
@@ -172,7 +172,7 @@ def test_what_runs_out_leaves_a_snapshot_and_the_open_modules(
     (entry,) = content["failures"]
     assert entry["requested_bytes"] == 2 * GIB
     assert entry["step"] == 3
-    assert [one["path"] for one in entry["modules"]] == ["", "1"]
+    assert [module["path"] for module in entry["modules"]] == ["", "1"]
     assert (tmp_path / content["snapshot"]).stat().st_size
 
 
@@ -216,12 +216,12 @@ def test_a_training_layer_is_advised_to_be_checkpointed(
 ) -> None:
     fails, _ = runs_out(tmp_path, FULL, monkeypatch)
     model(fails)(torch.randn(16, 8))
-    found = first_change(view_of(tmp_path))
-    assert (found["change"], found["subject"], found["value"]) == (
+    result = first_change(view_of(tmp_path))
+    assert (result["change"], result["subject"], result["value"]) == (
         *("checkpoint", "Layer"),
         4,
     )
-    assert found["enough"]
+    assert result["enough"]
 
 
 def test_layers_are_advised_to_be_checkpointed_where_the_backward_fails(
@@ -233,8 +233,8 @@ def test_layers_are_advised_to_be_checkpointed_where_the_backward_fails(
     # A backward runs without gradients: what it computes has none itself.
     out.grad_fn.register_prehook(lambda _: fails())
     out.sum().backward()
-    found = first_change(view_of(tmp_path))
-    assert (found["change"], found["subject"], found["value"]) == (
+    result = first_change(view_of(tmp_path))
+    assert (result["change"], result["subject"], result["value"]) == (
         *("checkpoint", "Layer"),
         4,
     )
@@ -276,9 +276,9 @@ def test_a_smaller_batch_is_one_that_frees_what_is_missing(
     fails, _ = runs_out(tmp_path, FULL, monkeypatch)
     alone = model(fails, layers=2)[1]
     alone(torch.randn(32, 8))
-    found = first_change(view_of(tmp_path))
+    result = first_change(view_of(tmp_path))
     # 2 GiB are missing of 4 GiB that grow with the batch.
-    assert (found["change"], found["subject"], found["value"]) == ("batch", "32", 16)
+    assert (result["change"], result["subject"], result["value"]) == ("batch", "32", 16)
 
 
 def test_states_of_a_first_step_are_advised_to_be_smaller(
@@ -303,9 +303,9 @@ def test_states_of_a_first_step_are_advised_to_be_smaller(
     entry = observer.failures[0]["optimizers"][0]
     entry["parameter_bytes"] = GIB
     observer.write(draw_history(drawn))
-    found = first_change(view_of(tmp_path))
-    assert found["change"] == "optimizer_state"
-    assert found["subject"] == "AdamW"
+    result = first_change(view_of(tmp_path))
+    assert result["change"] == "optimizer_state"
+    assert result["subject"] == "AdamW"
 
 
 def test_a_leak_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +321,8 @@ def test_a_leak_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """
     fails, _ = runs_out(tmp_path, drawn, monkeypatch)
     fails()
-    found = first_change(view_of(tmp_path))
-    assert (found["change"], found["subject"]) == ("leak", "train.py:12 step")
+    result = first_change(view_of(tmp_path))
+    assert (result["change"], result["subject"]) == ("leak", "train.py:12 step")
 
 
 def test_a_run_without_the_file_beside_the_snapshot_is_read_all_the_same(

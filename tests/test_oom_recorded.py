@@ -24,7 +24,7 @@ EXPECTED: dict[str, Any] = json.loads((PROGRAMS / "expected.json").read_text())
 
 def failed_allocation(name: str) -> Finding:
     (outcome,) = traceq.lint(RECORDED / name, cache=False).report.outcomes
-    (finding,) = [one for one in outcome.findings if one.code == "MEM010"]
+    (finding,) = [item for item in outcome.findings if item.code == "MEM010"]
     return finding
 
 
@@ -41,7 +41,7 @@ def test_states_of_the_first_step_are_no_leak_although_activations_are_freed_the
     None
 ):
     (outcome,) = traceq.lint(RECORDED / "first_step", cache=False).report.outcomes
-    assert "MEM003" not in {one.code for one in outcome.findings}
+    assert "MEM003" not in {finding.code for finding in outcome.findings}
 
 
 def test_activations_of_an_earlier_forward_are_not_what_a_layer_needs() -> None:
@@ -68,7 +68,10 @@ def test_the_first_screen_begins_with_the_answer(name: str) -> None:
     first = next(line for line in lines if line.startswith("MEM010"))
     top = [line.split("  ")[0] for line in lines[: lines.index(first)]]
 
-    assert [one for one in top if one in ("asked", "held by")] == ["asked", "held by"]
+    assert [item for item in top if item in ("asked", "held by")] == [
+        "asked",
+        "held by",
+    ]
     assert {"fits with", "too little"} & {*top}
 
 

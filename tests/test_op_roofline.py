@@ -32,8 +32,8 @@ TRAINING = [
 
 def call(name: str, *dims: list[int], types: str = BF16, **more: object) -> Call:
     plain = [[1] * len(dim) for dim in dims]
-    found = Call(name, [*dims], [types] * len(dims), plain, None, None, "", "", float)
-    return found._replace(**more)  # type: ignore[arg-type]  # fields of Call
+    result = Call(name, [*dims], [types] * len(dims), plain, None, None, "", "", float)
+    return result._replace(**more)  # type: ignore[arg-type]  # fields of Call
 
 
 def test_an_elementwise_op_reads_its_inputs_and_writes_what_they_broadcast_to() -> None:
@@ -61,8 +61,8 @@ def test_a_product_reads_two_matrices_and_writes_one() -> None:
 
 
 def test_an_embedding_reads_the_rows_that_it_returns_not_the_table() -> None:
-    found = call("aten::embedding", [32000, 64], [2, 8], types=FP32)
-    rows = found._replace(types=[FP32, "long int"])
+    result = call("aten::embedding", [32000, 64], [2, 8], types=FP32)
+    rows = result._replace(types=[FP32, "long int"])
 
     assert least_bytes(rows) == 16 * (8 + 2 * 64 * 4)
 
@@ -100,16 +100,16 @@ def test_the_gradient_of_attention_multiplies_the_output_by_its_own_before() -> 
 
 
 def test_the_gradient_of_a_resized_image_is_as_large_as_the_image_was() -> None:
-    found = call("aten::upsample_bilinear2d_backward", [2, 3, 64, 64])
-    small = found._replace(values=["", "[64, 64]", "[2, 3, 4, 4]", "False", "16.", ""])
+    result = call("aten::upsample_bilinear2d_backward", [2, 3, 64, 64])
+    small = result._replace(values=["", "[64, 64]", "[2, 3, 4, 4]", "False", "16.", ""])
 
     assert least_bytes(small) == 2 * (2 * 3 * 64 * 64 + 2 * 3 * 4 * 4)
 
 
 def test_without_arguments_a_resize_reads_its_gradient() -> None:
-    found = call("aten::upsample_nearest2d_backward", [2, 3, 64, 64])
+    result = call("aten::upsample_nearest2d_backward", [2, 3, 64, 64])
 
-    assert least_bytes(found) == 2 * 2 * 3 * 64 * 64
+    assert least_bytes(result) == 2 * 2 * 3 * 64 * 64
 
 
 def test_inputs_that_do_not_fit_the_op_are_not_counted() -> None:
@@ -126,12 +126,12 @@ def test_nine_tenths_of_the_gpu_time_of_a_training_step_are_judged(name: str) ->
 def test_hardly_anything_larger_than_the_cache_is_faster_than_the_peaks(
     name: str,
 ) -> None:
-    found = roofline(loaded(TRACES[name]))
-    above = found.ops.filter(
+    result = roofline(loaded(TRACES[name]))
+    above = result.ops.filter(
         pl.col("least") > 1.05 * pl.col("gpu"), pl.col("bytes") > 64 << 20
     )
 
-    assert above["gpu"].sum() <= 0.03 * found.judged_ns
+    assert above["gpu"].sum() <= 0.03 * result.judged_ns
 
 
 def test_a_scan_over_a_dimension_that_is_not_the_last_is_found() -> None:
@@ -153,10 +153,10 @@ SLOW = """
 
 def test_without_a_known_gpu_nothing_is_judged() -> None:
     shapes = {"Input Dims": [[1024], [1024]], "Input type": [FP32, FP32]}
-    found = roofline(load_drawn(SLOW, {"aten::add": shapes}))
+    result = roofline(load_drawn(SLOW, {"aten::add": shapes}))
 
-    assert found.ops["bytes"].to_list() == [3 * 4096]
-    assert found.ops["least"].to_list() == [None]
+    assert result.ops["bytes"].to_list() == [3 * 4096]
+    assert result.ops["least"].to_list() == [None]
 
 
 def test_the_command_names_op_bound_and_place() -> None:

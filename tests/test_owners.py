@@ -51,12 +51,12 @@ def test_a_package_called_as_a_library_is_own_if_a_forward_is_in_it() -> None:
 
 def test_what_torch_geometric_writes_for_a_layer_is_its_own() -> None:
     written = "/var/t/torch_geometric.nn.conv.gat_conv_GATConv_edge_updater_jr3zw5uk.py"
-    (found,) = describe_frames(
+    (result,) = describe_frames(
         pl.Series([f"{written}(35): edge_collect"]), Owners()
     ).iter_rows(named=True)
 
-    assert not found["own"]
-    assert found["library"] == (
+    assert not result["own"]
+    assert result["library"] == (
         "torch_geometric/nn.conv.gat_conv_GATConv_edge_updater.py"
     )
 
@@ -122,9 +122,9 @@ def test_own_code_is_names_packages_or_a_folder_of_them(tmp_path: Path) -> None:
     (tmp_path / "lib" / "rich").mkdir(parents=True)
     (tmp_path / "lib" / "rich" / "__init__.py").touch()
 
-    found = own_names(["click", "src", "lib/rich", "train.py"], tmp_path)
+    result = own_names(["click", "src", "lib/rich", "train.py"], tmp_path)
 
-    assert found == {"click", "src", "hydra", "tool", "rich", "train"}
+    assert result == {"click", "src", "hydra", "tool", "rich", "train"}
 
 
 def test_own_code_of_the_configuration_is_a_list(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_finding_of_a_rule_that_knows_no_library_names_it_all_the_same() -> No
     ran = with_libraries(Ran((finding, placed), (), ()), trace)
 
     # What is about the whole program is in no library.
-    assert [one.place.via for one in ran.findings] == [
+    assert [item.place.via for item in ran.findings] == [
         None,
         "forward (transformers/models/llama/modeling_llama.py:62)",
     ]
@@ -198,9 +198,9 @@ def test_collect_tells_own_packages_from_installed_ones_by_name(tmp_path: Path) 
         capture_output=True,
         text=True,
     ).stdout
-    found = json.loads(out)
+    document = json.loads(out)
 
-    assert {"hydra", "helper", "train"} <= {*found["own"]}
-    assert "json" in found["installed"]
-    assert not {*found["own"]} & {*found["installed"]}
+    assert {"hydra", "helper", "train"} <= {*document["own"]}
+    assert "json" in document["installed"]
+    assert not {*document["own"]} & {*document["installed"]}
     assert "/" not in out

@@ -57,9 +57,9 @@ def test_many_names_are_looked_up_as_few_are_compared() -> None:
 def test_a_pattern_is_of_whole_names_with_their_overloads() -> None:
     ops = load_drawn(_DRAWN).ops
 
-    found = names(named_like(ops, r"^aten::add"), ops)
+    result = names(named_like(ops, r"^aten::add"), ops)
 
-    assert found == ["aten::add.Tensor", "aten::add_"]
+    assert result == ["aten::add.Tensor", "aten::add_"]
     assert not named_like(ops, "nothing").any()
 
 
@@ -110,9 +110,9 @@ def test_steps_with_another_one_in_between_are_looked_up() -> None:
     between = trace.steps["step"] != 2
     chosen = structs.replace(steady_steps(trace), windows=trace.steps.filter(between))
 
-    found = in_steps(trace.ops, trace, chosen)
+    table = in_steps(trace.ops, trace, chosen)
 
-    assert found["name"].cast(pl.String).to_list() == ["aten::a", "aten::c"]
+    assert table["name"].cast(pl.String).to_list() == ["aten::a", "aten::c"]
 
 
 def test_no_row_is_of_a_step_whose_number_is_missing() -> None:
@@ -135,6 +135,6 @@ def test_the_innermost_call_is_of_the_moments_thread() -> None:
     )
     moments = pl.DataFrame({"thread": [1, 1, 2, 1], "ts": [15, 30, 15, 100]})
 
-    found = innermost_calls(frames, moments)["inner_file"].to_list()
+    result = innermost_calls(frames, moments)["inner_file"].to_list()
 
-    assert found == ["inner.py", "outer.py", "other.py", None]
+    assert result == ["inner.py", "outer.py", "other.py", None]

@@ -110,9 +110,9 @@ def run_installed(environment: Path, *arguments: str | Path, status: int = 0) ->
 
 def files_below(folder: Path) -> set[str]:
     """Return the files in a folder, without what tools leave there."""
-    found = {file.relative_to(folder) for file in folder.rglob("*") if file.is_file()}
+    paths = {file.relative_to(folder) for file in folder.rglob("*") if file.is_file()}
     left = ("__pycache__", ".ruff_cache", ".mypy_cache")
-    return {file.as_posix() for file in found if not set(file.parts) & set(left)}
+    return {file.as_posix() for file in paths if not set(file.parts) & set(left)}
 
 
 @pytest.mark.slow
@@ -168,10 +168,10 @@ def test_an_installed_copy_runs(installed: Path) -> None:
 def test_an_installed_copy_finds_its_own_folder(name: str, installed: Path) -> None:
     code = f"from traceq.common.locations import bundled; print(bundled({name!r}))"
 
-    found = Path(run_installed(installed, "-c", code).strip())
+    path = Path(run_installed(installed, "-c", code).strip())
 
-    assert found.is_relative_to(installed)
-    assert files_below(found) == files_below(ROOT / name)
+    assert path.is_relative_to(installed)
+    assert files_below(path) == files_below(ROOT / name)
 
 
 # What does not compile is left out, and all that needs it is then skipped.

@@ -198,23 +198,27 @@ def test_a_rule_that_is_edited_twice_in_a_second_is_the_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    found = []
+    result = []
     for code in ("USR001", "USR002"):
         folder = write_rule(tmp_path / "pack", code=code)
         # As Python sees it: of the same second and size.
         os.utime(folder / "tooloud.py", (1_000_000_000, 1_000_000_000))
-        found += [one for one in load_rules([folder]) if one.startswith("USR")]
+        result += [
+            load_rule
+            for load_rule in load_rules([folder])
+            if load_rule.startswith("USR")
+        ]
 
-    assert found == ["USR001", "USR002"]
+    assert result == ["USR001", "USR002"]
 
 
 def test_threads_that_load_rules_at_once_all_get_them() -> None:
     pack._own_rules.cache_clear()  # noqa: SLF001 - as in a process that has just begun
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: len(load_rules()), range(16)))
+        result = list(pool.map(lambda _: len(load_rules()), range(16)))
 
-    assert set(found) == {len(load_rules())}
+    assert set(result) == {len(load_rules())}
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,9 @@ def test_a_slash_searches_slices_and_enter_goes_to_them(
     page.write("memcpy htod")
     press(page, "Enter")
 
-    found = int(page.value(f"{PICTURE}.dataset.found"))
-    assert found >= len([name for name in named if "HtoD" in name]) > 0
-    assert f"{found} slice" in page.value(HITS.format("timeline"))
+    result = int(page.value(f"{PICTURE}.dataset.found"))
+    assert result >= len([name for name in named if "HtoD" in name]) > 0
+    assert f"{result} slice" in page.value(HITS.format("timeline"))
     assert "Memcpy HtoD" in page.value(DETAIL)
     assert page.value("document.activeElement.type") == "search"
 
@@ -299,13 +299,13 @@ def test_a_row_of_the_kernels_leads_to_its_slices(
 
 
 def test_every_row_of_the_tables_has_slices(page: Page) -> None:
-    found = page.value(
+    result = page.value(
         "[...document.querySelectorAll('.sortable tbody button')].map((button) => {"
         f" button.click(); return [button.textContent, {HITS.format('timeline')}]; }})"
     )
 
-    assert found
-    for name, hits in found:
+    assert result
+    for name, hits in result:
         assert "slice" in hits, name
         assert "no slice" not in hits, name
 
@@ -313,7 +313,7 @@ def test_every_row_of_the_tables_has_slices(page: Page) -> None:
 def test_frames_of_the_flame_graph_are_searched(page: Page, report: Path) -> None:
     data = data_of(report, "flame")
     graph = data["graphs"]["gpu"]
-    names = [data["texts"][one] for one in graph["names"]]
+    names = [data["texts"][name] for name in graph["names"]]
     page.value(f"{FLAME}.focus()")
 
     press(page, "/")
@@ -329,7 +329,7 @@ def test_frames_of_the_flame_graph_are_searched(page: Page, report: Path) -> Non
 def test_a_function_has_all_its_callers_and_callees(page: Page, report: Path) -> None:
     data = data_of(report, "flame")
     graph = data["graphs"]["gpu"]
-    names = [data["texts"][one] for one in graph["names"]]
+    names = [data["texts"][name] for name in graph["names"]]
     whole = sum(
         value
         for name, value in zip(names, graph["values"], strict=True)
@@ -493,7 +493,7 @@ def test_axe_finds_nothing_on_a_job_and_on_a_page_in_use(
             browsing.value(f"{PICTURE}.focus()")
         press(browsing, *keys)
         browsing.value(script + ";0")
-        found = browsing.value(run, wait=True)["violations"]
-        serious += [(one["id"], one["nodes"][0]["html"]) for one in found]
+        result = browsing.value(run, wait=True)["violations"]
+        serious += [(entry["id"], entry["nodes"][0]["html"]) for entry in result]
 
     assert serious == []

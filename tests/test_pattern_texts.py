@@ -48,12 +48,12 @@ def test_texts_match_what_the_pattern_matches(pattern: str, names: list[str]) ->
     if texts is None:
         return
     matched = [name for name in names if re.search(pattern, name, re.ASCII)]
-    found = [names[line] for line in texts.among(Lines.of(names))]
+    result = [names[line] for line in texts.among(Lines.of(names))]
 
     if texts.exact:
-        assert found == matched
+        assert result == matched
     else:
-        assert {*matched} <= {*found}
+        assert {*matched} <= {*result}
 
 
 def test_a_pattern_without_a_text_to_begin_with_has_none() -> None:

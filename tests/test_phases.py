@@ -14,7 +14,7 @@ def phases(drawing: str) -> dict[str, str]:
 
 
 def test_regions_say_the_phase() -> None:
-    found = phases(
+    result = phases(
         """
         host   [ProfilerStep#1                                               ]
         host    [@FORWARD      ][@BACKWARD      ][@OPTIMIZER     ]
@@ -22,7 +22,7 @@ def test_regions_say_the_phase() -> None:
         """
     )
 
-    assert found == {
+    assert result == {
         "aten::mm": "forward",
         "aten::mul": "backward",
         "aten::add_": "optimizer",
@@ -31,7 +31,7 @@ def test_regions_say_the_phase() -> None:
 
 
 def test_without_regions_autograd_and_the_optimizer_say_the_phase() -> None:
-    found = phases(
+    result = phases(
         """
         host     [ProfilerStep#1                                                   ]
         host      [aten::mm   ]                 [Optimizer.step#SGD.step] [aten::item]
@@ -41,7 +41,7 @@ def test_without_regions_autograd_and_the_optimizer_say_the_phase() -> None:
         """
     )
 
-    assert found == {
+    assert result == {
         "aten::mm": "forward",
         "AddmmBackward0": "backward",
         "aten::mul": "backward",
@@ -51,27 +51,27 @@ def test_without_regions_autograd_and_the_optimizer_say_the_phase() -> None:
 
 
 def test_all_on_autograds_own_thread_is_backward() -> None:
-    found = phases(
+    result = phases(
         """
         host    [aten::mm]
         host 2            [AddmmBackward0 ][aten::add_  ][MulBackward0 ]
         """
     )
 
-    assert found["aten::add_"] == "backward"
+    assert result["aten::add_"] == "backward"
 
 
 def test_a_backward_on_the_thread_of_the_forward_is_told_by_its_ops() -> None:
-    found = phases(
+    result = phases(
         """
         host   [aten::mm] [aten::sum] [aten::abs] [AddmmBackward0 ] [aten::item]
         host                                       [aten::mul    ]
         """
     )
 
-    assert found["aten::mm"] == "forward"
-    assert found["aten::mul"] == "backward"
-    assert found["aten::item"] == "other"
+    assert result["aten::mm"] == "forward"
+    assert result["aten::mul"] == "backward"
+    assert result["aten::item"] == "other"
 
 
 def test_a_thread_is_autograds_own_only_if_no_forward_runs_on_it() -> None:
@@ -118,18 +118,18 @@ def test_each_step_has_its_own_backward() -> None:
 
 
 def test_loading_data_is_its_own_phase() -> None:
-    found = phases(
+    result = phases(
         """
         host   [enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__] [aten::mm]
         host      [aten::stack]
         """
     )
 
-    assert found == {"aten::stack": "data", "aten::mm": "forward"}
+    assert result == {"aten::stack": "data", "aten::mm": "forward"}
 
 
 def test_what_a_backward_computes_again_is_backward() -> None:
-    found = phases(
+    result = phases(
         """
         host     [aten::mm  ]
         host 2                [CheckpointFunctionBackward        ]
@@ -139,11 +139,11 @@ def test_what_a_backward_computes_again_is_backward() -> None:
         """
     )
 
-    assert found["aten::relu"] == "backward"
+    assert result["aten::relu"] == "backward"
 
 
 def test_a_model_called_by_the_optimizer_is_forward() -> None:
-    found = phases(
+    result = phases(
         """
         host     [Optimizer.step#LBFGS.step                                     ]
         host      [nn.Module: Net_0 ][@forward    ]                [aten::add_ ]
@@ -152,7 +152,7 @@ def test_a_model_called_by_the_optimizer_is_forward() -> None:
         """
     )
 
-    assert found == {
+    assert result == {
         "aten::mm": "forward",
         "aten::relu": "forward",
         "MmBackward0": "backward",
@@ -161,7 +161,7 @@ def test_a_model_called_by_the_optimizer_is_forward() -> None:
 
 
 def test_an_optimizer_inside_a_backward_is_the_optimizer() -> None:
-    found = phases(
+    result = phases(
         """
         host     [aten::mm  ]
         host 2                [torch::autograd::AccumulateGrad       ]
@@ -170,7 +170,7 @@ def test_an_optimizer_inside_a_backward_is_the_optimizer() -> None:
         """
     )
 
-    assert found["aten::add_"] == "optimizer"
+    assert result["aten::add_"] == "optimizer"
 
 
 def test_gpu_work_is_of_the_phase_of_its_launch_even_outside_of_ops() -> None:
@@ -200,8 +200,8 @@ def test_a_closure_that_an_optimizer_calls_is_no_part_of_it() -> None:
         {"aten::mm": {"Sequence number": 1, "Fwd thread id": 0}},
     )
 
-    found = dict(trace.ops.select(pl.col("name").cast(pl.String), "phase").iter_rows())
-    assert found == {
+    result = dict(trace.ops.select(pl.col("name").cast(pl.String), "phase").iter_rows())
+    assert result == {
         "aten::mm": "forward",
         "MmBackward0": "backward",
         "aten::add_": "optimizer",

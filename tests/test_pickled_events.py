@@ -41,7 +41,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def event(number: int, **more: object) -> dict[str, Any]:
     """Return an event as torch writes it, with texts and a stack of its own."""
     action = "alloc" if number % 2 else "free_completed"
-    found = {
+    result = {
         "action": action,
         "addr": (1 << 46) + 512 * number,
         "size": number**2,
@@ -51,7 +51,7 @@ def event(number: int, **more: object) -> dict[str, Any]:
         "user_metadata": "",
         "frames": [FRAMES[(number + at) % len(FRAMES)] for at in range(number % 40)],
     }
-    return found | more
+    return result | more
 
 
 def with_shared_stacks(number: int) -> dict[str, Any]:
@@ -66,23 +66,23 @@ def with_texts(number: int) -> dict[str, Any]:
 
 
 def without_frames_when_freed(number: int) -> dict[str, Any]:
-    found = event(number)
+    result = event(number)
     if number % 2 == 0:
-        del found["frames"]
-    return found
+        del result["frames"]
+    return result
 
 
 def with_pools(number: int) -> dict[str, Any]:
-    found = event(number)
-    frames = found.pop("frames")
-    return found | {"pool_id": (0, number % 3), "frames": frames}
+    result = event(number)
+    frames = result.pop("frames")
+    return result | {"pool_id": (0, number % 3), "frames": frames}
 
 
 def with_ooms(number: int) -> dict[str, Any]:
-    found = event(number)
+    result = event(number)
     if number % 50 == 0:
-        found["device_free"] = found.pop("addr")
-    return found
+        result["device_free"] = result.pop("addr")
+    return result
 
 
 def with_names_to_mistake(number: int) -> dict[str, Any]:
@@ -141,11 +141,11 @@ def test_nearly_all_events_are_rows(
     shape: Callable[[int], dict[str, Any]], protocol: int, reader: str, tmp_path: Path
 ) -> None:
     trace = events(shape, 0, 12_000)
-    found = Counting()
-    read_pickle(written(tmp_path, [trace], protocol), found)
-    assert found.events > 0.9 * len(trace)
+    counting = Counting()
+    read_pickle(written(tmp_path, [trace], protocol), counting)
+    assert counting.events > 0.9 * len(trace)
     if reader == "compiled":
-        assert found.compiled > 0.9 * len(trace)
+        assert counting.compiled > 0.9 * len(trace)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -208,10 +208,10 @@ def test_of_broken_snapshots_the_same_is_read_with_and_without_compiled_code(
 def tables(path: Path) -> list[Any] | None:
     """Return what is read from a file; none if it is refused."""
     try:
-        found = read_snapshot(path)
+        snapshot = read_snapshot(path)
     except InputError:
         return None
-    return [found.events.rows(), found.stacks.rows(), found.frames.rows()]
+    return [snapshot.events.rows(), snapshot.stacks.rows(), snapshot.frames.rows()]
 
 
 def written(tmp_path: Path, traces: list[Any], protocol: int, **more: object) -> Path:

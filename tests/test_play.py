@@ -130,14 +130,14 @@ def test_steps_go_as_in_the_reference(
         Change(spans=spans, host_share=0.8, syncs=frozenset([0, 2])),
     ]
 
-    found = played(model, changes if changed else [], scale)
+    tables = played(model, changes if changed else [], scale)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_PURE", "1")
         expected = played(model, changes if changed else [], scale)
-    assert_frame_equal(found[0], expected[0])
-    assert found[1] == pytest.approx(expected[1])
-    assert_frame_equal(found[2], expected[2])
+    assert_frame_equal(tables[0], expected[0])
+    assert tables[1] == pytest.approx(expected[1])
+    assert_frame_equal(tables[2], expected[2])
 
 
 @compiled
@@ -193,11 +193,11 @@ def test_the_gpu_waits_for_what_it_does_in_the_reference(
     cover = pl.DataFrame(removed, _TIMES, orient="row")
     changes = [Change(spans=cover, host_share=0.9)] if changed else []
 
-    found = native_simulation.waits(
-        host, waited, [(one.cover.spans, 0.9) for one in changes], 5, 1e-3
+    table = native_simulation.waits(
+        host, waited, [(change.cover.spans, 0.9) for change in changes], 5, 1e-3
     )
 
-    assert found is not None
+    assert table is not None
     expected = _summed(
         pl.concat(
             [
@@ -206,4 +206,4 @@ def test_the_gpu_waits_for_what_it_does_in_the_reference(
             ]
         )
     )
-    assert_frame_equal(found, expected.sort("activity"))
+    assert_frame_equal(table, expected.sort("activity"))

@@ -195,46 +195,46 @@ SNAPSHOT: dict[str, Any] = {
 }
 
 
-def leaves(found: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:  # noqa: ANN401
+def leaves(result: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:  # noqa: ANN401
     """Yield every value that is no list and no object, with the way to it."""
-    if isinstance(found, dict):
-        for key, value in found.items():
+    if isinstance(result, dict):
+        for key, value in result.items():
             yield from leaves(value, (*way, key))
-    elif isinstance(found, (list, tuple)):
-        for at, value in enumerate(found):
+    elif isinstance(result, (list, tuple)):
+        for at, value in enumerate(result):
             yield from leaves(value, (*way, at))
     else:
-        yield way, found
+        yield way, result
 
 
-def planted(found: Any, way: Way, word: Any) -> Any:  # noqa: ANN401
+def planted(result: Any, way: Way, word: Any) -> Any:  # noqa: ANN401
     """Return a copy with another value in one place."""
     if not way:
         return word
     first, rest = way[0], way[1:]
-    changed = list(found) if isinstance(found, tuple) else copy.copy(found)
-    changed[first] = planted(found[first], rest, word)
-    return tuple(changed) if isinstance(found, tuple) else changed
+    changed = list(result) if isinstance(result, tuple) else copy.copy(result)
+    changed[first] = planted(result[first], rest, word)
+    return tuple(changed) if isinstance(result, tuple) else changed
 
 
-def objects(found: Any, way: Way = ()) -> Iterator[Way]:  # noqa: ANN401
-    if isinstance(found, dict):
+def objects(result: Any, way: Way = ()) -> Iterator[Way]:  # noqa: ANN401
+    if isinstance(result, dict):
         yield way
     pairs = (
-        found.items()
-        if isinstance(found, dict)
-        else enumerate(found)
-        if isinstance(found, (list, tuple))
+        result.items()
+        if isinstance(result, dict)
+        else enumerate(result)
+        if isinstance(result, (list, tuple))
         else ()
     )
     for key, value in pairs:
         yield from objects(value, (*way, key))
 
 
-def at(found: Any, way: Way) -> Any:  # noqa: ANN401
+def at(result: Any, way: Way) -> Any:  # noqa: ANN401
     for key in way:
-        found = found[key]
-    return found
+        result = result[key]
+    return result
 
 
 def words_for(way: Way, value: Any) -> list[Any]:  # noqa: ANN401
@@ -324,23 +324,23 @@ def test_a_word_under_an_unknown_key_of_a_snapshot_is_gone(tmp_path: Path) -> No
 
 
 def test_what_torch_writes_stays_as_it_is(tmp_path: Path) -> None:
-    found = json.loads(cleaned_trace(tmp_path, TRACE))
-    names = [one["name"] for one in found["traceEvents"]]
-    (op, *_) = found["traceEvents"]
+    document = json.loads(cleaned_trace(tmp_path, TRACE))
+    names = [item["name"] for item in document["traceEvents"]]
+    (op, *_) = document["traceEvents"]
 
-    written = [one["name"] for one in TRACE["traceEvents"] if one["ph"] != "s"]
+    written = [item["name"] for item in TRACE["traceEvents"] if item["ph"] != "s"]
     assert names == [name.replace("/home/ann/p/", "") for name in written]
     for key in ("Concrete Inputs", "Input type", "Input Strides", "Input Dims"):
         assert op["args"][key] == TRACE["traceEvents"][0]["args"][key]
-    assert found["deviceProperties"] == TRACE["deviceProperties"]
+    assert document["deviceProperties"] == TRACE["deviceProperties"]
 
 
 def test_a_snapshot_that_torch_wrote_stays_as_it_is(tmp_path: Path) -> None:
-    found = pickle.loads(cleaned_snapshot(tmp_path, SNAPSHOT))  # noqa: S301 - ours
+    document = pickle.loads(cleaned_snapshot(tmp_path, SNAPSHOT))  # noqa: S301 - ours
 
-    assert found["allocator_settings"] == SNAPSHOT["allocator_settings"]
-    assert found["external_annotations"] == SNAPSHOT["external_annotations"]
-    assert found["segments"][0]["segment_pool_id"] == (0, 0)
+    assert document["allocator_settings"] == SNAPSHOT["allocator_settings"]
+    assert document["external_annotations"] == SNAPSHOT["external_annotations"]
+    assert document["segments"][0]["segment_pool_id"] == (0, 0)
 
 
 WARNING = "a.py:7: UserWarning: called a synchronizing CUDA operation"

@@ -51,8 +51,8 @@ def whole(step: Callable[[], None], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def rank_of(run: Any) -> dict[str, Any]:  # noqa: ANN401
-    found: dict[str, Any] = json.loads((run.folder / "rank-0.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((run.folder / "rank-0.json").read_text())
+    return document
 
 
 def test_a_run_folder_has_the_trace_and_the_step_time(whole: Any) -> None:  # noqa: ANN401
@@ -75,10 +75,10 @@ def test_the_run_file_says_who_recorded_what(whole: Any) -> None:  # noqa: ANN40
 
 
 def test_what_was_recorded_is_linted(whole: Any) -> None:  # noqa: ANN401
-    found = whole.lint()
+    result = whole.lint()
 
-    assert found.report.outcomes[0].steps == 2
-    assert found.report.outcomes[0].name == str(whole.folder)
+    assert result.report.outcomes[0].steps == 2
+    assert result.report.outcomes[0].name == str(whole.folder)
 
 
 def test_the_recorder_is_not_taken_for_the_program(whole: Any) -> None:  # noqa: ANN401
@@ -142,7 +142,7 @@ def test_an_error_of_the_loop_passes(step: Callable[[], None], tmp_path: Path) -
     with pytest.raises(AssertionError, match="mine"):
         loop()
 
-    (why,) = {one for one in run.missing if "memory" in one}
+    (why,) = {name for name in run.missing if "memory" in name}
     assert "the loop raised AssertionError after 10 steps, while tracing them" in why
     assert rank_of(run)["state"] == "ended early"
 
@@ -233,7 +233,7 @@ def test_the_ranks_of_a_job_share_a_folder_and_trace_the_same_steps(
     )
 
     (run,) = (tmp_path / "traceq-runs").glob("[!.]*")
-    ranks = [json.loads((run / f"rank-{one}.json").read_text()) for one in (0, 1)]
+    ranks = [json.loads((run / f"rank-{item}.json").read_text()) for item in (0, 1)]
     assert {rank["state"] for rank in ranks} == {"done"}
     assert len({rank["trace"]["first_step"] for rank in ranks}) == 1
 

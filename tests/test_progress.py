@@ -92,7 +92,7 @@ def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end()
 ):
     out, err = _on_terminal("lint", str(TRACE), "--no-cache")
     text = re.sub(r"\x1b\[[0-9;?]*m", "", err.decode())
-    percents = [int(found) for found in re.findall(r"(\d+)%", text)]
+    percents = [int(match) for match in re.findall(r"(\d+)%", text)]
     assert "starting" in text
     assert all(before <= after for before, after in pairwise(percents))
     assert text.endswith("\x1b[2K")

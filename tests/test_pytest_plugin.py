@@ -160,7 +160,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     assert report.is_file(), done.stderr
     return {
-        case.get("name", ""): "".join(one.get("message", "") for one in case)
+        case.get("name", ""): "".join(item.get("message", "") for item in case)
         for case in ET.parse(report).iter("testcase")  # noqa: S314 - our own
     }
 
@@ -195,10 +195,10 @@ def test_a_step_within_its_budget_passes(name: str, outcomes: dict[str, str]) ->
 def test_a_step_over_its_budget_fails_with_what_where_and_what_instead(
     name: str, texts: tuple[str, ...], outcomes: dict[str, str]
 ) -> None:
-    found = outcomes[name]
+    result = outcomes[name]
 
-    assert "the step is over its budget (3 steps on the CPU)" in found
-    assert {text: text in found for text in texts} == dict.fromkeys(texts, True)
+    assert "the step is over its budget (3 steps on the CPU)" in result
+    assert {text: text in result for text in texts} == dict.fromkeys(texts, True)
 
 
 @in_project
@@ -244,10 +244,10 @@ def test_on_a_gpu_findings_say_where_it_is_and_what_to_write() -> None:
 def test_on_a_gpu_what_is_within_its_budget_passes() -> None:
     budget = {"syncs": 1000, "launches": 100_000, "ops": 100_000, "cpu": {"ops": 0}}
 
-    found = held_on_gpu(budget)
+    checked = held_on_gpu(budget)
 
-    assert found.on == "gpu"
-    assert found.numbers["launches"] > 100
+    assert checked.on == "gpu"
+    assert checked.numbers["launches"] > 100
     assert held_on_gpu({"peak_mib": 1 << 20}).numbers["peak-bytes"] > 0
 
 

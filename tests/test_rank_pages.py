@@ -44,9 +44,9 @@ def test_without_pages_of_ranks_a_job_is_one_file_without_links(
 
 
 def test_of_many_ranks_the_latest_and_the_earliest_have_pages(job: Path) -> None:
-    found = analysed(job)
+    analysis = analysed(job)
 
-    two, all_of_them = ranks_with_pages(found, 2), ranks_with_pages(found, 4)
+    two, all_of_them = ranks_with_pages(analysis, 2), ranks_with_pages(analysis, 4)
 
     assert len(two) == 2
     assert 2 in two

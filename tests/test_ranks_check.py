@@ -29,13 +29,15 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def checked(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
     answer = traceq("check", *arguments, "--no-cache", "--format", "json")
-    found = json.loads(answer.out)
-    assert errors("check", found) == []
-    return answer.status, found["fixtures"][0]["differences"]
+    document = json.loads(answer.out)
+    assert errors("check", document) == []
+    return answer.status, document["fixtures"][0]["differences"]
 
 
 def kinds(differences: list[dict[str, Any]], *, fails: bool) -> list[str]:
-    return [one["kind"] for one in differences if one["fails"] == fails]
+    return [
+        difference["kind"] for difference in differences if difference["fails"] == fails
+    ]
 
 
 def test_a_job_is_no_worse_than_itself() -> None:
@@ -43,58 +45,58 @@ def test_a_job_is_no_worse_than_itself() -> None:
 
 
 def test_a_straggler_a_longer_step_and_a_slowdown_fail() -> None:
-    status, found = checked("even", "--against", "late")
+    status, result = checked("even", "--against", "late")
     assert status == 1
-    assert kinds(found, fails=True) == ["new", "budget", "budget"]
-    assert found[0]["finding"]["code"] == "RNK001"
-    assert found[1]["text"] == "step-ms 1.71, the budget is 1.31 ± 10%"
-    assert found[2]["text"].startswith("slowdown 1.3")
+    assert kinds(result, fails=True) == ["new", "budget", "budget"]
+    assert result[0]["finding"]["code"] == "RNK001"
+    assert result[1]["text"] == "step-ms 1.71, the budget is 1.31 ± 10%"
+    assert result[2]["text"].startswith("slowdown 1.3")
 
 
 def test_what_is_better_is_reported_and_does_not_fail() -> None:
-    status, found = checked("late", "--against", "even")
+    status, result = checked("late", "--against", "even")
     assert status == 0
-    assert kinds(found, fails=True) == []
-    assert kinds(found, fails=False) == ["gone", "budget", "budget"]
+    assert kinds(result, fails=True) == []
+    assert kinds(result, fails=False) == ["gone", "budget", "budget"]
 
 
 def test_findings_below_the_severity_that_fails_do_not_fail() -> None:
-    _, found = checked("even", "--against", "late", "--fail-on", "error")
-    assert kinds(found, fails=True) == ["budget", "budget"]
-    assert kinds(found, fails=False) == ["new"]
+    _, result = checked("even", "--against", "late", "--fail-on", "error")
+    assert kinds(result, fails=True) == ["budget", "budget"]
+    assert kinds(result, fails=False) == ["new"]
 
 
 def test_budgets_beside_the_traces_take_the_place_of_what_they_show(
     jobs: Path,
 ) -> None:
     (jobs / "even" / "traceq.toml").write_text("[budgets]\nstep-ms = 2.0\n")
-    _, found = checked("even", "--against", "late")
-    assert [one["text"] for one in found if one["kind"] == "budget"] == [
+    _, result = checked("even", "--against", "late")
+    assert [entry["text"] for entry in result if entry["kind"] == "budget"] == [
         "step-ms 1.71, the budget is 2"
     ]
-    assert kinds(found, fails=True) == ["new"]
+    assert kinds(result, fails=True) == ["new"]
 
 
 @pytest.mark.slow
 def test_a_job_can_be_a_fixture(jobs: Path) -> None:
     (jobs / "late" / "origin.toml").write_text('program = "Rank 2 sleeps."\n')
-    status, found = checked("late")
-    assert (status, kinds(found, fails=True)) == (1, ["missing", "missing"])
+    status, result = checked("late")
+    assert (status, kinds(result, fails=True)) == (1, ["missing", "missing"])
     updated = traceq("check", "late", "--update")
     assert "findings.json, traceq.toml written" in updated.out
     assert checked("late") == (0, [])
     # A committed job does not change: less than the budget is as wrong as more.
     write_job(jobs / "late", [Works()] * 4)
-    status, found = checked("late")
-    assert (status, kinds(found, fails=True)) == (1, ["gone", "budget", "budget"])
+    status, result = checked("late")
+    assert (status, kinds(result, fails=True)) == (1, ["gone", "budget", "budget"])
     assert traceq("check", ".").status == 1
 
 
 def test_other_ranks_are_not_held_to_the_times(jobs: Path) -> None:
     write_job(jobs / "more", [Works(compute=4000)] * 8)
-    status, found = checked("even", "--against", "more")
+    status, result = checked("even", "--against", "more")
     assert status == 0
-    assert {one["text"] for one in found if one["kind"] == "budget"} == {
+    assert {entry["text"] for entry in result if entry["kind"] == "budget"} == {
         "step-ms is not compared: 8 ranks, not 4",
         "slowdown is not compared: 8 ranks, not 4",
     }

@@ -51,10 +51,10 @@ def jobs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @cache
 def compared(*arguments: str | Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
+    document: dict[str, Any] = json.loads(
         traceq("diff", *arguments, "--no-cache", "--format", "json").out
     )
-    return found
+    return document
 
 
 @pytest.mark.usefixtures("jobs")
@@ -62,18 +62,18 @@ class TestTwoJobs:
     """Jobs of four ranks whose steps differ by what was put into them."""
 
     def test_the_step_and_the_waiting_are_what_the_sleep_adds(self) -> None:
-        found = compared("even", "late")
-        assert found["verdict"] == "slower"
+        result = compared("even", "late")
+        assert result["verdict"] == "slower"
         change = {
             name: both["after"] - both["before"]
-            for name, both in found["metrics"].items()
+            for name, both in result["metrics"].items()
         }
         assert change["step_ns"] == 400_000
         # Three of four ranks wait.
         assert change["waiting_ns"] == pytest.approx(300_000, rel=0.01)
         assert change["transfer_ns"] == pytest.approx(0, abs=1000)
-        assert found["metrics"]["slowdown"]["before"] == 1
-        assert found["metrics"]["slowdown"]["after"] == pytest.approx(1.3, rel=0.02)
+        assert result["metrics"]["slowdown"]["before"] == 1
+        assert result["metrics"]["slowdown"]["after"] == pytest.approx(1.3, rel=0.02)
 
     def test_waiting_is_by_kind_of_collective(self) -> None:
         (kind,) = compared("even", "late")["collectives"]
@@ -89,26 +89,26 @@ class TestTwoJobs:
         assert (gone["state"], gone["ranks"], gone["after"]) == ("gone", [2], None)
 
     def test_another_straggler_takes_the_place_of_one(self) -> None:
-        found = compared("late", "slow")["stragglers"]
-        assert [(one["state"], one["ranks"]) for one in found] == [
+        result = compared("late", "slow")["stragglers"]
+        assert [(entry["state"], entry["ranks"]) for entry in result] == [
             ("new", [1]),
             ("gone", [2]),
         ]
 
     def test_findings_are_new_gone_and_as_before(self) -> None:
-        found = compared("late", "slow")
+        result = compared("late", "slow")
         states = {
-            (one["state"], (one["after"] or one["before"])["code"])
-            for one in found["findings"]
+            (finding["state"], (finding["after"] or finding["before"])["code"])
+            for finding in result["findings"]
         }
         assert states == {("new", "RNK002"), ("gone", "RNK001")}
         assert compared("late", "late")["findings"] == []
 
     def test_a_job_does_not_differ_from_itself(self) -> None:
-        found = compared("late", "late")
-        assert found["verdict"] == "no change"
-        assert [one["state"] for one in found["stragglers"]] == ["same"]
-        assert found["headline"].startswith(
+        result = compared("late", "late")
+        assert result["verdict"] == "no change"
+        assert [straggler["state"] for straggler in result["stragglers"]] == ["same"]
+        assert result["headline"].startswith(
             "1.71 ms a step, before and after: no change"
         )
 
@@ -161,9 +161,9 @@ class TestTwoJobs:
     def test_ranks_that_are_missing_are_told(self, jobs: Path) -> None:
         shutil.copytree("late", "part")
         (jobs / "part" / "rank3.json").unlink()
-        found = compared("late", "part")
-        assert any("4 ranks before, 3 after" in text for text in found["caveats"])
-        assert any(text.startswith("after: 1 of 4 ranks") for text in found["caveats"])
+        result = compared("late", "part")
+        assert any("4 ranks before, 3 after" in text for text in result["caveats"])
+        assert any(text.startswith("after: 1 of 4 ranks") for text in result["caveats"])
 
     def test_traces_that_have_nothing_in_common_are_refused(self, jobs: Path) -> None:
         folder = jobs / "strangers"

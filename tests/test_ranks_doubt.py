@@ -45,9 +45,9 @@ def noisy(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_ranks_that_are_late_by_chance_are_not_named(tmp_path: Path, seed: int) -> None:
-    found = noisy(tmp_path, seed)
-    assert found.stragglers == ()
-    assert verdict(found).startswith("No straggler")
+    analysis = noisy(tmp_path, seed)
+    assert analysis.stragglers == ()
+    assert verdict(analysis).startswith("No straggler")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -63,27 +63,27 @@ def test_a_rank_that_is_late_once_is_said_to_be_and_not_a_straggler(
     tmp_path: Path,
 ) -> None:
     once = [Works(), Works(sleep=3000), *[Works()] * 4]
-    found = analysed(write_job(tmp_path, [[Works()] * 6, once, [Works()] * 6]))
-    assert found.stragglers == ()
-    assert "rank 1 was late most" in verdict(found)
+    analysis = analysed(write_job(tmp_path, [[Works()] * 6, once, [Works()] * 6]))
+    assert analysis.stragglers == ()
+    assert "rank 1 was late most" in verdict(analysis)
 
 
 def test_of_two_ranks_in_one_step_none_can_be_blamed(tmp_path: Path) -> None:
     works = [[Works()] * 2, [Works(), Works(compute=1500)]]
-    found = analysed(write_job(tmp_path, works))
-    assert found.stragglers == ()
-    assert "cannot be told" in verdict(found)
+    analysis = analysed(write_job(tmp_path, works))
+    assert analysis.stragglers == ()
+    assert "cannot be told" in verdict(analysis)
 
 
 def test_who_waits_for_a_rank_that_was_not_recorded_is_not_late(
     tmp_path: Path,
 ) -> None:
     works = [Works(), Works(receives=800), Works()]
-    found = analysed(write_job(tmp_path, works))
-    assert found.stragglers == ()
-    assert found.by_rank["late"].to_list() == [0, 0, 0]
+    analysis = analysed(write_job(tmp_path, works))
+    assert analysis.stragglers == ()
+    assert analysis.by_rank["late"].to_list() == [0, 0, 0]
     assert any(
-        "rank 1" in said and "not recorded" in said for said in found.job.notices
+        "rank 1" in said and "not recorded" in said for said in analysis.job.notices
     )
 
 
@@ -104,8 +104,8 @@ def test_what_two_runs_differ_by_is_no_warning(
     works = [Works(compute=9700), Works(compute=9700, sleep=sleep), Works(compute=9700)]
     job = analysed(write_job(tmp_path, works))
     (outcome,) = lint_job("job", job, bundled_rules(), Config()).outcomes
-    (found,) = (one for one in outcome.findings if one.code == "RNK001")
-    assert found.severity.value == severity
+    (finding,) = (item for item in outcome.findings if item.code == "RNK001")
+    assert finding.severity.value == severity
 
 
 OVERLAPPED = """
@@ -117,10 +117,10 @@ OVERLAPPED = """
 
 
 def test_a_rank_computes_on_while_its_gradients_are_reduced() -> None:
-    found = collectives(load_drawn(OVERLAPPED))
-    assert found["stream"].n_unique() == 2
+    table = collectives(load_drawn(OVERLAPPED))
+    assert table["stream"].n_unique() == 2
     compute_ends = 38
-    assert (found["held"] / 1000).to_list() == [compute_ends, compute_ends]
+    assert (table["held"] / 1000).to_list() == [compute_ends, compute_ends]
 
 
 def _passing(kind: str, peer: int) -> dict[str, dict[str, object]]:
@@ -146,7 +146,7 @@ def test_what_is_sent_may_wait_for_its_receiver() -> None:
         load_drawn(text, args, job={"rank": rank, "world_size": 2})
         for rank, (text, args) in enumerate(drawn)
     ]
-    job = assemble([Digest(make_digest(one, findings=False)) for one in traces])
+    job = assemble([Digest(make_digest(trace, findings=False)) for trace in traces])
     passed = job.collectives.row(by_predicate=pl.col("kind") == "recv", named=True)
     mine = pl.col("instance") == passed["instance"]
     ends = job.cells.filter(mine).sort("rank")["end"]
@@ -181,6 +181,6 @@ _BY_CHANCE = (
 def test_the_latest_of_several_ranks_is_late_by_chance_more_often_than_one(
     tmp_path: Path, times: tuple[tuple[int, ...], ...]
 ) -> None:
-    works = [[Works(compute=one) for one in rank] for rank in times]
+    works = [[Works(compute=number) for number in rank] for rank in times]
 
     assert analysed(write_job(tmp_path, works)).stragglers == ()

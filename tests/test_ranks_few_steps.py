@@ -31,7 +31,7 @@ _PLANTS = {
 
 
 def named(analysis: Analysis) -> set[int]:
-    return {row for one in analysis.stragglers for row in one.ranks}
+    return {row for straggler in analysis.stragglers for row in straggler.ranks}
 
 
 @pytest.mark.slow

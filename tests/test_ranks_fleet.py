@@ -36,9 +36,9 @@ def test_processes_return_the_digests_that_this_one_makes() -> None:
     here, _ = gather(tasks, InProcess())
     with Workers(2) as workers:
         there, _ = gather(tasks, workers)
-    for one, other in zip(here, there, strict=True):
-        assert one.rank == other.rank
-        assert all(one.table(name).equals(other.table(name)) for name in TABLES)
+    for digest, other in zip(here, there, strict=True):
+        assert digest.rank == other.rank
+        assert all(digest.table(name).equals(other.table(name)) for name in TABLES)
 
 
 FORMATS = ("text", "json", "markdown", "html")
@@ -101,7 +101,7 @@ def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared(
     with Workers(2) as workers:
         digests, unread = gather(tasks, workers)
     assert len(digests) == 3
-    assert [one.path for one in unread] == [str(broken)]
+    assert [item.path for item in unread] == [str(broken)]
 
 
 def test_paths_are_shown_as_they_were_given(
@@ -111,7 +111,7 @@ def test_paths_are_shown_as_they_were_given(
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
     answer = traceq(
-        "ranks", *sorted(one.name for one in tmp_path.iterdir()), "--format", "json"
+        "ranks", *sorted(item.name for item in tmp_path.iterdir()), "--format", "json"
     )
     assert str(tmp_path) not in answer.out
 

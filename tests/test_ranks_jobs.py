@@ -52,16 +52,16 @@ def test_no_pair_is_wrong_where_windows_are_cut_at_random(name: str) -> None:
     chance = random.Random(name)  # noqa: S311 - a test
     truth = {(rank, end): instance for rank, end, instance in _parts(real_job(name))}
     for _ in range(5):
-        job = assemble([ranking.cut(one, chance) for one in digests(name)])
-        found = list(_parts(job))
+        job = assemble([ranking.cut(digest, chance) for digest in digests(name)])
+        result = list(_parts(job))
 
         by_truth: dict[int, set[int]] = {}
-        for rank, end, instance in found:
+        for rank, end, instance in result:
             by_truth.setdefault(truth[rank, end], set()).add(instance)
 
         assert all(len(instances) == 1 for instances in by_truth.values())
         assert len(by_truth) == job.collectives.height
-        assert len(found) == _shared(job, truth)
+        assert len(result) == _shared(job, truth)
 
 
 def _parts(job: Job) -> list[tuple[int, int, int]]:
@@ -98,9 +98,9 @@ def test_no_rank_waits_longer_than_its_collectives_last(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_replay_takes_as_long_as_the_job_did(name: str) -> None:
-    found = analyse(real_job(name))
+    analysis = analyse(real_job(name))
 
-    assert found.whatifs.took == pytest.approx(found.job.window_ns, rel=0.015)
+    assert analysis.whatifs.took == pytest.approx(analysis.job.window_ns, rel=0.015)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,8 +111,8 @@ def test_clocks_that_are_off_by_seconds_and_drift_are_aligned(name: str) -> None
         offsets = [chance.randint(-2_000 * MS, 2_000 * MS) for _ in digests(name)]
         drifts = [chance.uniform(-50e-6, 50e-6) for _ in digests(name)]
         moved = [
-            ranking.shifted(*one)
-            for one in zip(digests(name), offsets, drifts, strict=True)
+            ranking.shifted(*row)
+            for row in zip(digests(name), offsets, drifts, strict=True)
         ]
 
         job = assemble(moved)
@@ -131,22 +131,22 @@ def test_clocks_that_are_off_by_seconds_and_drift_are_aligned(name: str) -> None
 
 
 def test_the_rank_that_sleeps_is_found_with_its_region_and_its_time() -> None:
-    found = analyse(real_job("torchrec_a2a"))
+    analysis = analyse(real_job("torchrec_a2a"))
 
-    worst = found.stragglers[0]
+    worst = analysis.stragglers[0]
 
-    assert [found.job.ranks["number"][row] for row in worst.ranks] == [2]
+    assert [analysis.job.ranks["number"][row] for row in worst.ranks] == [2]
     assert worst.cause.cause == "host"
     assert worst.cause.region == "# running sparse arch"
     # It sleeps a second in each of the three recorded steps.
     assert worst.cause.parts["host"] / 3 == pytest.approx(1000 * MS, rel=0.01)
-    assert worst.saved_ns / found.steps == pytest.approx(975 * MS, rel=0.02)
+    assert worst.saved_ns / analysis.steps == pytest.approx(975 * MS, rel=0.02)
 
 
 def test_rank_7_of_dlrm_costs_most_alone_and_rank_2_nothing() -> None:
-    found = analyse(real_job("dlrm"))
+    analysis = analyse(real_job("dlrm"))
 
-    saved = dict(found.by_rank.select("number", "saved").iter_rows())
+    saved = dict(analysis.by_rank.select("number", "saved").iter_rows())
 
     assert max(saved, key=lambda rank: saved[rank]) == 7
     assert saved[2] == 0
@@ -154,11 +154,11 @@ def test_rank_7_of_dlrm_costs_most_alone_and_rank_2_nothing() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_saves_more_than_everything_together(name: str) -> None:
-    found = analyse(real_job(name))
+    analysis = analyse(real_job(name))
 
-    for change in found.changes:
-        assert 0 <= change.saved_ns <= found.whatifs.all.saved_ns
-    assert (found.by_rank["saved"] <= found.whatifs.all.saved_ns).all()
+    for change in analysis.changes:
+        assert 0 <= change.saved_ns <= analysis.whatifs.all.saved_ns
+    assert (analysis.by_rank["saved"] <= analysis.whatifs.all.saved_ns).all()
 
 
 def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared() -> None:

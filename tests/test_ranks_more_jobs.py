@@ -52,7 +52,7 @@ def test_windows_cut_at_random_are_matched_without_a_wrong_pair(name: str) -> No
     chance = random.Random(f"cuts {name}")  # noqa: S311 - a test
     truth = ranking.by_wall_clock(digests(name))
     for _ in range(8):
-        cut = [ranking.cut(one, chance) for one in digests(name)]
+        cut = [ranking.cut(digest, chance) for digest in digests(name)]
         shared, missing, wrong = ranking.errors(cut, truth)
 
         assert shared > 0
@@ -78,8 +78,8 @@ def test_time_is_divided_by_the_steps_that_were_recorded(name: str, steps: int) 
 
 def test_ranks_without_a_common_collective_cannot_be_compared() -> None:
     first, second = (
-        _only(one, rows)
-        for one, rows in zip(
+        _only(digest, rows)
+        for digest, rows in zip(
             digests("resnet18"), (slice(0, 4), slice(8, 12)), strict=True
         )
     )
@@ -92,8 +92,8 @@ def test_ranks_without_a_common_collective_cannot_be_compared() -> None:
 
 def test_ranks_without_a_common_collective_have_no_table_of_zeros() -> None:
     first, second = (
-        _only(one, rows)
-        for one, rows in zip(
+        _only(digest, rows)
+        for digest, rows in zip(
             digests("resnet18"), (slice(0, 4), slice(8, 12)), strict=True
         )
     )
@@ -107,8 +107,8 @@ def test_ranks_without_a_common_collective_have_no_table_of_zeros() -> None:
 def test_two_sets_of_ranks_that_do_not_meet_are_both_named() -> None:
     early, late = slice(0, 12), slice(21, 30)
     ranks = [
-        _only(one, rows)
-        for one, rows in zip(
+        _only(digest, rows)
+        for digest, rows in zip(
             digests("torchrec_a2a_4"), (early, early, late, late), strict=True
         )
     ]
@@ -157,7 +157,7 @@ def test_a_planted_offset_is_within_the_error_of_the_clock(step: int) -> None:
         for _ in range(10 if step else 5)
     ]
 
-    right, known = (sum(one) for one in zip(*trials, strict=True))
+    right, known = (sum(row) for row in zip(*trials, strict=True))
 
     assert known
     assert right >= 0.9 * known

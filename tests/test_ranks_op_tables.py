@@ -35,8 +35,8 @@ def table() -> OpTable:
 
 
 def published(file: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((_FOLDER / file).read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((_FOLDER / file).read_text(encoding="utf-8"))
+    return document
 
 
 def share(ranks: pl.Expr) -> float:

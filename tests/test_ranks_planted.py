@@ -36,11 +36,11 @@ def test_the_planted_rank_is_found_with_its_cause(plant: str) -> None:
     digests = planting.job(
         rank, chance, plant=plant, late=late, delay_ns=0.04 * rank.step_ns
     )
-    found = analyse(assemble(digests)).stragglers
+    stragglers = analyse(assemble(digests)).stragglers
 
-    assert found[0].ranks == (late,)
-    assert found[0].cause.cause == planting.PLANTS[plant]
-    assert [one.ranks for one in found] == [(late,)]
+    assert stragglers[0].ranks == (late,)
+    assert stragglers[0].cause.cause == planting.PLANTS[plant]
+    assert [straggler.ranks for straggler in stragglers] == [(late,)]
 
 
 @pytest.mark.slow
@@ -49,9 +49,9 @@ def test_noise_alone_makes_no_straggler(file: str) -> None:
     chance = random.Random(file)  # noqa: S311 - a test
     rank = planting.copied(recordings.path_of(file))
 
-    found = analyse(assemble(planting.job(rank, chance)))
+    analysis = analyse(assemble(planting.job(rank, chance)))
 
-    assert found.stragglers == ()
+    assert analysis.stragglers == ()
 
 
 def test_a_digest_is_small() -> None:
@@ -74,6 +74,6 @@ def test_more_late_ranks_than_are_tried_alone_are_no_crash() -> None:
         for row in (5, 6, 7, 8)
     ]
 
-    found = analyse(assemble(ranks)).stragglers
+    stragglers = analyse(assemble(ranks)).stragglers
 
-    assert {row % 4 for one in found for row in one.ranks} == {2}
+    assert {row % 4 for straggler in stragglers for row in straggler.ranks} == {2}

@@ -93,13 +93,13 @@ def test_a_page_has_the_words_of_the_terminal(name: str) -> None:
 
 def test_the_map_has_a_row_for_each_rank_and_paints_the_late_one() -> None:
     page = ranks_page(analysed("torchrec_a2a"), report_of("torchrec_a2a"))
-    found = re.search(r'<svg viewBox="0 0 1100.*?</svg>', page, re.DOTALL)
-    assert found
-    drawing = ET.fromstring(found[0])  # noqa: S314 - our own
+    match = re.search(r'<svg viewBox="0 0 1100.*?</svg>', page, re.DOTALL)
+    assert match
+    drawing = ET.fromstring(match[0])  # noqa: S314 - our own
 
     def ranks(name: str) -> list[str | None]:
-        marks = [one for one in drawing if one.get("class") == name]
-        return list(dict.fromkeys(one.get("data-rank") for one in marks))
+        marks = [item for item in drawing if item.get("class") == name]
+        return list(dict.fromkeys(mark.get("data-rank") for mark in marks))
 
     assert sorted(map(str, ranks("rank-own"))) == ["0", "1", "2", "3"]
     assert ranks("rank-late") == ["2"]
@@ -107,17 +107,17 @@ def test_the_map_has_a_row_for_each_rank_and_paints_the_late_one() -> None:
 
 
 def test_names_of_a_trace_stay_text() -> None:
-    found = analysed("torchrec_a2a")
+    analysis = analysed("torchrec_a2a")
     evil = "<script>alert(1)</script>|`x`"
-    straggler = found.stragglers[0]
+    straggler = analysis.stragglers[0]
     cause = replace(straggler.cause, region=evil)
     hostile = replace(
-        found,
+        analysis,
         stragglers=(replace(straggler, cause=cause),),
         job=replace(
-            found.job,
+            analysis.job,
             notices=(evil,),
-            ranks=found.job.ranks.with_columns(device=pl.lit(evil)),
+            ranks=analysis.job.ranks.with_columns(device=pl.lit(evil)),
         ),
     )
     report = lint_job("job", hostile, bundled_rules(), Config())
@@ -137,13 +137,13 @@ def test_markdown_has_verdict_tables_and_map(name: str) -> None:
 
 
 def test_the_sleeping_rank_is_a_finding_with_place_and_saving() -> None:
-    found = report_of("torchrec_a2a").outcomes[0].findings
-    worst = found[0]
+    findings = report_of("torchrec_a2a").outcomes[0].findings
+    worst = findings[0]
     assert (worst.code, worst.subject) == ("RNK001", "host")
     assert worst.message.startswith("rank 2 holds the others up")
     assert worst.saves_ns > 10_000_000
     assert ("region", "# running sparse arch") in [
-        (one.label, one.name) for one in worst.evidence
+        (evidence.label, evidence.name) for evidence in worst.evidence
     ]
 
 
@@ -152,10 +152,10 @@ def test_findings_of_a_job_are_like_any_other(name: str) -> None:
     (outcome,) = report_of(name).outcomes
     assert not outcome.crashed
     assert not outcome.skipped
-    for one in outcome.findings:
-        assert 0 <= one.saves_ns <= outcome.step_ns
-        assert one.advice
-        assert all(len(entry.label) <= 8 for entry in one.evidence)
+    for finding in outcome.findings:
+        assert 0 <= finding.saves_ns <= outcome.step_ns
+        assert finding.advice
+        assert all(len(entry.label) <= 8 for entry in finding.evidence)
 
 
 @pytest.mark.real
@@ -172,4 +172,6 @@ def test_a_job_with_a_straggler_exits_1_unless_told_otherwise() -> None:
 def test_a_rank_alone_is_told_where_its_job_is_looked_at() -> None:
     trace = load_drawn("host   [ProfilerStep#1 ]", job={"rank": 1, "world_size": 8})
     skipped = outcome(Recording("drawn", trace)).skipped
-    assert "traceq ranks" in next(one.reason for one in skipped if one.code == "RNK001")
+    assert "traceq ranks" in next(
+        item.reason for item in skipped if item.code == "RNK001"
+    )

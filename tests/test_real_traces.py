@@ -129,11 +129,11 @@ def test_a_launch_is_of_the_innermost_op_that_was_open_when_it_began(
         while following[:2] <= (thread, ts):
             open_ops.append(following)
             following = next(waiting)
-        open_ops = [one for one in open_ops if one[0] == thread and ts <= one[3]]
+        open_ops = [row for row in open_ops if row[0] == thread and ts <= row[3]]
         if not kernels:
             continue
         if apart:
-            within = [one for one in open_ops if returned <= one[3]]
+            within = [row for row in open_ops if returned <= row[3]]
             crossing += within != open_ops
             assert op == (within[-1][2] if within else None)
         else:
@@ -240,13 +240,13 @@ def test_phases_are_found_without_the_regions_that_name_them(
     path = tmp_path / "stripped.json"
     path.write_text(json.dumps(document | {"traceEvents": kept}), encoding="utf-8")
 
-    named, found = (
+    named, column = (
         trace.kernels["phase"],
         traceq.load(path, cache=False).kernels["phase"],
     )
 
     # The gradient that a backward begins with is made before autograd runs.
-    assert (named != found).sum() <= trace.steps.height
+    assert (named != column).sum() <= trace.steps.height
 
 
 def test_with_stacks_all_launched_work_has_a_source(fixture_trace: Path) -> None:
@@ -298,6 +298,6 @@ def test_the_true_step_time_is_what_the_program_printed(case: str) -> None:
     ],
 )
 def test_a_fixture_has_the_true_step_time_of_its_capture(fixture: str) -> None:
-    found = read_fixture(ROOT / "fixtures" / fixture)
+    result = read_fixture(ROOT / "fixtures" / fixture)
 
-    assert found.step_ns == CAPTURES.step_ns(found.folder.name)
+    assert result.step_ns == CAPTURES.step_ns(result.folder.name)

@@ -100,9 +100,9 @@ def found(folder: Path, name: str, memory: int = 140 * GIB) -> tuple[Finding, ..
     return outcome(Recording(name, loaded), "MEM011").findings
 
 
-def number(one: Finding, key: str) -> int:
+def number(finding: Finding, key: str) -> int:
     """Return a number of a finding's data."""
-    value = one.data[key]
+    value = finding.data[key]
     assert isinstance(value, int)
     return value
 
@@ -112,9 +112,9 @@ def number(one: Finding, key: str) -> int:
 def test_each_checkpointed_layer_is_a_region(
     recorded: Path, name: str, stacks: str
 ) -> None:
-    (one,) = found(recorded, name + stacks)
+    (finding,) = found(recorded, name + stacks)
 
-    assert one.count == LAYERS
+    assert finding.count == LAYERS
 
 
 @pytest.mark.parametrize("name", ["plain", "twice", "twice_no_stacks"])
@@ -126,27 +126,27 @@ def test_gradients_of_gradients_are_no_recomputation(recorded: Path, name: str) 
 def test_what_the_regions_allocate_again_would_be_kept(
     recorded: Path, name: str
 ) -> None:
-    (one,) = found(recorded, name)
+    (finding,) = found(recorded, name)
 
     # Of a layer: the norm and both statistics, 32 by 256 twice, 32 by 64.
     tensors = 4 * 32 * (64 + 2 + 256 + 256)
-    assert tensors * LAYERS <= number(one, "saved_bytes") < 1.5 * tensors * LAYERS
+    assert tensors * LAYERS <= number(finding, "saved_bytes") < 1.5 * tensors * LAYERS
 
 
 def test_the_caller_of_checkpoint_is_named(recorded: Path) -> None:
-    (one,) = found(recorded, "hooked")
+    (finding,) = found(recorded, "hooked")
 
-    assert one.place.function == "hooked"
+    assert finding.place.function == "hooked"
 
 
 def test_nothing_is_reported_where_memory_has_no_room(recorded: Path) -> None:
-    (one,) = found(recorded, "hooked")
-    peak = number(one, "peak_bytes")
+    (finding,) = found(recorded, "hooked")
+    peak = number(finding, "peak_bytes")
 
     assert not found(recorded, "hooked", peak + peak // 10)
 
 
 def test_it_is_minor_where_memory_was_not_recorded(recorded: Path) -> None:
-    (one,) = found(recorded, "hooked_no_stacks")
+    (finding,) = found(recorded, "hooked_no_stacks")
 
-    assert (one.severity, one.data["saved_bytes"]) == ("info", None)
+    assert (finding.severity, finding.data["saved_bytes"]) == ("info", None)

@@ -101,9 +101,9 @@ def test_a_buffer_that_the_profiler_asks_for_is_no_time_of_the_step(
 
 @pytest.mark.real
 def test_without_the_profilers_word_the_time_is_the_operators(tmp_path: Path) -> None:
-    one, other = (recorded(tmp_path, drawing) for drawing in (LONG, SHORT))
+    trace, other = (recorded(tmp_path, drawing) for drawing in (LONG, SHORT))
 
-    assert bound_of(one, None).step_ns > 1.2 * bound_of(other, None).step_ns
+    assert bound_of(trace, None).step_ns > 1.2 * bound_of(other, None).step_ns
 
 
 def test_loading_a_kernel_is_the_programs_own_time(tmp_path: Path) -> None:

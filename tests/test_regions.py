@@ -35,8 +35,8 @@ def drawn() -> pl.DataFrame:
 
 
 def figure(table: pl.DataFrame, path: str, column: str) -> int:
-    found: int = table.filter(pl.col("path") == path)[column].item()
-    return found
+    result: int = table.filter(pl.col("path") == path)[column].item()
+    return result
 
 
 def test_a_region_has_the_gpu_time_of_what_it_launched_whenever_that_ran() -> None:
@@ -65,9 +65,9 @@ def launched_under(of: Trace, path: str) -> int:
         call = launches.get(kernel["launch"])
         if call is not None and kernel["step"] in steps:
             total += kernel["dur"] * any(
-                one["thread"] == call["thread"]
-                and one["ts"] <= call["ts"] < one["ts"] + one["dur"]
-                for one in calls
+                item["thread"] == call["thread"]
+                and item["ts"] <= call["ts"] < item["ts"] + item["dur"]
+                for item in calls
             )
     return total
 
@@ -92,8 +92,8 @@ def test_the_backward_of_a_real_forward_is_what_the_backward_pass_launched() -> 
 
 
 def test_modules_of_all_layers_are_one_row_unless_asked_apart() -> None:
-    found = regions(loaded(FIXTURE_TRACES[WITH_REGIONS]), BY_MODULE)
-    together, apart = by_path(found, instances=False), by_path(found)
+    result = regions(loaded(FIXTURE_TRACES[WITH_REGIONS]), BY_MODULE)
+    together, apart = by_path(result, instances=False), by_path(result)
 
     block = figure(together, "LM/Block", "gpu_all")
     each = apart.filter(pl.col("path").str.contains(r"^LM_0/Block_\d+$"))
@@ -102,8 +102,8 @@ def test_modules_of_all_layers_are_one_row_unless_asked_apart() -> None:
 
 
 def test_equal_regions_are_no_difference_in_95_of_100_resamples() -> None:
-    found = regions(loaded(FIXTURE_TRACES["moe_dropless"]), BY_MODULE)
-    calls = found.calls.filter(pl.col("gpu") > 0)["host"].to_list()
+    result = regions(loaded(FIXTURE_TRACES["moe_dropless"]), BY_MODULE)
+    calls = result.calls.filter(pl.col("gpu") > 0)["host"].to_list()
     chance = random.Random(1)  # noqa: S311 - the same in every run
 
     verdicts = [

@@ -195,7 +195,7 @@ def test_without_calls_of_the_runtime_it_is_not_known_what_launches() -> None:
 
 @pytest.mark.real
 def test_steps_recorded_without_stacks_are_estimated_near_the_measured_ones() -> None:
-    errors = {one.name: abs(one.error) for one in estimates(FOLDER)}
+    errors = {estimate.name: abs(estimate.error) for estimate in estimates(FOLDER)}
     # Too high as ever: 0.69 with all of what recording its graphs takes.
     graphs = errors.pop("mobilenet.compiled")
 
@@ -215,16 +215,16 @@ def test_costs_are_halfway_between_the_assumed_and_those_measured_with_the_run()
     run = Run(Path(), (), {}, (), (), "finished", recorder_overhead=measured)
 
     assert costs_of(trace).op == OP_DISPATCH_COST_NS
-    found = costs_of(replace(trace, run=run))
-    assert found.op == (
+    host_costs = costs_of(replace(trace, run=run))
+    assert host_costs.op == (
         2 * OP_DISPATCH_COST_NS.plain_ns,
         OP_DISPATCH_COST_NS.overhead_ns // 2,
     )
-    assert found.call == LAUNCH_CALL_COST_NS
+    assert host_costs.call == LAUNCH_CALL_COST_NS
     # Where nothing is launched an operator costs as much more or less.
     quiet = QUIET_OP_DISPATCH_COST_NS
-    assert found.quiet_op == (2 * quiet.plain_ns, quiet.overhead_ns // 2)
-    assert found.quiet_frame == QUIET_PYTHON_CALL_COST_NS
+    assert host_costs.quiet_op == (2 * quiet.plain_ns, quiet.overhead_ns // 2)
+    assert host_costs.quiet_frame == QUIET_PYTHON_CALL_COST_NS
 
 
 def test_costs_measured_with_stacks_are_not_those_of_a_trace_without() -> None:
@@ -308,29 +308,34 @@ def test_a_calibrated_replay_takes_as_long_as_the_measured_step() -> None:
     _, replay = replayed(HOST_BOUND)
     measured = 0.6 * replay.run().step_ns
 
-    found = calibrate(replay, measured)
+    calibration = calibrate(replay, measured)
 
-    assert found.measured
-    assert replay.run(scale=found.likely).step_ns == pytest.approx(measured, rel=1e-4)
+    assert calibration.measured
+    assert replay.run(scale=calibration.likely).step_ns == pytest.approx(
+        measured, rel=1e-4
+    )
 
 
 def test_without_a_measured_step_the_range_is_wide() -> None:
     _, replay = replayed(HOST_BOUND)
 
-    found = calibrate(replay)
+    calibration = calibrate(replay)
 
-    assert not found.measured
-    steps = [replay.run(scale=one).step_ns for one in (found.fast, found.slow)]
-    assert steps[0] < replay.run(scale=found.likely).step_ns < steps[1]
+    assert not calibration.measured
+    steps = [
+        replay.run(scale=time_scale).step_ns
+        for time_scale in (calibration.fast, calibration.slow)
+    ]
+    assert steps[0] < replay.run(scale=calibration.likely).step_ns < steps[1]
 
 
 @pytest.mark.parametrize("drawing", [GPU_BOUND, HOST_BOUND, WAITING, TWO_STREAMS])
 def test_the_causes_of_a_steps_time_add_up_to_the_step(drawing: str) -> None:
     trace, replay = replayed(drawing)
 
-    found = bottleneck(trace, replay, AS_RECORDED)
+    result = bottleneck(trace, replay, AS_RECORDED)
 
-    assert found.causes["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
+    assert result.causes["time"].sum() == pytest.approx(result.step_ns, rel=0.01)
 
 
 def test_the_causes_of_a_real_steps_time_add_up_to_the_step(
@@ -339,19 +344,19 @@ def test_the_causes_of_a_real_steps_time_add_up_to_the_step(
     trace = loaded(fixture_trace)
     replay = Replay(build_model(trace, steady_steps(trace)))
 
-    found = bottleneck(trace, replay, calibrate(replay).likely)
+    result = bottleneck(trace, replay, calibrate(replay).likely)
 
-    assert found.causes["time"].sum() == pytest.approx(found.step_ns, rel=0.01)
+    assert result.causes["time"].sum() == pytest.approx(result.step_ns, rel=0.01)
 
 
 def test_the_idle_time_of_a_step_is_by_what_the_host_did() -> None:
     trace, replay = replayed(HOST_BOUND)
 
-    found = bottleneck(trace, replay, AS_RECORDED)
+    result = bottleneck(trace, replay, AS_RECORDED)
 
-    on_host = found.causes.filter(~pl.col("cause").is_in(ON_GPU))
+    on_host = result.causes.filter(~pl.col("cause").is_in(ON_GPU))
     assert "running operators" in on_host["cause"]
-    assert found.idle_ns > 0.5 * found.step_ns
+    assert result.idle_ns > 0.5 * result.step_ns
 
 
 def test_a_long_wait_for_data_is_what_the_gpu_idles_for() -> None:
@@ -367,9 +372,9 @@ def test_a_long_wait_for_data_is_what_the_gpu_idles_for() -> None:
         """
     )
 
-    found = bottleneck(trace, replay, AS_RECORDED)
+    result = bottleneck(trace, replay, AS_RECORDED)
 
-    assert found.causes["cause"][0] == "loading data"
+    assert result.causes["cause"][0] == "loading data"
 
 
 def test_the_critical_path_of_a_step_that_waits_for_the_gpu_is_on_the_gpu() -> None:

@@ -114,7 +114,7 @@ def test_every_link_of_a_page_leads_somewhere_on_it(report: Path) -> None:
     links = {attrs["href"] for tag, attrs in tags if tag == "a"}
 
     assert len(ids) == len(set(ids))
-    assert links <= {f"#{one}" for one in ids}
+    assert links <= {f"#{name}" for name in ids}
 
 
 def test_a_report_is_written_again_but_no_other_file(tmp_path: Path) -> None:
@@ -133,28 +133,28 @@ def test_a_report_is_written_again_but_no_other_file(tmp_path: Path) -> None:
 
 
 def test_the_numbers_are_those_of_lint(report: Path) -> None:
-    found = json.loads(traceq("lint", TRACE, "--format", "json").out)
-    (recording,) = found["recordings"]
+    document = json.loads(traceq("lint", TRACE, "--format", "json").out)
+    (recording,) = document["recordings"]
     text = report.read_text(encoding="utf-8")
     (inside,) = re.findall(r'id="data-findings">(.*)</script>', text)
     data = json.loads(inside)
 
-    costs = [one["saves_ns"] for one in recording["findings"]]
+    costs = [finding["saves_ns"] for finding in recording["findings"]]
     assert sorted(data["costs"]) == sorted(costs)
     assert data["step_ns"] == recording["step_ns"]
     assert recording["bound"]["text"][1:] in text
 
 
 def test_the_numbers_are_those_of_summary(report: Path) -> None:
-    found = json.loads(traceq("summary", TRACE, "--format", "json").out)
-    (trace,) = found["traces"]
+    document = json.loads(traceq("summary", TRACE, "--format", "json").out)
+    (trace,) = document["traces"]
     text = report.read_text(encoding="utf-8")
     gpu = part_of(report, "flame")["graphs"]["gpu"]
 
     assert trace["bound"]["text"][1:] in text
     assert len(trace["bound"]["causes"]) > 3
-    for one in trace["bound"]["causes"]:
-        assert units.time(one["ns"]) in text
+    for cause in trace["bound"]["causes"]:
+        assert units.time(cause["ns"]) in text
     assert round(gpu["total"]) == round(trace["gpu_time_ns"])
 
 
@@ -244,10 +244,14 @@ def test_axe_finds_nothing_serious(dark: bool, report: Path, page: Page) -> None
     page.open(report)
 
     page.value(script + ";0")
-    found = page.value("axe.run(document, {resultTypes: ['violations']})", wait=True)
+    result = page.value("axe.run(document, {resultTypes: ['violations']})", wait=True)
 
-    serious = [one for one in found["violations"] if one["impact"] != "minor"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == []
+    serious = [
+        violation
+        for violation in result["violations"]
+        if violation["impact"] != "minor"
+    ]
+    assert [(seriou["id"], seriou["nodes"][0]["html"]) for seriou in serious] == []
 
 
 CANVAS = "document.querySelector('[data-part={}] canvas')"
@@ -265,23 +269,23 @@ def part_of(report: Path, part: str) -> Any:  # noqa: ANN401 - what the part has
 
 def test_every_finding_is_in_the_picture(report: Path) -> None:
     data = part_of(report, "timeline")
-    found = json.loads(traceq("lint", TRACE, "--format", "json").out)
+    document = json.loads(traceq("lint", TRACE, "--format", "json").out)
 
-    drawn = [(one["code"], one["name"]) for one in data["findings"]]
-    (recording,) = found["recordings"]
-    expected = [(one["code"], one["name"]) for one in recording["findings"]]
+    drawn = [(finding["code"], finding["name"]) for finding in data["findings"]]
+    (recording,) = document["recordings"]
+    expected = [(finding["code"], finding["name"]) for finding in recording["findings"]]
     assert sorted(drawn) == sorted(expected)
-    for one in data["findings"]:
-        assert one["lengths"]
-        assert min(one["starts"]) >= 0
-        ends = map(sum, zip(one["starts"], one["lengths"], strict=True))
+    for item in data["findings"]:
+        assert item["lengths"]
+        assert min(item["starts"]) >= 0
+        ends = map(sum, zip(item["starts"], item["lengths"], strict=True))
         assert max(ends) <= data["span"]
 
 
 def test_marks_lie_on_the_kernels_that_a_finding_is_about(report: Path) -> None:
     data = part_of(report, "timeline")
-    (copy,) = [one for one in data["findings"] if one["code"] == "CPY003"]
-    (lane,) = [one for one in data["lanes"] if one["gpu"]]
+    (copy,) = [finding for finding in data["findings"] if finding["code"] == "CPY003"]
+    (lane,) = [item for item in data["lanes"] if item["gpu"]]
     starts, lengths, names = lane["rows"][0][:3]
     kernels = [
         (start, start + length, data["texts"][name])

@@ -48,14 +48,16 @@ def subject(path: Path) -> Subject:
 def shown() -> dict[str, Section]:
     """Return the parts of a trace with attention written by hand."""
     one = subject(path_of(MANUAL))
-    found = [part(one) for part in (kernels, roofline, lengths, layers)]
-    return {section.key: section for section in found if section}
+    sections = [part(one) for part in (kernels, roofline, lengths, layers)]
+    return {section.key: section for section in sections if section}
 
 
 @cache
 def summary(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(traceq("summary", path, "--format", "json").out)
-    return found["traces"][0]
+    document: dict[str, Any] = json.loads(
+        traceq("summary", path, "--format", "json").out
+    )
+    return document["traces"][0]
 
 
 # Tables.
@@ -63,11 +65,11 @@ def summary(path: Path) -> dict[str, Any]:
 
 def test_times_and_calls_of_the_tables_are_those_of_the_summary() -> None:
     tables: Any = shown()["kernels"].context["tables"]
-    found = summary(path_of(MANUAL))
+    result = summary(path_of(MANUAL))
 
     for table, key in zip(tables, ("kernels", "ops"), strict=True):
         rows = [(row[1].value, row[3].value) for row in table.rows]
-        known = [(row["time_ns"], row["calls"]) for row in found[key]]
+        known = [(row["time_ns"], row["calls"]) for row in result[key]]
         assert rows[: len(known)] == known
 
 
@@ -107,12 +109,12 @@ def test_no_dot_of_matmuls_is_above_its_roof() -> None:
 def test_the_histogram_has_all_kernels_and_the_cost_of_a_launch() -> None:
     pictures: Any = shown()["lengths"].context["pictures"]
     counts = pictures[0][1]
-    found = summary(path_of(MANUAL))
+    result = summary(path_of(MANUAL))
 
     total = sum(float(row[2].replace(",", "")) for row in counts.table.rows)
-    every = sum(row["kernels"] for row in found["kinds"])
+    every = sum(row["kernels"] for row in result["kinds"])
     copied = sum(
-        row["calls"] for row in found["kernels"] if row["name"].startswith("Mem")
+        row["calls"] for row in result["kernels"] if row["name"].startswith("Mem")
     )
     assert total == pytest.approx(every - copied)
     assert any(mark.text.startswith("a launch: ") for mark in counts.marks)
@@ -171,7 +173,7 @@ def test_the_picture_of_the_sweep_bends_for_attention_and_not_for_the_rest() -> 
         if "fit" in mark.get("class", ""):
             (_, first), *_ = points
             (_, middle), (_, last) = points[len(points) // 2], points[-1]
-            low, half, high = (-float(one) for one in (first, middle, last))
+            low, half, high = (-float(entry) for entry in (first, middle, last))
             heights[mark.get("class", "")[-1]] = (half - low) / (high - low)
     attention, rest = heights["2"], heights["8"]
     assert attention < 0.35
@@ -202,17 +204,17 @@ def test_the_picture_shows_which_steps_are_host_bound() -> None:
 
 def _picture(label: str) -> ET.Element:
     pattern = rf'<svg [^>]*aria-label="{label}">.*?</svg>'
-    found = re.search(pattern, sweep(), re.DOTALL)
-    assert found
-    return ET.fromstring(found[0])  # noqa: S314 - our own
+    match = re.search(pattern, sweep(), re.DOTALL)
+    assert match
+    return ET.fromstring(match[0])  # noqa: S314 - our own
 
 
 def test_the_figures_of_the_sweep_are_those_of_the_summary() -> None:
     out = traceq("summary", "--runs", RUNS, "--format", "json").out
-    steps = [one["bound"]["step_ns"] for one in json.loads(out)["traces"]]
+    steps = [trace["bound"]["step_ns"] for trace in json.loads(out)["traces"]]
 
-    found = [float(one) for one in re.findall(r'data-value="([\d.]+)"', sweep())]
-    assert found == pytest.approx(steps)
+    result = [float(match) for match in re.findall(r'data-value="([\d.]+)"', sweep())]
+    assert result == pytest.approx(steps)
 
 
 # Two recordings.
@@ -228,7 +230,9 @@ def test_a_report_of_two_has_the_causes_that_diff_has(tmp_path: Path) -> None:
     page = file.read_text(encoding="utf-8")
     section = re.search(r'<section id="causes".*?</section>', page, re.DOTALL)
     assert section
-    values = [float(one) for one in re.findall(r'data-value="([-\d.e]+)"', section[0])]
+    values = [
+        float(match) for match in re.findall(r'data-value="([-\d.e]+)"', section[0])
+    ]
     before, *changes, after = values
     assert before + sum(changes) == pytest.approx(after)
     assert changes[0] == pytest.approx(causes[0]["ns"], abs=1)
@@ -254,9 +258,9 @@ def test_names_of_a_trace_stay_text_in_every_part(tmp_path: Path) -> None:
     file = tmp_path / "evil.json"
     file.write_text(json.dumps(document))
     one = subject(file)
-    found = [part(one) for part in (kernels, roofline, lengths, layers)]
+    sections = [part(one) for part in (kernels, roofline, lengths, layers)]
 
-    page = render(evil, [section for section in found if section])
+    page = render(evil, [section for section in sections if section])
 
     assert "<script>alert" not in page
     assert "\u202e" not in page
@@ -278,7 +282,7 @@ def test_names_as_long_as_books_make_no_large_page(tmp_path: Path) -> None:
     file = tmp_path / "long.json"
     file.write_text(json.dumps(document))
 
-    page = render("", [one for one in [kernels(subject(file))] if one])
+    page = render("", [section for section in [kernels(subject(file))] if section])
 
     assert len(page) < 600_000
 
@@ -306,10 +310,10 @@ def test_a_click_sorts_a_table_and_another_one_reverses_it(tab: Page) -> None:
     click = f"{FIRST}.querySelectorAll('th button')[3].click()"
 
     tab.value(click)
-    found = tab.value(order)
-    assert found == sorted(found, reverse=True)
+    result = tab.value(order)
+    assert result == sorted(result, reverse=True)
     tab.value(click)
-    assert tab.value(order) == sorted(found)
+    assert tab.value(order) == sorted(result)
     assert tab.value(f"{FIRST}.querySelectorAll('th')[3].ariaSort") == "ascending"
 
 
@@ -322,14 +326,14 @@ def test_a_search_shows_the_rows_that_match(tab: Page) -> None:
     rows = f"{there}.map(row => row.innerText)"
 
     tab.value(search)
-    found = tab.value(rows)
+    result = tab.value(rows)
     said = tab.value(f"{FIRST}.querySelector('.count').textContent")
     tab.value(search.replace("SOFTMAX bf16", ""))
 
-    assert found
-    assert all("softmax" in row and "bf16" in row for row in found)
-    assert said.startswith(f"{len(found)} of ")
-    assert len(tab.value(rows)) > len(found)
+    assert result
+    assert all("softmax" in row and "bf16" in row for row in result)
+    assert said.startswith(f"{len(result)} of ")
+    assert len(tab.value(rows)) > len(result)
 
 
 def test_a_dot_tells_its_op(tab: Page) -> None:
@@ -379,7 +383,10 @@ def test_axe_finds_nothing_in_the_views(dark: bool, tab: Page, tmp_path: Path) -
         assert traceq(*order).status == 0
         tab.open(file)
         tab.value(script + ";0")
-        found = tab.value("axe.run(document, {resultTypes: ['violations']})", wait=True)
+        result = tab.value(
+            "axe.run(document, {resultTypes: ['violations']})", wait=True
+        )
         assert [
-            (one["id"], one["nodes"][0]["html"]) for one in found["violations"]
+            (violation["id"], violation["nodes"][0]["html"])
+            for violation in result["violations"]
         ] == []

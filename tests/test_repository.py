@@ -54,11 +54,11 @@ def repository(folder: Path, files: dict[str, str]) -> Path:
 
 
 def test_a_file_without_the_function_is_another_programs(tmp_path: Path) -> None:
-    found = read_repository(repository(tmp_path, {"lib/model.py": "def load(): ..."}))
+    result = read_repository(repository(tmp_path, {"lib/model.py": "def load(): ..."}))
 
-    assert found.find("model.py", "load", 9) == "lib/model.py"
-    assert found.find("model.py", "forward", 9) is None
-    assert found.find("model.py", "<module>", 9) == "lib/model.py"
+    assert result.find("model.py", "load", 9) == "lib/model.py"
+    assert result.find("model.py", "forward", 9) is None
+    assert result.find("model.py", "<module>", 9) == "lib/model.py"
 
 
 def in_src(folder: Path) -> Path:
@@ -90,20 +90,20 @@ def test_in_a_src_layout_every_uri_of_sarif_exists(
 ) -> None:
     monkeypatch.chdir(in_src(tmp_path))
 
-    found = traceq("lint", "trace.json", "--format", "sarif", "--select", "ALL")
+    answer = traceq("lint", "trace.json", "--format", "sarif", "--select", "ALL")
 
-    (run,) = json.loads(found.out)["runs"]
+    (run,) = json.loads(answer.out)["runs"]
     assert run["results"]
     for result in run["results"]:
         (location,) = result["locations"]
         physical = location["physicalLocation"]
         assert (tmp_path / physical["artifactLocation"]["uri"]).is_file()
         assert physical["region"]["startLine"] >= 1
-    uris = {_uri(one) for one in run["results"]}
+    uris = {_uri(item) for item in run["results"]}
     assert "src/foundation/layers.py" in uris
     # What has no line of its own stands where the program begins.
     assert "scripts/train.py" in uris
-    assert "not found" not in found.err
+    assert "not found" not in answer.err
 
 
 def _uri(result: dict[str, Any]) -> str:
@@ -116,9 +116,9 @@ def test_annotations_name_the_file_of_the_repository(
 ) -> None:
     monkeypatch.chdir(in_src(tmp_path))
 
-    found = traceq("lint", "trace.json", "--format", "github").out
+    text = traceq("lint", "trace.json", "--format", "github").out
 
-    assert "file=src/foundation/layers.py,line=6," in found
+    assert "file=src/foundation/layers.py,line=6," in text
 
 
 def test_a_file_that_is_not_there_stays_as_recorded_and_is_said(tmp_path: Path) -> None:
@@ -126,8 +126,11 @@ def test_a_file_that_is_not_there_stays_as_recorded_and_is_said(tmp_path: Path) 
 
     report, sentence = located(places("foundation/layers.py", "gone/x.py"), known)
 
-    found = [one.place for one in report.outcomes[0].findings]
-    assert [one.source for one in found] == ["src/foundation/layers.py", "gone/x.py"]
+    result = [finding.place for finding in report.outcomes[0].findings]
+    assert [place.source for place in result] == [
+        "src/foundation/layers.py",
+        "gone/x.py",
+    ]
     assert sentence.startswith("1 file of findings not found under")
     assert "gone/x.py is in no file there" in sentence
 
@@ -167,9 +170,9 @@ def test_a_finding_keeps_its_fingerprint_in_a_repository(tmp_path: Path) -> None
     before = places("foundation/layers.py")
     after, _ = located(before, read_repository(in_src(tmp_path)))
 
-    (one,), (two,) = (report.outcomes[0].findings for report in (before, after))
-    assert one.place != two.place
-    assert one.fingerprint == two.fingerprint
+    (finding,), (two,) = (report.outcomes[0].findings for report in (before, after))
+    assert finding.place != two.place
+    assert finding.fingerprint == two.fingerprint
 
 
 def test_a_code_frame_marks_the_place_where_the_source_is_as_recorded(

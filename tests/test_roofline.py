@@ -33,21 +33,21 @@ AGREES = (0.65, 1.35)
 
 
 def test_work_takes_as_long_as_computing_where_that_is_slower() -> None:
-    found = roofline_ns(H200, HALF, moved=4.8e6, flops=989e9, dtype="bf16")
+    result = roofline_ns(H200, HALF, moved=4.8e6, flops=989e9, dtype="bf16")
 
-    assert found == pytest.approx(2e6)
+    assert result == pytest.approx(2e6)
 
 
 def test_work_takes_as_long_as_moving_where_that_is_slower() -> None:
-    found = roofline_ns(H200, HALF, moved=4.8e9, flops=989e6, dtype="bf16")
+    result = roofline_ns(H200, HALF, moved=4.8e9, flops=989e6, dtype="bf16")
 
-    assert found == pytest.approx(2e6)
+    assert result == pytest.approx(2e6)
 
 
 def test_no_kernel_is_faster_than_the_shortest() -> None:
-    found = roofline_ns(H200, HALF, moved=1.0, kernels=3)
+    result = roofline_ns(H200, HALF, moved=1.0, kernels=3)
 
-    assert found == 3 * SHORTEST_KERNEL_NS
+    assert result == 3 * SHORTEST_KERNEL_NS
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_the_outermost_op_of_a_name_is_around_all_others_of_that_name() -> None:
     )
     names = trace.ops["name"].cast(pl.String)
 
-    found = outermost_ops(trace, ("aten::mm",))
+    column = outermost_ops(trace, ("aten::mm",))
 
     # As rows of the trace: linear, mm, copy_, mm, copy_, add.
     assert names.to_list()[1] == "aten::mm"
-    assert found.to_list() == [None, 1, 1, 1, 1, None]
+    assert column.to_list() == [None, 1, 1, 1, 1, None]
     assert outermost_ops(trace).to_list() == [0, 0, 0, 0, 0, 5]

@@ -69,12 +69,12 @@ def printed(report: Report, code: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def assert_seen(code: str, found: str) -> None:
+def assert_seen(code: str, result: str) -> None:
     """Compare a finding with the one of the page, or write it into the rule's file."""
     if updating():
         file = Path(inspect.getfile(RULES[code]))
         source = file.read_text(encoding="utf-8")
-        written = found.replace("\\", r"\\").replace('"""', r"\"\"\"")
+        written = result.replace("\\", r"\\").replace('"""', r"\"\"\"")
         text = textwrap.indent(written, " " * 8)
         # As a new rule has it.
         empty = '    seen = Seen(\n        text="""\n        """,\n    )\n'
@@ -87,7 +87,7 @@ def assert_seen(code: str, found: str) -> None:
         begin, end = kept.span(1)
         file.write_text(f"{source[:begin]}{text}\n{source[end:]}", encoding="utf-8")
     else:
-        assert SEEN[code][1] == found
+        assert SEEN[code][1] == result
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_finding_of_a_recording_is_what_lint_prints(recording: str) -> None:
 @pytest.mark.parametrize("code", [code for code, (of, _) in SEEN.items() if not of])
 def test_a_finding_of_a_drawing_is_what_lint_prints(code: str) -> None:
     rule = RULES[code]
-    example = next(one for one in rule.examples if isinstance(one, Bad))
+    example = next(bad for bad in rule.examples if isinstance(bad, Bad))
     alone = {code: rule}
     everything = Config(select=("ALL",), min_cost_us=0)
     job = drawn_job(example)
@@ -180,7 +180,7 @@ def test_every_name_that_is_linked_is_one_of_torch() -> None:
     "code", [code for code, rule in RULES.items() if Need.JOB in rule.needs]
 )
 def test_the_page_of_a_rule_on_jobs_draws_each_rank(code: str) -> None:
-    ranks = next(one.ranks for one in RULES[code].examples)
+    ranks = next(example.ranks for example in RULES[code].examples)
 
     text = page(RULES[code])
 

@@ -67,15 +67,15 @@ def test_an_example_finds_what_it_says_and_nothing_else(
 ) -> None:
     example = rule.examples[number]
     expected = example.sentences if isinstance(example, Bad) else ()
-    found = tuple(one.message for one in example_findings(rule.code, number))
+    result = tuple(finding.message for finding in example_findings(rule.code, number))
 
     # The same number of findings in other words: someone reworded the rule.
-    reworded = len(found) == len(expected) > 0
-    if found != expected and reworded and updating():
+    reworded = len(result) == len(expected) > 0
+    if result != expected and reworded and updating():
         assert isinstance(example, Bad)
-        write_finds(rule, example, found)
+        write_finds(rule, example, result)
     else:
-        assert found == expected
+        assert result == expected
 
 
 DRAWN_BAD = [
@@ -193,24 +193,26 @@ def test_what_explains_a_finding_names_rules_that_are_there() -> None:
 
 
 def test_no_rule_fails_on_a_real_trace(whole_trace: Path) -> None:
-    found = linted(whole_trace)
+    report = linted(whole_trace)
 
-    assert not found.crashed
+    assert not report.crashed
     # Rules on jobs say that they are skipped where there is one; those on recordings
     # without a GPU do not look at others.
-    assert found.facts
+    assert report.facts
     concerned = [
-        rule for rule in RULES if not (Need.NO_GPU in rule.needs and found.facts.gpu)
+        rule for rule in RULES if not (Need.NO_GPU in rule.needs and report.facts.gpu)
     ]
     jobs = sum(Need.JOB in rule.needs for rule in RULES)
-    assert found.ran + len(found.skipped) in (len(concerned), len(concerned) - jobs)
-    assert all(0 <= one.saves_ns <= found.bound.step_ns for one in found.findings)  # type: ignore[union-attr]  # there is a trace
-    for one in found.findings:
-        json.dumps(dict(one.data))
-        assert all(entry.name or entry.value is not None for entry in one.evidence)
-        assert all(len(entry.label) <= 8 for entry in one.evidence)
-        assert one.message
-        assert one.advice
+    assert report.ran + len(report.skipped) in (len(concerned), len(concerned) - jobs)
+    assert report.bound
+    step_ns = report.bound.step_ns
+    assert all(0 <= finding.saves_ns <= step_ns for finding in report.findings)
+    for item in report.findings:
+        json.dumps(dict(item.data))
+        assert all(entry.name or entry.value is not None for entry in item.evidence)
+        assert all(len(entry.label) <= 8 for entry in item.evidence)
+        assert item.message
+        assert item.advice
 
 
 def of_category(*names: str) -> Callable[[Event], bool]:
@@ -263,11 +265,11 @@ def stripped(fixture: Path, missing: str, folder: Path) -> Recording:
 def test_no_rule_fails_where_a_part_of_the_trace_is_missing(
     name: str, missing: str, tmp_path: Path
 ) -> None:
-    found = outcome(stripped(FIXTURE_TRACES[name], missing, tmp_path))
+    report = outcome(stripped(FIXTURE_TRACES[name], missing, tmp_path))
 
-    assert not found.crashed
+    assert not report.crashed
     need = Need.SHAPES if missing == "shapes" else NEEDED.get(missing)
-    skipped = {one.code for one in found.skipped}
+    skipped = {item.code for item in report.skipped}
     concerned = [rule for rule in RULES if Need.NO_GPU not in rule.needs]
     if missing == "gpu":
         concerned = [rule for rule in concerned if not rule.without_gpu]

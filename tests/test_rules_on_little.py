@@ -46,7 +46,9 @@ def kernels_lost(which: Callable[[int], bool]) -> Callable[[Events], Events]:
     """Return what leaves out the GPU's work that begins within some of the steps."""
 
     def lose(events: Events) -> Events:
-        steps = sorted((one["ts"], one["dur"]) for one in events if is_step(one))
+        steps = sorted(
+            (event["ts"], event["dur"]) for event in events if is_step(event)
+        )
         spans = [
             (ts, ts + dur) for number, (ts, dur) in enumerate(steps) if which(number)
         ]
@@ -64,7 +66,10 @@ def one_of(*categories: str) -> Callable[[Events], Events]:
 
     def leave(events: Events) -> Events:
         timeless = [event for event in events if "ts" not in event]
-        return [*timeless, *[one for one in events if one.get("cat") in categories][:1]]
+        return [
+            *timeless,
+            *[event for event in events if event.get("cat") in categories][:1],
+        ]
 
     return leave
 
@@ -180,6 +185,6 @@ def test_a_bound_step_without_kernels_has_no_median_of_them(tmp_path: Path) -> N
     path = tmp_path / "lost.json"
     path.write_text(json.dumps({"deviceProperties": [DEVICE], "traceEvents": events}))
 
-    found = outcome(Recording("lost", load(path, cache=False)), "LCH002")
+    report = outcome(Recording("lost", load(path, cache=False)), "LCH002")
 
-    assert not found.crashed
+    assert not report.crashed

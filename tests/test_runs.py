@@ -74,7 +74,7 @@ def test_a_file_name_that_is_too_long_for_a_file_names_none(run: Path) -> None:
 
     loaded = read_run(run)
 
-    assert [one.memory for one in loaded.ranks] == [None, None]
+    assert [item.memory for item in loaded.ranks] == [None, None]
 
 
 def recorded_ns() -> float:
@@ -191,10 +191,10 @@ def test_the_cores_of_a_process_are_known_unless_only_torchs_threads_are(
 ) -> None:
     write(run, [rank(0, **facts)])
 
-    found = traceq.load(run).rank
+    result = traceq.load(run).rank
 
-    assert found is not None
-    assert found.cores == cores
+    assert result is not None
+    assert result.cores == cores
 
 
 def test_a_trace_alone_has_no_run(run: Path) -> None:
@@ -434,8 +434,8 @@ def test_lint_without_a_path_takes_the_newest_run_and_names_it(
     answer = command("lint", "--format", "json")
 
     assert "the newest run, traceq-runs/b" in answer.err
-    (found,) = json.loads(answer.out)["recordings"]
-    assert "traceq-runs/b" in found["name"]
+    (result,) = json.loads(answer.out)["recordings"]
+    assert "traceq-runs/b" in result["name"]
 
 
 def test_lint_without_a_path_and_without_a_run_is_an_error(
@@ -454,7 +454,7 @@ def test_a_folder_of_runs_is_several_runs(tmp_path: Path) -> None:
         run_of(tmp_path / name, trace)
     (tmp_path / ".gitignore").write_text("*\n")
 
-    names = [one.name for one in traceq.lint(tmp_path).report.outcomes]
+    names = [outcome.name for outcome in traceq.lint(tmp_path).report.outcomes]
 
     assert [Path(name).name for name in names] == ["run-9", "run-10"]
 

@@ -40,7 +40,7 @@ def test_results_are_the_same_to_the_last_digit(
 def test_results_are_the_same_with_one_thread_and_with_eight(name: str) -> None:
     """The tests run with one thread for each worker, and people with all they have."""
     words = ("lint", str(FIXTURE_TRACES[name]), "--format", "json", "--no-cache")
-    one, eight = (
+    process, eight = (
         subprocess.run(
             [sys.executable, "-m", "traceq", *words],
             env={**os.environ, "POLARS_MAX_THREADS": threads},
@@ -50,5 +50,5 @@ def test_results_are_the_same_with_one_thread_and_with_eight(name: str) -> None:
         for threads in ("1", "8")
     )
 
-    assert one.stdout
-    assert one.stdout == eight.stdout
+    assert process.stdout
+    assert process.stdout == eight.stdout

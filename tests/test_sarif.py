@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 RULES = bundled_rules()
 TOOL = shutil.which("sarif-multitool")
 FIXTURES = find_fixtures([ROOT / "fixtures"])
-BY_NAME = {one.relative_to(ROOT / "fixtures").as_posix(): one for one in FIXTURES}
+BY_NAME = {path.relative_to(ROOT / "fixtures").as_posix(): path for path in FIXTURES}
 MOST = {"rules": 25_000, "results": 25_000, "tags": 20, "locations": 1_000}
 
 
 def log_of(folder: Path) -> dict[str, Any]:
     fixture: Fixture = read_fixture(folder)
     report = lint([fixture.recording()], RULES, Config(), brief=True)
-    found: dict[str, Any] = json.loads(sarif.render(report, RULES, ROOT))
-    return found
+    document: dict[str, Any] = json.loads(sarif.render(report, RULES, ROOT))
+    return document
 
 
 @pytest.mark.parametrize("folder", by_trace(BY_NAME))
@@ -75,7 +75,8 @@ def test_every_result_can_be_shown_at_a_line_of_the_repository(folder: Path) -> 
         hashed = result["partialFingerprints"]["primaryLocationLineHash"]
         assert re.fullmatch(r"[0-9a-f]{16}:1", hashed)
         names = [
-            one["fullyQualifiedName"] for one in location.get("logicalLocations", [])
+            logicalLocation["fullyQualifiedName"]
+            for logicalLocation in location.get("logicalLocations", [])
         ]
         assert len(names) == len({*names})
 
@@ -154,7 +155,7 @@ def test_the_tool_of_microsoft_finds_no_error(tmp_path: Path) -> None:
     for number, folder in enumerate(FIXTURES):
         (tmp_path / f"{number}.sarif").write_text(json.dumps(log_of(folder)))
 
-    found = subprocess.run(
+    process = subprocess.run(
         [str(TOOL), "validate", "--rule-kind", "Sarif;Ghas", "*.sarif"],
         cwd=tmp_path,
         check=False,
@@ -163,4 +164,4 @@ def test_the_tool_of_microsoft_finds_no_error(tmp_path: Path) -> None:
         timeout=600,
     )
 
-    assert not re.findall(r"error \w+.*", found.stdout)
+    assert not re.findall(r"error \w+.*", process.stdout)

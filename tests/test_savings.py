@@ -62,8 +62,12 @@ def _left(pair: str, *, told: bool = True) -> tuple[float, float, float]:
     step_ns = captures.step_ns(sick) if told else None
     savings = Savings(View(loaded(captures.trace(sick)), step_ns))
     step, low, high = (round(savings.step_ns),) * 3
-    for one in savings.together(fixed):
-        step, low, high = one.step_ns, one.step_low_ns, one.step_high_ns
+    for combined_fix in savings.together(fixed):
+        step, low, high = (
+            combined_fix.step_ns,
+            combined_fix.step_low_ns,
+            combined_fix.step_high_ns,
+        )
     return step / _MS, low / _MS, high / _MS
 
 
@@ -105,7 +109,7 @@ def test_a_finding_has_the_range_of_the_step_that_its_fix_alone_leaves() -> None
     trace, step_ns = loaded(pair.captures.trace(pair.sick)), pair.captures.step_ms
     savings = Savings(View(trace, round(step_ns[pair.sick] * _MS)))
     findings = _linted("pairs-vocab_misaligned").findings
-    (finding,) = [one for one in findings if one.code == "GEM002"]
+    (finding,) = [item for item in findings if item.code == "GEM002"]
     (left,) = savings.together([finding])
 
     assert finding.saves_low_ns < finding.saves_ns < finding.saves_high_ns
@@ -137,7 +141,9 @@ def test_the_cause_that_the_twin_repairs_comes_first(
     name: str, codes: set[str]
 ) -> None:
     # What remains after the others may save more than any of them.
-    specific = [one for one in _linted(f"pairs-{name}").findings if not one.residual]
+    specific = [
+        finding for finding in _linted(f"pairs-{name}").findings if not finding.residual
+    ]
 
     assert specific[0].code in codes
 
@@ -149,9 +155,9 @@ def test_the_cause_that_the_twin_repairs_comes_first(
 def test_the_change_of_launches_that_fixes_a_host_bound_step_is_foretold_within_30(
     name: str, code: str, saved_ms: float
 ) -> None:
-    found = _linted(f"pairs-{name}").findings
+    findings = _linted(f"pairs-{name}").findings
 
-    (finding,) = (one for one in found if one.code == code)
+    (finding,) = (item for item in findings if item.code == code)
     assert finding.saves_ns / _MS == pytest.approx(saved_ms, rel=0.3)
 
 
@@ -171,13 +177,13 @@ def test_kernels_twice_as_fast_save_a_host_bound_step_next_to_nothing(
 
 
 def test_a_mask_costs_a_step_that_waits_for_the_host_next_to_nothing() -> None:
-    found = _linted("pairs_held_out-mask_tiny")
+    report = _linted("pairs_held_out-mask_tiny")
 
-    masks = [one for one in found.findings if one.code == "ATT001"]
+    masks = [finding for finding in report.findings if finding.code == "ATT001"]
     assert masks
-    assert all(one.saves_ns <= 0.05 * found.step_ns for one in masks)
-    assert found.bound is not None
-    assert found.bound.by == "host"
+    assert all(finding.saves_ns <= 0.05 * report.step_ns for finding in masks)
+    assert report.bound is not None
+    assert report.bound.by == "host"
 
 
 @pytest.mark.parametrize(("name", "busy"), CAPTURES.gpu_busy.items())
@@ -186,10 +192,12 @@ def test_the_gpu_is_busy_as_was_measured_without_the_profiler(
 ) -> None:
     bound = View(loaded(CAPTURES.trace(name)), CAPTURES.step_ns(name)).bound
 
-    found = bound.bottleneck
-    assert found is not None
-    between = dict(found.rows).get("between kernels", 0.0)
-    assert bound.gpu_busy - between / found.step_ns == pytest.approx(busy, abs=0.04)
+    time_by_cause = bound.bottleneck
+    assert time_by_cause is not None
+    between = dict(time_by_cause.rows).get("between kernels", 0.0)
+    assert bound.gpu_busy - between / time_by_cause.step_ns == pytest.approx(
+        busy, abs=0.04
+    )
 
 
 def test_what_an_op_takes_beyond_the_usual_is_saved_at_the_hosts_true_speed() -> None:
@@ -202,7 +210,7 @@ def test_what_an_op_takes_beyond_the_usual_is_saved_at_the_hosts_true_speed() ->
         """
     )
     excess = pl.DataFrame({"start": [50_000], "end": [850_000]})
-    (rule,) = (one for one in bundled_rules().values() if one.code == "LCH002")
+    (rule,) = (item for item in bundled_rules().values() if item.code == "LCH002")
     finding = rule().finding("", subject="mm", fix=Fix(spans=excess))
 
     saved = [
@@ -226,7 +234,7 @@ def test_a_fix_saves_no_more_of_the_host_than_it_took_as_recorded() -> None:
     )
     (load,) = trace.frames.filter(trace.frames["function"] == "load").to_dicts()
     span = pl.DataFrame({"start": [load["ts"]], "end": [load["ts"] + load["dur"]]})
-    (rule,) = (one for one in bundled_rules().values() if one.code == "LCH002")
+    (rule,) = (item for item in bundled_rules().values() if item.code == "LCH002")
     finding = rule().finding("", subject="load", fix=Fix(spans=span))
     savings = Savings(View(trace, 900_000))
 
@@ -305,7 +313,7 @@ def test_a_fix_saves_at_most_its_kernels_and_the_gpus_idle_time() -> None:
     trace = loaded(CAPTURES.trace("attn_manual"))
     view = View(trace)
     longest = view.kernels.top_k(8, by="dur")
-    (rule,) = (one for one in bundled_rules().values() if one.code == "NRM001")
+    (rule,) = (item for item in bundled_rules().values() if item.code == "NRM001")
     fix = Fix(kernels=longest["id"], kernel_share=0.9)
 
     priced = Savings(view).of(rule().finding("", subject="norms", fix=fix))
@@ -345,16 +353,19 @@ def test_findings_on_what_remains_are_priced_in_the_order_of_the_list() -> None:
         "FUS001": Fix(kernels=trace.kernels["id"], kernel_share=0.5),
         "LCH002": Fix(ops=ops, host_share=0.9),
     }
-    found = [
+    findings = [
         rule.finding("", subject="all", fix=fixes[code]) for code, rule in rules.items()
     ]
 
-    priced, _ = price(found, rules, savings, None)
+    priced, _ = price(findings, rules, savings, None)
 
     listed = sorted(priced, key=worst_first)
-    steps = [savings.step_ns, *(one.step_ns for one in savings.together(listed))]
-    assert [one.code for one in listed] == ["LCH002", "FUS001"]
-    assert [one.after for one in listed] == [(), ("LCH002",)]
+    steps = [
+        savings.step_ns,
+        *(combined_fix.step_ns for combined_fix in savings.together(listed)),
+    ]
+    assert [finding.code for finding in listed] == ["LCH002", "FUS001"]
+    assert [finding.after for finding in listed] == [(), ("LCH002",)]
     for one, (before, after) in zip(listed, pairwise(steps), strict=True):
         assert one.saves_ns == pytest.approx(before - after, abs=2)
 
@@ -374,14 +385,14 @@ def test_what_another_fix_removes_too_is_minor_and_names_that_finding(
         "LCH001": Fix(ops=forward, host_share=0.9),
         "CPY004": Fix(ops=forward if phase else others, host_share=0.3),
     }
-    found = [
+    findings = [
         rule.finding("", subject="all", fix=fixes[code]) for code, rule in rules.items()
     ]
-    priced, _ = price(found, rules, savings, None)
+    priced, _ = price(findings, rules, savings, None)
 
     marked = with_covered(sorted(priced, key=worst_first), rules, savings)
 
-    copies = next(one for one in marked if one.code == "CPY004")
+    copies = next(finding for finding in marked if finding.code == "CPY004")
     alone_ns = copies.saves_alone_ns or copies.saves_ns
     assert alone_ns > 0.01 * savings.step_ns
     assert copies.minor == (

@@ -45,9 +45,9 @@ def test_fresh_programs_are_shown_with_what_was_predicted() -> None:
 def test_eight_in_ten_measured_results_are_in_the_predicted_range(
     bound: str, of: str
 ) -> None:
-    steps = [getattr(one, of) for one in RESULTS if one.bound == bound]
+    steps = [getattr(result, of) for result in RESULTS if result.bound == bound]
 
-    assert sum(one.low <= one.true <= one.high for one in steps) >= 0.8 * len(steps)
+    assert sum(step.low <= step.true <= step.high for step in steps) >= 0.8 * len(steps)
 
 
 def test_the_benchmark_has_every_pair_that_is_committed() -> None:
@@ -57,7 +57,7 @@ def test_the_benchmark_has_every_pair_that_is_committed() -> None:
         for pair in read_pairs(ROOT / "benchmarks" / f"{file}.json")
     }
 
-    assert {(one.file, one.pair) for one in RESULTS} == there
+    assert {(result.file, result.pair) for result in RESULTS} == there
 
 
 def test_the_examples_in_words_are_pairs_of_the_benchmark() -> None:
@@ -80,19 +80,25 @@ def test_the_examples_in_words_are_pairs_of_the_benchmark() -> None:
     assert (low, high) == (f"{wide.low:.0f}", f"{wide.high:.0f}")
     assert any(
         (of, said, was)
-        == (f"{one.before_alone.true:.0f}", f"{one.after.likely:.1f}", f"{after:.1f}")
-        for one in RESULTS
-        for after in [one.after.true]
+        == (
+            f"{result.before_alone.true:.0f}",
+            f"{result.after.likely:.1f}",
+            f"{after:.1f}",
+        )
+        for result in RESULTS
+        for after in [result.after.true]
     )
 
 
 @pytest.mark.real
 def test_what_the_benchmark_found_last_is_what_it_finds() -> None:
     pairs = {pair.sick: pair for pair in read_pairs(ROOT / "benchmarks" / "pairs.json")}
-    (kept,) = (one for one in RESULTS if one.pair == "norm_mismatch")
+    (kept,) = (result for result in RESULTS if result.pair == "norm_mismatch")
 
-    found = compared("pairs", pairs["norm_mismatch"]).result
+    results = compared("pairs", pairs["norm_mismatch"]).result
 
-    assert found.bound == kept.bound
-    assert found.after.likely == pytest.approx(kept.after.likely, rel=0.001)
-    assert found.after_alone.likely == pytest.approx(kept.after_alone.likely, rel=0.001)
+    assert results.bound == kept.bound
+    assert results.after.likely == pytest.approx(kept.after.likely, rel=0.001)
+    assert results.after_alone.likely == pytest.approx(
+        kept.after_alone.likely, rel=0.001
+    )

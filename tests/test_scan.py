@@ -134,7 +134,7 @@ def test_events_are_whole_in_pieces_wherever_blocks_end(
     assert len(cuts) > 1
     around = cut.head + cut.opening, cut.ending
     assert separator.join(texts).join(around) == text.removeprefix(BOM_UTF8)
-    assert [json.loads(b'{"' + one + b"}") for one in texts] == events
+    assert [json.loads(b'{"' + item + b"}") for item in texts] == events
 
 
 STRANGE = {

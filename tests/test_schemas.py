@@ -34,8 +34,8 @@ Json = dict[str, Any]
 
 
 def schema(name: str) -> Json:
-    found: Json = json.loads((SCHEMAS / f"{name}.json").read_text())
-    return found
+    document: Json = json.loads((SCHEMAS / f"{name}.json").read_text())
+    return document
 
 
 def strict(part: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -44,13 +44,13 @@ def strict(part: Any) -> Any:  # noqa: ANN401 - any JSON
     Readers must ignore such fields, but here each of them lacks a description.
     """
     if isinstance(part, list):
-        return [strict(one) for one in part]
+        return [strict(entry) for entry in part]
     if not isinstance(part, dict):
         return part
-    found = {key: strict(value) for key, value in part.items()}
-    if isinstance(found.get("properties"), dict) and "type" in found:
-        found["additionalProperties"] = False
-    return found
+    result = {key: strict(value) for key, value in part.items()}
+    if isinstance(result.get("properties"), dict) and "type" in result:
+        result["additionalProperties"] = False
+    return result
 
 
 def errors(name: str, document: Any) -> list[str]:  # noqa: ANN401 - any JSON
@@ -62,8 +62,8 @@ def errors(name: str, document: Any) -> list[str]:  # noqa: ANN401 - any JSON
 
 
 def written(*arguments: str | Path) -> Json:
-    found: Json = json.loads(traceq(*map(str, arguments), "--format", "json").out)
-    return found
+    document: Json = json.loads(traceq(*map(str, arguments), "--format", "json").out)
+    return document
 
 
 def trace(name: str) -> Path:
@@ -72,13 +72,13 @@ def trace(name: str) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schema_is_one_of_draft_2020_12(name: str) -> None:
-    found = schema(name)
+    result = schema(name)
 
-    assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert result["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert (
-        found["$id"] == f"urn:traceq:{name}:{found['properties']['version']['const']}"
+        result["$id"] == f"urn:traceq:{name}:{result['properties']['version']['const']}"
     )
-    jsonschema.Draft202012Validator.check_schema(found)
+    jsonschema.Draft202012Validator.check_schema(result)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -80,20 +80,20 @@ def named(folder: Path, name: str) -> dict[str, object]:
 def test_an_engine_writes_what_an_iteration_does(
     tmp_path: Path, name: str, phase: str, counts: list[int | None]
 ) -> None:
-    found = named(tmp_path, name)
+    result = named(tmp_path, name)
 
-    assert found.pop("phase") == phase
-    assert found.pop("graph_batch") is None
-    assert found.pop("decodes") == (phase == "decode")
-    assert list(found.values()) == counts
+    assert result.pop("phase") == phase
+    assert result.pop("graph_batch") is None
+    assert result.pop("decodes") == (phase == "decode")
+    assert list(result.values()) == counts
 
 
 def test_a_batch_that_is_padded_for_its_graph_is_counted_without_padding(
     tmp_path: Path,
 ) -> None:
-    found = named(tmp_path, "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]")
+    result = named(tmp_path, "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]")
 
-    assert (found["requests"], found["graph_batch"]) == (3, 4)
+    assert (result["requests"], result["graph_batch"]) == (3, 4)
 
 
 def generation(**args: dict[str, object]) -> pl.DataFrame:
@@ -112,13 +112,13 @@ def generation(**args: dict[str, object]) -> pl.DataFrame:
 
 
 def test_the_query_of_attention_tells_prefill_from_decode() -> None:
-    found = generation(**{SDPA: attends(8, 256, 256), FLASH: attends(8, 1, 300)})
+    table = generation(**{SDPA: attends(8, 256, 256), FLASH: attends(8, 1, 300)})
 
-    assert found["phase"].to_list() == ["prefill", "decode", "decode"]
-    assert found["known_by"].unique().to_list() == ["shapes"]
-    assert found["requests"].to_list() == [8, 8, 8]
-    assert found["tokens"].to_list() == [8 * 256, 8, 8]
-    assert found["cache"].to_list() == [256, 300, 300]
+    assert table["phase"].to_list() == ["prefill", "decode", "decode"]
+    assert table["known_by"].unique().to_list() == ["shapes"]
+    assert table["requests"].to_list() == [8, 8, 8]
+    assert table["tokens"].to_list() == [8 * 256, 8, 8]
+    assert table["cache"].to_list() == [256, 300, 300]
 
 
 def whole_generation(*, embeds: bool = True) -> Trace:
@@ -130,7 +130,7 @@ def whole_generation(*, embeds: bool = True) -> Trace:
 
     def each(drawn: str) -> str:
         tokens = [(before + drawn.format(at)).ljust(len(decode)) for at in range(6)]
-        tokens[0::3] = [" " * len(prefill) + one for one in tokens[0::3]]
+        tokens[0::3] = [" " * len(prefill) + token for token in tokens[0::3]]
         return "".join(tokens)
 
     return load_drawn(
@@ -150,22 +150,22 @@ def whole_generation(*, embeds: bool = True) -> Trace:
 
 def test_a_step_may_decode_several_times() -> None:
     trace = whole_generation()
-    found, measured = iterations(trace), serving(trace)
+    table, measured = iterations(trace), serving(trace)
 
-    assert found["phase"].to_list() == ["decode", "decode"]
-    assert found["decodes"].to_list() == [3, 3]
-    assert found["tokens"].to_list() == [3 * 8, 3 * 8]
+    assert table["phase"].to_list() == ["decode", "decode"]
+    assert table["decodes"].to_list() == [3, 3]
+    assert table["tokens"].to_list() == [3 * 8, 3 * 8]
     assert measured is not None
     (phase,) = measured.phases.to_dicts()
     assert (phase["iterations"], phase["tokens"]) == (3, 8)
-    assert phase["time"] == found["time"][1] // 3
+    assert phase["time"] == table["time"][1] // 3
 
 
 def test_without_the_ids_it_is_unknown_how_often_a_step_decodes() -> None:
-    found = iterations(whole_generation(embeds=False))
+    table = iterations(whole_generation(embeds=False))
 
-    assert found["phase"].to_list() == ["decode", "decode"]
-    assert found["decodes"].to_list() == [None, None]
+    assert table["phase"].to_list() == ["decode", "decode"]
+    assert table["decodes"].to_list() == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_without_the_ids_it_is_unknown_how_often_a_step_decodes() -> None:
 def test_decodes_of_a_step_are_counted_if_they_can_be(
     *, embeds: bool, says: str
 ) -> None:
-    found = outcome(Recording("trace", whole_generation(embeds=embeds)), "SRV001")
+    report = outcome(Recording("trace", whole_generation(embeds=embeds)), "SRV001")
 
-    assert [one.message for one in found.findings] == [says]
+    assert [finding.message for finding in report.findings] == [says]
 
 
 @pytest.mark.real
@@ -192,15 +192,15 @@ def test_a_summary_counts_the_decodes_of_a_step() -> None:
 
 
 def test_a_loop_that_never_decodes_is_no_serving() -> None:
-    found = generation(**{SDPA: attends(8, 256, 256), FLASH: attends(8, 256, 256)})
+    table = generation(**{SDPA: attends(8, 256, 256), FLASH: attends(8, 256, 256)})
 
-    assert found.height == 0
+    assert table.height == 0
 
 
 def test_a_query_that_looks_at_nothing_but_itself_is_no_decode() -> None:
-    found = generation(**{SDPA: attends(8, 1, 1), FLASH: attends(8, 1, 1)})
+    table = generation(**{SDPA: attends(8, 1, 1), FLASH: attends(8, 1, 1)})
 
-    assert found.height == 0
+    assert table.height == 0
 
 
 def test_prompts_and_decodes_in_one_iteration_are_mixed() -> None:
@@ -212,11 +212,11 @@ def test_prompts_and_decodes_in_one_iteration_are_mixed() -> None:
         """,
         args={FLASH: attends(16, 1, 500), SDPA: attends(1, 512, 512)},
     )
-    _, found = iterations(trace).to_dicts()
+    _, result = iterations(trace).to_dicts()
 
-    assert found["phase"] == "mixed"
-    assert (found["requests"], found["tokens"]) == (17, 528)
-    assert (found["prefill_requests"], found["prefill_tokens"]) == (1, 512)
+    assert result["phase"] == "mixed"
+    assert (result["requests"], result["tokens"]) == (17, 528)
+    assert (result["prefill_requests"], result["prefill_tokens"]) == (1, 512)
 
 
 def test_a_backward_makes_it_training() -> None:
@@ -234,12 +234,12 @@ def test_a_backward_makes_it_training() -> None:
 
 def test_only_traces_of_serving_have_iterations(whole_trace: Path) -> None:
     trace = loaded(whole_trace)
-    found = iterations(trace)
+    table = iterations(trace)
 
-    assert found.schema == pl.Schema(ITERATIONS.dtypes)
+    assert table.schema == pl.Schema(ITERATIONS.dtypes)
     marked = whole_trace in SERVING.values() and "capture" not in whole_trace.name
     assert (serving(trace) is not None) == marked
-    assert found.height == (trace.steps.height if marked else 0)
+    assert table.height == (trace.steps.height if marked else 0)
 
 
 @pytest.fixture
@@ -253,10 +253,14 @@ def test_a_replayed_graph_has_the_batch_size_of_its_capture(decode: Path) -> Non
     capture = SERVING["serving/sglang_decode.capture_bs32"]
 
     (without,) = iterations(loaded(decode)).to_dicts()
-    (found,) = iterations(load(decode, captures=[capture])).to_dicts()
+    (result,) = iterations(load(decode, captures=[capture])).to_dicts()
 
     assert (without["run"], without["graph_batch"]) == ("graph", None)
-    assert (found["run"], found["graph_batch"], found["requests"]) == ("graph", 32, 32)
+    assert (result["run"], result["graph_batch"], result["requests"]) == (
+        "graph",
+        32,
+        32,
+    )
 
 
 def test_a_summary_says_what_a_token_costs(decode: Path) -> None:
@@ -275,24 +279,26 @@ DATA = Path(__file__).parent / "data" / "serving"
 
 def recorded(name: str, *captures: str) -> Trace:
     """Return a loop of ours as an H200 ran it."""
-    files = [DATA / f"{one}.json.gz" for one in (name, *captures)]
+    files = [DATA / f"{capture}.json.gz" for capture in (name, *captures)]
     return load(files[0], captures=files[1:])
 
 
 def codes(trace: Trace) -> set[str]:
     """Return the rules that find something of weight."""
-    found = outcome(Recording("trace", trace)).findings
-    return {one.code for one in found if one.severity is not Severity.info}
+    findings = outcome(Recording("trace", trace)).findings
+    return {
+        finding.code for finding in findings if finding.severity is not Severity.info
+    }
 
 
 @pytest.mark.real
 def test_phases_of_a_generate_loop_are_known_without_marks() -> None:
-    found = iterations(recorded("generate_static_compiled"))
+    table = iterations(recorded("generate_static_compiled"))
 
-    assert found["phase"].to_list() == ["prefill", *["decode"] * 7]
-    assert found["requests"].to_list() == [8] * 8
-    assert found["context"].to_list() == [8 * (256 + at) for at in range(8)]
-    assert found["known_by"].to_list() == ["shapes", *["guess"] * 7]
+    assert table["phase"].to_list() == ["prefill", *["decode"] * 7]
+    assert table["requests"].to_list() == [8] * 8
+    assert table["context"].to_list() == [8 * (256 + at) for at in range(8)]
+    assert table["known_by"].to_list() == ["shapes", *["guess"] * 7]
 
 
 @pytest.mark.real
@@ -307,18 +313,18 @@ def test_a_sync_per_token_is_one_finding() -> None:
     trace = recorded("sync_item_graph_vllm")
 
     assert codes(trace) == {"SRV003"}
-    found = serving(trace)
-    assert found is not None
-    assert found.between["activity"].to_list()[0] == "launching"
+    result = serving(trace)
+    assert result is not None
+    assert result.between["activity"].to_list()[0] == "launching"
 
 
 def test_a_sync_per_token_is_said_to_cost_what_it_did() -> None:
     """Measured: 0.92 ms a token and 0.99 in another run, 0.78 without the sync."""
     trace = recorded("sync_item_graph_vllm")
-    found = outcome(Recording("trace", trace), "SRV003")
+    report = outcome(Recording("trace", trace), "SRV003")
 
-    assert 0.14e6 < found.findings[0].saves_ns < 0.2e6
-    assert found.step_ns == pytest.approx(0.922e6, rel=0.05)
+    assert 0.14e6 < report.findings[0].saves_ns < 0.2e6
+    assert report.step_ns == pytest.approx(0.922e6, rel=0.05)
 
 
 @pytest.mark.real
@@ -326,9 +332,9 @@ def test_a_loop_that_reads_tokens_one_iteration_late_is_clean() -> None:
     trace = recorded("host_gap_overlapped_vllm")
 
     assert codes(trace) == set()
-    found = serving(trace)
-    assert found is not None
-    decode = found.phases.filter(pl.col("phase") == "decode").row(0, named=True)
+    result = serving(trace)
+    assert result is not None
+    decode = result.phases.filter(pl.col("phase") == "decode").row(0, named=True)
     assert decode["graphs"] > 0.99
     assert decode["gap_share"] < 0.1
 
@@ -336,10 +342,10 @@ def test_a_loop_that_reads_tokens_one_iteration_late_is_clean() -> None:
 @pytest.mark.real
 def test_the_padding_of_a_graph_is_known_with_its_capture() -> None:
     trace = recorded("graph_32_for_20_vllm", "graph_32_for_20.capture")
-    found = iterations(trace)
+    table = iterations(trace)
 
-    assert found["graph_batch"].unique().to_list() == [32]
-    assert found["requests"].unique().to_list() == [20]
+    assert table["graph_batch"].unique().to_list() == [32]
+    assert table["requests"].unique().to_list() == [20]
     assert codes(trace) == {"SRV004"}
     assert codes(recorded("graph_32_for_20_vllm")) == set()
 
@@ -363,18 +369,18 @@ def test_a_prefill_before_a_loop_that_decodes_is_no_warm_up() -> None:
 )
 def test_one_fact_is_one_finding(code: str, others: set[str]) -> None:
     example = bundled_rules()[code].examples[0]
-    found = drawn_findings(example.drawing, args=example.args)
+    findings = drawn_findings(example.drawing, args=example.args)
 
-    assert code in {one.code for one in found}
-    assert not others & {one.code for one in found}
+    assert code in {finding.code for finding in findings}
+    assert not others & {finding.code for finding in findings}
 
 
 @pytest.mark.real
 def test_the_example_of_a_training_is_not_shown_for_a_decode_loop() -> None:
     example = bundled_rules()["SRV001"].examples[0]
-    (found,) = drawn_findings(example.drawing, "LCH002")
+    (finding,) = drawn_findings(example.drawing, "LCH002")
 
-    assert found.example == ""
+    assert finding.example == ""
 
 
 @pytest.mark.real
@@ -386,8 +392,8 @@ def test_what_is_in_no_module_stays_where_modules_are_known() -> None:
     modules = 2 * (" " + module).ljust(width)
 
     def removed(drawn: str) -> int:
-        (found,) = drawn_findings(drawn, "SRV001")
-        (fix,) = found.fixes
+        (finding,) = drawn_findings(drawn, "SRV001")
+        (fix,) = finding.fixes
         assert fix.spans is not None
         return int((fix.spans["end"] - fix.spans["start"]).sum())
 
@@ -431,8 +437,8 @@ def _grown(code: str, frame: str) -> Finding:
     example = bundled_rules()["SRV007"].examples[0]
     width = max(map(len, example.drawing.splitlines()))
     around = f"    host   [{frame}".ljust(width) + "]" if frame else ""
-    (found,) = drawn_findings(f"{around}\n{example.drawing}", code, args=example.args)
-    return found
+    (finding,) = drawn_findings(f"{around}\n{example.drawing}", code, args=example.args)
+    return finding
 
 
 @pytest.mark.parametrize("code", ["SRV001", "SRV007"])
@@ -449,11 +455,11 @@ def _grown(code: str, frame: str) -> Finding:
 def test_a_cache_of_transformers_is_advised_where_it_runs(
     code: str, frame: str, says: str
 ) -> None:
-    found = _grown(code, frame)
+    finding = _grown(code, frame)
 
-    assert says in found.advice
-    assert ("transformers" in found.advice) == (says not in ("", f"call {_STATIC}"))
-    assert (_STATIC in found.advice) == bool(says)
+    assert says in finding.advice
+    assert ("transformers" in finding.advice) == (says not in ("", f"call {_STATIC}"))
+    assert (_STATIC in finding.advice) == bool(says)
 
 
 @pytest.mark.real
@@ -474,7 +480,7 @@ def stalls(after: int) -> list[str]:
         f"[{name}".ljust(width - 1) + "]"
         for name, width in zip(names, widths, strict=True)
     )
-    return [one.message for one in drawn_findings(f"host   {drawn}", "SRV005")]
+    return [finding.message for finding in drawn_findings(f"host   {drawn}", "SRV005")]
 
 
 def test_a_prefill_by_itself_stalls_those_that_decode_before_and_after() -> None:
@@ -542,9 +548,9 @@ def test_the_padding_of_a_mixed_graph_compares_tokens_with_tokens() -> None:
 
     (iteration,) = iterations(trace).to_dicts()
     assert (iteration["graph_tokens"], iteration["graph_batch"]) == (8192, None)
-    found = serving(trace)
-    assert found is not None
-    (phase,) = found.phases.to_dicts()
+    result = serving(trace)
+    assert result is not None
+    (phase,) = result.phases.to_dicts()
     assert phase["padding"] == 0
     assert phase["tokens_per_s"] is None
     assert phase["graphs"] > 0.9
@@ -559,8 +565,8 @@ def test_an_iteration_that_graphs_run_in_parts_shows_their_share() -> None:
         gpu 7                         [gemm_kernel<1] [softmax<2][gemm_kernel<2]
     """)
 
-    found = serving(trace)
+    result = serving(trace)
 
-    assert found is not None
-    assert found.iterations["run"].to_list() == ["in parts"]
-    assert 0.4 < found.phases["graphs"].item() < 0.8
+    assert result is not None
+    assert result.iterations["run"].to_list() == ["in parts"]
+    assert 0.4 < result.phases["graphs"].item() < 0.8

@@ -78,14 +78,17 @@ def shrunk(file: Path, limit: int = LARGE, **given: Any) -> Any:  # noqa: ANN401
 
 
 def unpacked(content: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress(content))
-    return found
+    document: dict[str, Any] = json.loads(gzip.decompress(content))
+    return document
 
 
 def findings(path: Path, **other: Any) -> set[tuple[Any, ...]]:  # noqa: ANN401
     recording = load_recording(path, UNCACHED, **other)
     (outcome,) = lint([recording], bundled_rules(), Config()).outcomes
-    return {(one.code, one.place, one.message, one.count) for one in outcome.findings}
+    return {
+        (finding.code, finding.place, finding.message, finding.count)
+        for finding in outcome.findings
+    }
 
 
 @pytest.fixture(scope="module")
@@ -176,19 +179,21 @@ def test_two_of_many_steps_are_kept_whole(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_work_that_the_gpu_was_still_busy_with_is_kept(tmp_path: Path) -> None:
     trace = steps(4)
-    late = [one for one in trace["traceEvents"] if one["name"].startswith("Memcpy")][1]
+    late = [
+        event for event in trace["traceEvents"] if event["name"].startswith("Memcpy")
+    ][1]
     late["dur"] = 130
     made = shrunk(written(tmp_path, trace))
-    kept = [one for one in unpacked(made.trace)["traceEvents"] if one["tid"] == 7]
+    kept = [event for event in unpacked(made.trace)["traceEvents"] if event["tid"] == 7]
 
-    assert [one["args"]["correlation"] for one in kept] == [2, 3, 4]
+    assert [entry["args"]["correlation"] for entry in kept] == [2, 3, 4]
 
 
 def test_one_step_is_kept_only_where_two_are_too_large(tmp_path: Path) -> None:
     made = shrunk(written(tmp_path, steps(6)), limit=1)
 
     assert made.steps == (1, 6)
-    assert {one.code for one in made.seen.findings} >= {"SYN001", "TRC002"}
+    assert {finding.code for finding in made.seen.findings} >= {"SYN001", "TRC002"}
 
 
 @pytest.mark.slow
@@ -224,7 +229,7 @@ def test_operators_that_start_nothing_go_only_if_it_is_too_large(
 
     def names(limit: int) -> set[str]:
         events = unpacked(shrunk(file, limit).trace)["traceEvents"]
-        return {one["name"] for one in events}
+        return {event["name"] for event in events}
 
     assert "aten::view" in names(LARGE)
     assert "aten::view" not in names(1)
@@ -281,17 +286,17 @@ def test_nothing_private_is_left(word: str, private: str) -> None:
 
 
 def test_what_is_known_to_be_harmless_is_kept(private: str) -> None:
-    found = json.loads(private)
+    document = json.loads(private)
 
-    assert found["cuda_runtime_version"] == 13000
-    assert found["deviceProperties"] == [{"id": 0, "name": "NVIDIA H200"}]
-    assert {"train.py(3): main"} <= {one["name"] for one in found["traceEvents"]}
+    assert document["cuda_runtime_version"] == 13000
+    assert document["deviceProperties"] == [{"id": 0, "name": "NVIDIA H200"}]
+    assert {"train.py(3): main"} <= {event["name"] for event in document["traceEvents"]}
 
 
 def test_findings_are_the_same_with_short_paths(tmp_path: Path) -> None:
     made = shrunk(written(tmp_path, steps(2)))
 
-    (sync,) = [one for one in made.seen.findings if one.code == "SYN001"]
+    (sync,) = [finding for finding in made.seen.findings if finding.code == "SYN001"]
     where = sync.place
     assert (where.file, where.line, where.function) == ("train.py", 3, "main")
 
@@ -312,10 +317,10 @@ def test_paths_lose_the_folders_of_a_machine(path: str, short: str | None) -> No
     known = ["/home/bob/proj/train.py", "/home/bob/proj/models/block.py"]
     paths = Paths(known)
 
-    found = paths.short(path)
+    text = paths.short(path)
 
-    assert found == (short or "/lib/python3.11/site-packages/a/b.py")
-    assert paths.short(found) == Paths([found]).short(found) == found
+    assert text == (short or "/lib/python3.11/site-packages/a/b.py")
+    assert paths.short(text) == Paths([text]).short(text) == text
 
 
 def test_files_of_two_people_lose_all_folders() -> None:
@@ -439,8 +444,8 @@ def test_a_snapshot_keeps_its_findings_and_loses_its_folders(tmp_path: Path) -> 
 
     assert folder.encode() in gzip.decompress(MANUAL.read_bytes())
     assert b"/home" not in content
-    assert {one[0] for one in findings(file)} == {"MEM006"}
-    assert {one[1].file for one in findings(file)} == {"dev_cases.py"}
+    assert {finding[0] for finding in findings(file)} == {"MEM006"}
+    assert {finding[1].file for finding in findings(file)} == {"dev_cases.py"}
 
 
 def test_a_pickle_that_is_no_snapshot_is_refused() -> None:

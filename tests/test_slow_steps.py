@@ -115,13 +115,13 @@ def kept_of(
     watch = slow.SlowSteps(factor, lambda: now[0])
     watch._thread, watch._queue = threading.get_ident(), queue  # noqa: SLF001
     watch.boundary()
-    found = []
+    result = []
     for number, (lap, waited) in enumerate(zip(laps, chain(queued, repeat(0.0)))):  # noqa: B905
         now[0] += lap
         queue.total += waited
         if watch.boundary(number):
-            found.append(number)
-    return found
+            result.append(number)
+    return result
 
 
 def test_nothing_is_kept_of_two_thousand_steady_steps() -> None:
@@ -230,7 +230,7 @@ def test_a_sleep_has_the_line_of_the_program(watched: Run) -> None:
     (rank,) = read_run(watched.folder).ranks
     assert rank.slow is not None
     rows = slow_step_rows({0: rank.slow}).to_dicts()
-    lines = {one["line"] for one in rows if one["cause"] == CAUSES["sleep"]}
+    lines = {row["line"] for row in rows if row["cause"] == CAUSES["sleep"]}
     expected = PROGRAM.splitlines().index("        time.sleep(0.25)") + 1
     assert expected in lines
 
@@ -255,9 +255,9 @@ def run_of(folder: Path, *kept: dict[str, Any]) -> SlowRun:
     file = folder / f"{len(list(folder.iterdir()))}.json"
     whole = {"factor": 1.5, "steps": 200, "seconds": 2.0, "median_ms": 10.0}
     manifest.write(file, {**whole, "slow": len(kept), "kept": list(kept)})
-    found = read_slow_steps(file)
-    assert found is not None
-    return found
+    slow_run = read_slow_steps(file)
+    assert slow_run is not None
+    return slow_run
 
 
 @pytest.mark.parametrize(
@@ -300,9 +300,9 @@ def test_a_rank_without_a_cause_waits_for_the_one_that_has_one(tmp_path: Path) -
 
 
 def test_the_cost_is_the_time_above_the_median_over_all_steps(tmp_path: Path) -> None:
-    found = slow_steps({0: run_of(tmp_path, step(by_ms={"gc": 80}))})
-    assert found is not None
-    (cause,) = found.causes
+    result = slow_steps({0: run_of(tmp_path, step(by_ms={"gc": 80}))})
+    assert result is not None
+    (cause,) = result.causes
     assert (cause.count, cause.every) == (1, 200)
     assert cause.per_step_ns == 90_000_000 // 200
 

@@ -148,9 +148,9 @@ def test_two_empty_snapshots_can_be_compared() -> None:
 
 
 def test_plain_data_is_json() -> None:
-    found = json.loads(json.dumps(words.data(drawn(BEFORE, BEFORE))))
+    document = json.loads(json.dumps(words.data(drawn(BEFORE, BEFORE))))
 
-    assert found["peaks"][0]["change"] == 0
+    assert document["peaks"][0]["change"] == 0
 
 
 def test_names_stay_text_in_every_format() -> None:

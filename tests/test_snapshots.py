@@ -75,10 +75,10 @@ def frame(line: int) -> dict[str, object]:
 
 @each_snapshot
 def test_every_table_is_as_the_schema_says(path: Path) -> None:
-    found = read(path)
+    snapshot = read(path)
 
     for name, table in SNAPSHOT_TABLES.items():
-        assert dict(found.table(name).schema) == table.dtypes, name
+        assert dict(snapshot.table(name).schema) == table.dtypes, name
 
 
 @each_snapshot
@@ -86,9 +86,9 @@ def test_the_events_are_those_of_a_plain_unpickle(path: Path) -> None:
     events = read(path).events
 
     expected = [
-        (device, one["action"], one.get("addr"), one["size"], one.get("stream"))
+        (device, entry["action"], entry.get("addr"), entry["size"], entry.get("stream"))
         for device, trace in enumerate(plain(path).get("device_traces", []))
-        for one in trace
+        for entry in trace
     ]
     assert (
         events.select("device", "action", "address", "size", "stream").rows()
@@ -98,18 +98,18 @@ def test_the_events_are_those_of_a_plain_unpickle(path: Path) -> None:
 
 @each_snapshot
 def test_the_stacks_are_those_of_a_plain_unpickle(path: Path) -> None:
-    found = read(path)
-    frames = found.frames.select("file", "line", "function").rows()
+    snapshot = read(path)
+    frames = snapshot.frames.select("file", "line", "function").rows()
     stacks = [
-        [frames[at] for at in stack] for stack in found.stacks["frames"].to_list()
+        [frames[at] for at in stack] for stack in snapshot.stacks["frames"].to_list()
     ]
 
     expected = [
-        [(f["filename"], f["line"], f["name"]) for f in one.get("frames", [])]
+        [(f["filename"], f["line"], f["name"]) for f in entry.get("frames", [])]
         for trace in plain(path).get("device_traces", [])
-        for one in trace
+        for entry in trace
     ]
-    at = found.events["stack"].to_list()
+    at = snapshot.events["stack"].to_list()
     assert [stacks[stack] if stack is not None else [] for stack in at] == expected
 
 
@@ -118,9 +118,9 @@ def test_the_blocks_are_those_of_a_plain_unpickle(path: Path) -> None:
     blocks = read(path).blocks
 
     expected = [
-        (one["size"], one["state"])
+        (item["size"], item["state"])
         for held in plain(path)["segments"]
-        for one in held["blocks"]
+        for item in held["blocks"]
     ]
     assert blocks.select("size", "state").rows() == expected
 
@@ -144,27 +144,29 @@ def test_a_frame_is_kept_once_however_many_objects_it_is(tmp_path: Path) -> None
     trace = [event("alloc", 512 * n, 512, frames=[frame(7)]) for n in range(4)]
     content = {"segments": [], "device_traces": [trace]}
 
-    found = read_snapshot(written(tmp_path, content))
+    snapshot = read_snapshot(written(tmp_path, content))
 
-    assert found.frames.rows() == [(0, "train.py", 7, "main")]
-    assert found.events["stack"].to_list() == [0] * 4
+    assert snapshot.frames.rows() == [(0, "train.py", 7, "main")]
+    assert snapshot.events["stack"].to_list() == [0] * 4
 
 
 def test_devices_are_told_by_their_place(tmp_path: Path) -> None:
     traces = [[], [event("alloc", 0, 512)], [], [event("alloc", 0, 1024)]]
 
-    found = read_snapshot(written(tmp_path, {"segments": [], "device_traces": traces}))
+    snapshot = read_snapshot(
+        written(tmp_path, {"segments": [], "device_traces": traces})
+    )
 
-    assert found.events.select("device", "size").rows() == [(1, 512), (3, 1024)]
-    assert found.devices["device"].to_list() == [1, 3]
+    assert snapshot.events.select("device", "size").rows() == [(1, 512), (3, 1024)]
+    assert snapshot.devices["device"].to_list() == [1, 3]
 
 
 def test_an_action_of_a_torch_to_come_is_other(tmp_path: Path) -> None:
     content = {"segments": [], "device_traces": [[event("teleport", 0, 512)]]}
 
-    found = read_snapshot(written(tmp_path, content))
+    snapshot = read_snapshot(written(tmp_path, content))
 
-    assert found.events["action"].to_list() == ["other"]
+    assert snapshot.events["action"].to_list() == ["other"]
 
 
 def test_names_that_are_no_text_are_read(tmp_path: Path) -> None:
@@ -201,13 +203,13 @@ def test_a_bare_list_of_segments_is_a_snapshot_of_torch_1(tmp_path: Path) -> Non
     old["history"] = [{"addr": 0, "real_size": 500, "frames": [frame(3)]}]
     path = written(tmp_path, [segment(old, block(1024, "inactive"), address=4096)])
 
-    found = read_snapshot(path)
+    snapshot = read_snapshot(path)
 
-    assert found.blocks.select("address", "requested", "stack").rows() == [
+    assert snapshot.blocks.select("address", "requested", "stack").rows() == [
         (4096, 500, 0),
         (4608, 0, None),
     ]
-    assert memory_peaks(memory_curve(found))["allocated"].to_list() == [500]
+    assert memory_peaks(memory_curve(snapshot))["allocated"].to_list() == [500]
 
 
 def test_blocks_that_a_stream_still_uses_are_not_held_by_tensors() -> None:
@@ -257,8 +259,8 @@ def test_a_ring_buffer_that_wrapped_is_noticed_in_a_real_history(
     first = content["device_traces"][0]
     # Blocks whose events are cut away must be there at the end, with their stacks.
     kept = first[-keep:]
-    lost = [one for one in first[:-keep] if one["action"] == "alloc"]
-    addresses = {one["addr"] for one in lost} - {one["addr"] for one in kept}
+    lost = [entry for entry in first[:-keep] if entry["action"] == "alloc"]
+    addresses = {entry["addr"] for entry in lost} - {entry["addr"] for entry in kept}
     stacked = [
         part
         | {
@@ -287,13 +289,13 @@ def test_a_ring_buffer_that_wrapped_is_noticed_in_a_real_history(
 
 @each_snapshot
 def test_the_curve_ends_at_the_allocators_own_totals(path: Path) -> None:
-    found = read(path)
-    ends = memory_curve(found).group_by("device", maintain_order=True).last()
+    snapshot = read(path)
+    ends = memory_curve(snapshot).group_by("device", maintain_order=True).last()
 
     blocks = [
-        (held["device"], one)
+        (held["device"], item)
         for held in plain(path)["segments"]
-        for one in held["blocks"]
+        for item in held["blocks"]
     ]
     for device, allocated, reserved in ends.select(
         "device", "allocated", "reserved"
@@ -304,10 +306,10 @@ def test_the_curve_ends_at_the_allocators_own_totals(path: Path) -> None:
             if at == device and one["state"] == "active_allocated"
         ]
         asked = sum(
-            one["requested_size"]
-            if "requested_size" in one
-            else one["history"][0]["real_size"]
-            for one in held_here
+            entry["requested_size"]
+            if "requested_size" in entry
+            else entry["history"][0]["real_size"]
+            for entry in held_here
         )
         assert allocated == asked
         assert reserved == sum(
@@ -335,14 +337,16 @@ def test_the_curve_is_never_negative(path: Path) -> None:
 @each_snapshot
 def test_the_curve_is_that_of_a_walk_forward(path: Path) -> None:
     """An allocator that starts with what the curve says gets to the same everywhere."""
-    found = read(path)
-    if found.facts.incomplete:
+    snapshot = read(path)
+    if snapshot.facts.incomplete:
         pytest.skip("the beginning of its history was overwritten")
-    curve = memory_curve(found).filter(pl.col("device") == 0)
+    curve = memory_curve(snapshot).filter(pl.col("device") == 0)
     total = curve["allocated"][0]
     walked = [total]
     for action, size in (
-        found.events.filter(pl.col("device") == 0).select("action", "size").iter_rows()
+        snapshot.events.filter(pl.col("device") == 0)
+        .select("action", "size")
+        .iter_rows()
     ):
         total += {"alloc": size, "free_requested": -size}.get(action, 0)
         walked.append(total)
@@ -378,9 +382,9 @@ def refusal(folder: Path, content: bytes) -> str:
     """Return the one sentence with which a file is refused."""
     path = folder / "hostile.pickle"
     path.write_bytes(content)
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as exception_info:
         read_snapshot(path)
-    message = str(found.value)
+    message = str(exception_info.value)
     assert message.startswith(str(path))
     assert "\n" not in message
     return message
@@ -668,7 +672,7 @@ def test_a_million_events_are_read(tmp_path: Path) -> None:
     events = read_snapshot(written(tmp_path, content)).events
 
     assert events.height == 1_000_000
-    assert events["size"].sum() == sum(one["size"] for one in trace)
+    assert events["size"].sum() == sum(entry["size"] for entry in trace)
 
 
 def test_a_missing_file_is_said_so(tmp_path: Path) -> None:

@@ -218,12 +218,12 @@ host                                          [aten::mm]                        
 
 def lines(drawing: str) -> dict[str, set[int | None]]:
     frames = load_drawn(drawing).frames.filter("own")
-    found: dict[str, set[int | None]] = {}
+    result: dict[str, set[int | None]] = {}
     for function, line in frames.select(
         pl.col("function").cast(pl.String), "line"
     ).iter_rows():
-        found.setdefault(function, set()).add(line)
-    return found
+        result.setdefault(function, set()).add(line)
+    return result
 
 
 def test_a_function_that_runs_at_the_start_begins_where_another_call_does() -> None:
@@ -276,9 +276,9 @@ def call_lines(
 
 
 def test_the_line_of_an_op_is_the_one_at_which_the_users_function_calls() -> None:
-    found = call_lines(CALLS)
+    result = call_lines(CALLS)
 
-    assert found["aten::softmax"] == found["aten::add"] == 33
+    assert result["aten::softmax"] == result["aten::add"] == 33
 
 
 def test_an_operator_that_the_function_runs_itself_has_no_line_of_a_call() -> None:
@@ -286,7 +286,7 @@ def test_an_operator_that_the_function_runs_itself_has_no_line_of_a_call() -> No
 
 
 def test_a_function_of_the_user_inside_of_a_call_has_lines_of_its_own() -> None:
-    found = call_lines(
+    result = call_lines(
         """
         host   [train.py(1): main                                              ]
         host    [nn.Module: Net_0 by train.py(9): main                        ]
@@ -296,11 +296,11 @@ def test_a_function_of_the_user_inside_of_a_call_has_lines_of_its_own() -> None:
         """
     )
 
-    assert found == {"aten::mul": None, "aten::t": 33}
+    assert result == {"aten::mul": None, "aten::t": 33}
 
 
 def test_a_backward_op_has_the_line_of_its_forward() -> None:
-    found = call_lines(
+    result = call_lines(
         """
         host   [train.py(3): main                                       ]
         host    [<built-in function mm> by train.py(7): main]
@@ -310,7 +310,7 @@ def test_a_backward_op_has_the_line_of_its_forward() -> None:
         {"aten::mm": numbered(7, 0), "MmBackward0": numbered(7, 1)},
     )
 
-    assert found == {"aten::mm": 7, "MmBackward0": 7}
+    assert result == {"aten::mm": 7, "MmBackward0": 7}
 
 
 def test_calls_and_kernels_have_the_line_of_their_op() -> None:

@@ -54,10 +54,10 @@ def instants(spans: Spans) -> set[int]:
 def test_merged_spans_cover_the_same_and_do_not_touch(
     spans: Spans, dtype: pl.DataType
 ) -> None:
-    found = merged(frame(spans, dtype)).cast(pl.Int64).rows()
+    result = merged(frame(spans, dtype)).cast(pl.Int64).rows()
 
-    assert instants(found) == instants(spans)
-    assert all(end < start for (_, end), (start, _) in itertools.pairwise(found))
+    assert instants(result) == instants(spans)
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(result))
 
 
 @pytest.mark.real
@@ -71,10 +71,12 @@ def test_what_is_covered_before_moments(
 ) -> None:
     moments = sorted(moments) if in_order else moments
 
-    found = Cover(frame(spans, dtype)).until(pl.Series(moments, dtype=dtype))
+    column = Cover(frame(spans, dtype)).until(pl.Series(moments, dtype=dtype))
 
     covered = instants(spans)
-    assert found.to_list() == [sum(at < one for at in covered) for one in moments]
+    assert column.to_list() == [
+        sum(at < timestamp for at in covered) for timestamp in moments
+    ]
 
 
 @pytest.mark.real
@@ -84,14 +86,14 @@ def test_what_is_covered_between_edges(spans: Spans, edges: set[int]) -> None:
     ordered = sorted(edges)
     asked = pl.Series(ordered, dtype=pl.Int64)
 
-    found = Cover(frame(spans, pl.Int64())).between(asked)
+    table = Cover(frame(spans, pl.Int64())).between(asked)
 
     covered = instants(spans)
     parts = [
         sum(at in covered for at in range(first, last))
         for first, last in itertools.pairwise(ordered)
     ]
-    assert found.rows() == [(at, part) for at, part in enumerate(parts) if part]
+    assert table.rows() == [(at, part) for at, part in enumerate(parts) if part]
 
 
 @pytest.mark.real
@@ -108,8 +110,12 @@ def test_times_before_moments_are_counted(
 
     before, until = count_before(*columns), count_until(*columns)
 
-    assert before.to_list() == [sum(at < one for at in times) for one in moments]
-    assert until.to_list() == [sum(at <= one for at in times) for one in moments]
+    assert before.to_list() == [
+        sum(at < timestamp for at in times) for timestamp in moments
+    ]
+    assert until.to_list() == [
+        sum(at <= timestamp for at in times) for timestamp in moments
+    ]
 
 
 @pytest.mark.real
@@ -120,12 +126,12 @@ def test_events_hold_moments(spans: Spans, moments: list[int]) -> None:
     events = pl.DataFrame(sorted(spans), schema, orient="row").with_row_index()
     events = events.with_columns(dur=pl.col("end") - pl.col("ts"))
 
-    found = holding(events, pl.Series(moments, dtype=pl.Int64))
+    table = holding(events, pl.Series(moments, dtype=pl.Int64))
 
-    assert found["index"].to_list() == [
+    assert table["index"].to_list() == [
         at
         for at, (start, end) in enumerate(sorted(spans))
-        if any(start <= one < end for one in moments)
+        if any(start <= timestamp < end for timestamp in moments)
     ]
 
 

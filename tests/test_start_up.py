@@ -43,9 +43,9 @@ def loaded(drawing: str, folder: Path, scale: int = 1000) -> Trace:
 
 
 def test_the_first_call_makes_the_context_and_others_load(tmp_path: Path) -> None:
-    found = start_up(loaded(STARTS, tmp_path))
+    result = start_up(loaded(STARTS, tmp_path))
 
-    assert found == StartUp(
+    assert result == StartUp(
         "cudaDeviceGetStreamPriorityRange", 36_000_000, 43_000_000, 2
     )
 
@@ -92,9 +92,9 @@ def test_a_start_in_warm_up_that_is_left_out_does_not_spoil_the_rest(
 def test_of_the_first_step_rules_on_the_hosts_time_are_skipped() -> None:
     result = lint(FIRST_STEP, cache=False)
     (outcome,) = result.report.outcomes
-    reasons = {one.code: one.reason for one in outcome.skipped}
+    reasons = {skipped.code: skipped.reason for skipped in outcome.skipped}
 
-    assert [one.code for one in result.failing] == ["TRC003"]
+    assert [finding.code for finding in result.failing] == ["TRC003"]
     for code in ("CPY003", "HST003", "LCH002", "MEM001"):
         assert "the first that uses the GPU" in reasons[code]
 

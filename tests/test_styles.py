@@ -309,7 +309,7 @@ def test_attention_and_norms_are_found_in_each_style(
 
     scores = handwritten_attention(trace, trace.kernels)["scores"]
     norms = handwritten_norms(trace, trace.kernels)
-    sizes = {(one[-1] - 16) // 2 for one in scores}
+    sizes = {(score[-1] - 16) // 2 for score in scores}
     sizes |= {
         (row["dims"][row["axis"]] - 64) // 8 for row in norms.iter_rows(named=True)
     }
@@ -436,9 +436,9 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_loop_is_found(
     loops: Path, name: str, code: str, facts: tuple[object, ...]
 ) -> None:
-    (found,) = outcome(Recording(name, loaded(loops, name)), code).findings
+    (finding,) = outcome(Recording(name, loaded(loops, name)), code).findings
 
-    assert mentions(found, *facts)
+    assert mentions(finding, *facts)
 
 
 def test_a_recursion_over_a_tree_is_no_loop(loops: Path) -> None:

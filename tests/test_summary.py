@@ -65,23 +65,23 @@ def shape(value: object) -> object:
 
 @pytest.mark.golden
 def test_the_names_and_types_of_json_are_as_reviewed() -> None:
-    found = json.loads(traceq("summary", TRACE, "--format", "json").out)
+    document = json.loads(traceq("summary", TRACE, "--format", "json").out)
 
-    assert_golden("summary_shape.json", json.dumps(shape(found), indent=1) + "\n")
+    assert_golden("summary_shape.json", json.dumps(shape(document), indent=1) + "\n")
 
 
 def test_json_has_the_numbers_of_the_trace() -> None:
-    (found,) = json.loads(traceq("summary", TRACE, "--format", "json").out)["traces"]
+    (result,) = json.loads(traceq("summary", TRACE, "--format", "json").out)["traces"]
 
-    assert (found["facts"]["events"], found["facts"]["flows"]) == (11435, 1639)
-    assert found["facts"]["start_ns"] == 1794701483956727101
-    assert found["devices"][0]["memory"] == 150109880320
-    assert [step["time"] for step in found["steps"]] == [12256988, 12259514]
-    assert [step["launches"] for step in found["steps"]] == [211, 211]
-    assert found["gpu_time_ns"] == 11861124.5
-    assert found["kinds"][0]["time_ns"] == found["ops"][0]["time_ns"] == 2712000.5
-    assert found["memory"]["allocated"] == 3482832896
-    assert found["compute"]["flops"] == 2960306208768
+    assert (result["facts"]["events"], result["facts"]["flows"]) == (11435, 1639)
+    assert result["facts"]["start_ns"] == 1794701483956727101
+    assert result["devices"][0]["memory"] == 150109880320
+    assert [step["time"] for step in result["steps"]] == [12256988, 12259514]
+    assert [step["launches"] for step in result["steps"]] == [211, 211]
+    assert result["gpu_time_ns"] == 11861124.5
+    assert result["kinds"][0]["time_ns"] == result["ops"][0]["time_ns"] == 2712000.5
+    assert result["memory"]["allocated"] == 3482832896
+    assert result["compute"]["flops"] == 2960306208768
 
 
 def test_every_trace_fits_every_terminal_and_every_format(whole_trace: Path) -> None:
@@ -232,11 +232,11 @@ def test_csv_of_several_traces_has_a_row_each_and_plain_numbers() -> None:
 
 def test_csv_writes_the_smallest_and_the_largest_numbers_without_exponent() -> None:
     trace = load_drawn("host [aten::mm    ]\ngpu 7 [sgemm_nn  ]")
-    found = dataclasses.replace(
+    summary = dataclasses.replace(
         summarise(trace), compute=Compute(flops=2.0**70, rate=1.5e16, utilisation=2e-4)
     )
 
-    (row,) = csv.DictReader(io.StringIO(summary_csv.render([found])))
+    (row,) = csv.DictReader(io.StringIO(summary_csv.render([summary])))
 
     assert row["flop"] == str(2**70)
     assert row["flop_per_second"] == "15000000000000000"
@@ -305,15 +305,17 @@ def test_json_has_the_same_names_for_every_trace() -> None:
 def test_json_says_in_nanoseconds_and_bytes_what_the_tables_say() -> None:
     trace = api.load(TRACE)
 
-    (found,) = json.loads(traceq("summary", TRACE, "--format", "json").out)["traces"]
+    (result,) = json.loads(traceq("summary", TRACE, "--format", "json").out)["traces"]
 
-    assert found["averaged_steps"] == 2
-    assert found["as_recorded"]["step_ns"] == trace.steps["time"].mean()
-    assert found["gpu_time_ns"] * 2 == sum(row["time_ns"] * 2 for row in found["kinds"])
-    assert found["as_recorded"]["gpu_busy"] == pytest.approx(
+    assert result["averaged_steps"] == 2
+    assert result["as_recorded"]["step_ns"] == trace.steps["time"].mean()
+    assert result["gpu_time_ns"] * 2 == sum(
+        row["time_ns"] * 2 for row in result["kinds"]
+    )
+    assert result["as_recorded"]["gpu_busy"] == pytest.approx(
         sum(trace.steps["gpu_busy"]) / sum(trace.steps["time"])
     )
-    assert found["memory"]["allocated"] == trace.memory["allocated"].max()
+    assert result["memory"]["allocated"] == trace.memory["allocated"].max()
 
 
 def cut_trace(path: Path) -> Path:
@@ -413,9 +415,9 @@ def test_a_sheet_does_not_compute_the_name_of_a_device(nasty: Path) -> None:
 
 @pytest.mark.real
 def test_json_keeps_nasty_names_as_they_are(nasty: Path) -> None:
-    (found,) = json.loads(traceq("summary", nasty, "--format", "json").out)["traces"]
+    (result,) = json.loads(traceq("summary", nasty, "--format", "json").out)["traces"]
 
-    assert found["kernels"][0]["name"] == NASTY
+    assert result["kernels"][0]["name"] == NASTY
 
 
 def test_wide_characters_count_as_two() -> None:

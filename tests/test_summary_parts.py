@@ -37,7 +37,7 @@ def test_each_instant_of_a_step_is_of_the_phase_that_the_gpu_works_or_waits_for(
 ):
     forward, backward, data, step = by_phase(load_drawn(STEP))
 
-    assert [one.phase for one in (forward, backward, data)] == [
+    assert [phase_time.phase for phase_time in (forward, backward, data)] == [
         "forward",
         "backward",
         "data",
@@ -69,9 +69,9 @@ def test_what_is_left_of_a_step_after_its_last_work_is_other() -> None:
 @pytest.mark.parametrize("name", ["attn_mask_fmha", "copies", "moe_dropless"])
 def test_phases_add_up_to_each_step(name: str) -> None:
     trace = loaded(TRACES[name])
-    found = phase_times(trace).group_by("step").agg(pl.col("wall").sum()).sort("step")
+    table = phase_times(trace).group_by("step").agg(pl.col("wall").sum()).sort("step")
 
-    assert found["wall"].to_list() == trace.steps.sort("step")["time"].to_list()
+    assert table["wall"].to_list() == trace.steps.sort("step")["time"].to_list()
 
 
 def test_a_warm_up_step_is_beside_the_steady_ones_not_among_them() -> None:
@@ -108,18 +108,18 @@ def test_a_trace_of_one_phase_has_no_table_of_phases() -> None:
 def test_modules_add_up_to_the_gpus_time(name: str) -> None:
     trace = loaded(TRACES[name])
     steady = steady_steps(trace)
-    found = by_module(trace, steady)
+    table = by_module(trace, steady)
 
-    assert found["inside"].any()
-    assert found["ns"].sum() == pytest.approx(steady.gpu_busy / steady.count)
+    assert table["inside"].any()
+    assert table["ns"].sum() == pytest.approx(steady.gpu_busy / steady.count)
 
 
 def test_layers_of_one_class_are_one_module() -> None:
     trace = loaded(TRACES["attn_manual"])
-    found = by_module(trace, steady_steps(trace))
+    table = by_module(trace, steady_steps(trace))
 
-    assert "LM/Block/Linear" in found["module"].to_list()
-    assert not found["module"].str.contains(r"_\d").any()
+    assert "LM/Block/Linear" in table["module"].to_list()
+    assert not table["module"].str.contains(r"_\d").any()
 
 
 def test_collectives_of_no_module_are_named() -> None:
@@ -127,10 +127,10 @@ def test_collectives_of_no_module_are_named() -> None:
     if path is None:
         pytest.skip("the trace is not ours to give away")
     trace = loaded(path)
-    found = by_module(trace, steady_steps(trace))
+    table = by_module(trace, steady_steps(trace))
 
-    assert found["module"][0] == COLLECTIVES
-    assert found["ns"][0] / found["ns"].sum() == pytest.approx(0.84, abs=0.01)
+    assert table["module"][0] == COLLECTIVES
+    assert table["ns"][0] / table["ns"].sum() == pytest.approx(0.84, abs=0.01)
 
 
 MODELS = ROOT / "benchmarks" / "models"
@@ -174,15 +174,15 @@ def test_a_trace_that_does_not_train_has_no_tokens() -> None:
 def test_softmax_is_compared_with_the_matmuls_of_attention_alone() -> None:
     trace = loaded(TRACES["attn_manual"])
     kernels = steady_steps(trace).kernels
-    found = softmax_and_matmuls(trace, kernels)
+    attention_parts = softmax_and_matmuls(trace, kernels)
     gemms = int(kernels.filter(pl.col("kind") == "gemm")["dur"].sum())
     softmaxes = int(kernels.filter(pl.col("kind") == "softmax")["dur"].sum())
 
-    assert found is not None
-    assert found.ratio == pytest.approx(1.12, abs=0.01)
+    assert attention_parts is not None
+    assert attention_parts.ratio == pytest.approx(1.12, abs=0.01)
     # Those of linear layers and of the loss are left out.
-    assert found.matmul_ns < 0.4 * gemms
-    assert found.softmax_ns < 0.7 * softmaxes
+    assert attention_parts.matmul_ns < 0.4 * gemms
+    assert attention_parts.softmax_ns < 0.7 * softmaxes
 
 
 def test_fused_attention_has_no_softmax_to_compare() -> None:
@@ -211,10 +211,13 @@ def test_a_softmax_by_hand_is_compared_from_its_largest_scores_to_its_division()
         },
     )
 
-    found = softmax_and_matmuls(trace, trace.kernels)
+    attention_parts = softmax_and_matmuls(trace, trace.kernels)
 
-    assert found is not None
-    assert (found.softmax_ns, found.matmul_ns) == (4 * 11_000, 2 * 11_000)
+    assert attention_parts is not None
+    assert (attention_parts.softmax_ns, attention_parts.matmul_ns) == (
+        4 * 11_000,
+        2 * 11_000,
+    )
 
 
 @pytest.mark.parametrize("name", ["attn_manual", "copies"])
@@ -222,10 +225,10 @@ def test_what_all_slow_ops_could_save_is_more_than_one_and_less_than_their_sum(
     name: str,
 ) -> None:
     trace = loaded(TRACES[name])
-    found = roofline(trace)
-    each = by_op(trace, found)["recoverable"].to_list()
+    result = roofline(trace)
+    each = by_op(trace, result)["recoverable"].to_list()
 
-    assert max(each) <= recoverable_ns(trace, found) <= sum(each) * 1.001
+    assert max(each) <= recoverable_ns(trace, result) <= sum(each) * 1.001
 
 
 def test_nothing_is_recoverable_of_a_gpu_whose_peaks_are_not_known() -> None:
@@ -233,10 +236,10 @@ def test_nothing_is_recoverable_of_a_gpu_whose_peaks_are_not_known() -> None:
     unknown = replace(
         trace, devices=trace.devices.with_columns(name=pl.lit("GPU 9000"))
     )
-    found = roofline(unknown)
+    result = roofline(unknown)
 
-    assert found.gpu.peak is None
-    assert recoverable_ns(unknown, found) == 0.0
+    assert result.gpu.peak is None
+    assert recoverable_ns(unknown, result) == 0.0
     assert summarise(unknown).roofline is None
 
 

@@ -121,7 +121,7 @@ class TestSweep:
     def test_every_configuration_is_a_row_with_its_labels(
         self, swept: tuple[Path, str, dict[str, int]]
     ) -> None:
-        labels = [tuple(one["labels"].items()) for one in rows(swept[0]).values()]
+        labels = [tuple(row["labels"].items()) for row in rows(swept[0]).values()]
 
         assert sorted(labels) == sorted(
             (("size", size), ("kind", kind))
@@ -194,7 +194,7 @@ class TestSweep:
         sweep = swept[0] / "out" / "sizes"
 
         assert list(sweep.glob("*/*.trace.json.gz")) == []
-        assert all(one["trace"] is None for one in rows(swept[0]).values())
+        assert all(row["trace"] is None for row in rows(swept[0]).values())
 
     def test_the_order_is_random_and_recorded(
         self, swept: tuple[Path, str, dict[str, int]]
@@ -203,7 +203,7 @@ class TestSweep:
         started = sorted(rows(swept[0]).values(), key=lambda one: one["started"])
 
         assert facts["seed"] == 7
-        assert [one["name"] for one in started] == facts["order"]
+        assert [entry["name"] for entry in started] == facts["order"]
 
     def test_the_report_has_the_numbers_of_the_rows(
         self, swept: tuple[Path, str, dict[str, int]]
@@ -211,20 +211,25 @@ class TestSweep:
         folder = swept[0]
         answer = traceq("sweep", "report", folder / "out" / "sizes", "--format", "json")
         report = json.loads(answer.out)
-        of_rows = {tuple(one["labels"].values()): one for one in rows(folder).values()}
+        of_rows = {
+            tuple(item["labels"].values()): item for item in rows(folder).values()
+        }
 
         assert len(report["configurations"]) == 6
-        for one in report["configurations"]:
-            row = of_rows[tuple(one["labels"].values())]
+        for configuration in report["configurations"]:
+            row = of_rows[tuple(configuration["labels"].values())]
             if row["status"] != "ok":
-                assert (one["status"], one["values"]) == ("out of memory", {})
+                assert (configuration["status"], configuration["values"]) == (
+                    "out of memory",
+                    {},
+                )
                 continue
-            step = one["values"]["step"]
+            step = configuration["values"]["step"]
             assert step["mean"] == pytest.approx(row["step_time"]["mean_ms"] * 1e6)
             assert step["std"] == pytest.approx(row["step_time"]["std_ms"] * 1e6)
             assert (step["n"], step["of"]) == (5, "steps")
-            assert one["values"]["accuracy"]["mean"] == pytest.approx(
-                int(one["labels"]["size"]) / 100
+            assert configuration["values"]["accuracy"]["mean"] == pytest.approx(
+                int(configuration["labels"]["size"]) / 100
             )
 
 
@@ -240,13 +245,13 @@ def test_a_sweep_with_the_profiler_leaves_traces_that_lint_reads(
     _, said = done.communicate(timeout=400)
 
     assert done.returncode == 0, said
-    assert [one["repeat"] for one in rows(tmp_path).values()] == [1, 2]
+    assert [item["repeat"] for item in rows(tmp_path).values()] == [1, 2]
     for name, row in rows(tmp_path).items():
         assert (tmp_path / "out" / "sizes" / name / row["trace"]).is_file()
     report = traceq("sweep", "report", tmp_path / "out" / "sizes", "--format", "json")
-    found = json.loads(report.out)
-    assert found["linted"] == 1
-    assert found["configurations"][0]["values"]["step"]["of"] == "runs"
+    document = json.loads(report.out)
+    assert document["linted"] == 1
+    assert document["configurations"][0]["values"]["step"]["of"] == "runs"
 
 
 def refused(folder: Path, *words: str) -> str:
@@ -355,8 +360,8 @@ def test_a_sweep_comes_from_a_file(tmp_path: Path) -> None:
 def test_each_configuration_runs_once_before_any_runs_again() -> None:
     runs = module("launcher.sweep_plan").runs({"a": ["1", "2"], "b": ["x", "y"]}, 3, 5)
 
-    assert [one.repeat for one in runs] == [1] * 4 + [2] * 4 + [3] * 4
-    assert len({one.name for one in runs}) == 12
+    assert [run.repeat for run in runs] == [1] * 4 + [2] * 4 + [3] * 4
+    assert len({run.name for run in runs}) == 12
     assert runs == module("launcher.sweep_plan").runs(
         {"a": ["1", "2"], "b": ["x", "y"]}, 3, 5
     )
@@ -365,8 +370,8 @@ def test_each_configuration_runs_once_before_any_runs_again() -> None:
 def test_names_of_configurations_that_look_alike_differ() -> None:
     runs = module("launcher.sweep_plan").runs({"a": ["x/y", "x:y", "x_y"]}, 1, 0)
 
-    assert len({one.name for one in runs}) == 3
-    assert all("/" not in one.name for one in runs)
+    assert len({run.name for run in runs}) == 3
+    assert all("/" not in run.name for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(sweep: Path, *options: str) -> dict[str, Any]:
     answer = traceq("sweep", "report", sweep, "--format", "json", *options)
     assert answer.status == 0, answer.err
-    found: dict[str, Any] = json.loads(answer.out)
-    return found
+    document: dict[str, Any] = json.loads(answer.out)
+    return document
 
 
 def configuration(report: dict[str, Any], **labels: object) -> dict[str, Any]:
     wanted = {key: str(value) for key, value in labels.items()}
-    (found,) = [one for one in report["configurations"] if one["labels"] == wanted]
-    return dict(found)
+    (result,) = [item for item in report["configurations"] if item["labels"] == wanted]
+    return dict(result)
 
 
 def test_a_configuration_has_the_mean_and_deviation_of_its_runs(sweep: Path) -> None:
@@ -83,13 +83,13 @@ def test_a_single_run_has_the_deviation_of_its_steps(tmp_path: Path) -> None:
 
 
 def test_tokens_per_second_and_mfu_follow_the_author(sweep: Path) -> None:
-    found = configuration(read(sweep), seq_len=1024, attention="sparse")["values"]
+    result = configuration(read(sweep), seq_len=1024, attention="sparse")["values"]
 
     seconds = 1.2584e-3
     rates = [8 * 1024 / (seconds * (1 + 0.01 * at)) for at in (-1, 0, 1)]
     shares = [1e9 * 1024 / (seconds * (1 + 0.01 * at)) / 989e12 for at in (-1, 0, 1)]
-    assert found["tokens_per_s"]["mean"] == pytest.approx(statistics.fmean(rates))
-    assert found["mfu"]["mean"] == pytest.approx(statistics.fmean(shares))
+    assert result["tokens_per_s"]["mean"] == pytest.approx(statistics.fmean(rates))
+    assert result["mfu"]["mean"] == pytest.approx(statistics.fmean(shares))
 
 
 def test_the_peak_of_the_report_replaces_that_of_the_sweep(sweep: Path) -> None:
@@ -110,20 +110,20 @@ def test_a_number_of_the_program_is_a_column(sweep: Path) -> None:
 
 
 def test_a_run_out_of_memory_is_a_row_with_its_reason(sweep: Path) -> None:
-    found = configuration(read(sweep), seq_len=8192, attention="dense")
+    result = configuration(read(sweep), seq_len=8192, attention="dense")
 
-    assert (found["status"], found["reason"], found["measured"]) == (
+    assert (result["status"], result["reason"], result["measured"]) == (
         "out of memory",
         OOM,
         0,
     )
-    assert found["values"] == {}
+    assert result["values"] == {}
 
 
 def test_curves_have_their_laws(sweep: Path) -> None:
     (chart,) = read(sweep, "--number", "step")["charts"]
 
-    laws = {one["name"]: one["fit"]["law"] for one in chart["series"]}
+    laws = {series["name"]: series["fit"]["law"] for series in chart["series"]}
     assert (chart["over"], chart["by"]) == ("seq_len", "attention")
     assert laws == {"dense": "quadratic", "sparse": "linear"}
 
@@ -165,8 +165,8 @@ def test_curves_that_differ_by_less_than_their_noise_do_not_cross(
 def test_a_ratio_is_to_the_baseline_with_the_same_other_labels(sweep: Path) -> None:
     report = read(sweep, "--baseline", "attention=dense")
 
-    found = configuration(report, seq_len=4096, attention="sparse")["ratios"]["step"]
-    assert found["mean"] == pytest.approx(2.3336 / 8.688608, rel=1e-3)
+    result = configuration(report, seq_len=4096, attention="sparse")["ratios"]["step"]
+    assert result["mean"] == pytest.approx(2.3336 / 8.688608, rel=1e-3)
     same = configuration(report, seq_len=4096, attention="dense")["ratios"]["step"]
     assert same["mean"] == 1.0
     alone = configuration(report, seq_len=8192, attention="sparse")["ratios"]
@@ -178,7 +178,9 @@ def test_any_number_is_drawn_over_any_label(sweep: Path) -> None:
 
     (chart,) = report["charts"]
     assert (chart["over"], chart["by"]) == ("attention", "seq_len")
-    assert [one["name"] for one in chart["series"]] == [str(one) for one in LENGTHS]
+    assert [series["name"] for series in chart["series"]] == [
+        str(number) for number in LENGTHS
+    ]
 
 
 def test_the_csv_has_the_numbers_of_the_json(sweep: Path) -> None:
@@ -287,7 +289,7 @@ def test_the_page_overlays_two_series_without_an_error(
         assert {"attention=dense", "attention=sparse"} <= set(texts)
         assert dots == [4, 5]  # dense ran out of memory once
         assert page.complaints() == []
-        assert [one for one in page.asked_for() if not one.startswith("file:")] == []
+        assert [name for name in page.asked_for() if not name.startswith("file:")] == []
 
 
 def test_log_axes_are_drawn_where_they_are_asked_for(
@@ -360,28 +362,28 @@ def test_findings_that_grow_with_size_are_named() -> None:
         ]
         for n in (1, 2, 4)
     }
-    found = {one.code: one for one in growths(sweep_table(runs), "n", costs)}
+    result = {growth.code: growth for growth in growths(sweep_table(runs), "n", costs)}
 
-    assert found["ATT001"].grows
-    assert found["ATT001"].shares == pytest.approx((0.01, 0.02, 0.04))
-    assert found["ATT001"].fit is not None
-    assert found["ATT001"].fit.law == "quadratic"
-    assert not found["SYN001"].grows
+    assert result["ATT001"].grows
+    assert result["ATT001"].shares == pytest.approx((0.01, 0.02, 0.04))
+    assert result["ATT001"].fit is not None
+    assert result["ATT001"].fit.law == "quadratic"
+    assert not result["SYN001"].grows
 
 
 def test_texts_are_in_the_order_of_the_grid() -> None:
-    found = read(RECORDED / "sizes")["configurations"]
-    sizes = [one["labels"]["size"] for one in found]
+    result = read(RECORDED / "sizes")["configurations"]
+    sizes = [entry["labels"]["size"] for entry in result]
     assert list(dict.fromkeys(sizes)) == ["small", "medium", "large"]
 
 
 def test_sparse_attention_grows_linearly_once_it_no_longer_waits_for_the_host() -> None:
     charts = read(RECORDED / "attention", "--number", "step")["charts"]
-    laws = {one["name"]: one["fit"] for one in charts[0]["series"]}
+    laws = {series["name"]: series["fit"] for series in charts[0]["series"]}
     assert laws["dense"]["law"] == "quadratic"
     assert (laws["sparse"]["law"], laws["sparse"]["floor"]) == ("linear", True)
 
 
 def test_two_series_over_texts_are_compared() -> None:
     sentences = read(RECORDED / "sizes")["sentences"]
-    assert any("12% (large) to 30% (small)" in one for one in sentences)
+    assert any("12% (large) to 30% (small)" in sentence for sentence in sentences)

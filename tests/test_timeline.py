@@ -37,9 +37,9 @@ TRACES = ("copies", "graph_replay", "recompile")
 def test_slices_are_as_deep_as_what_is_around_them() -> None:
     trace = load_drawn(DRAWN)
 
-    found = described(trace, timeline(trace, 1).slices)
+    table = described(trace, timeline(trace, 1).slices)
 
-    depths = dict(found.filter(pl.col("lane") == 1).select("name", "depth").rows())
+    depths = dict(table.filter(pl.col("lane") == 1).select("name", "depth").rows())
     assert depths["train.py(3): main"] == 0
     assert depths["nn.Module: Net_0"] == 1
     assert depths["aten::linear"] == 2
@@ -57,8 +57,8 @@ def test_lanes_are_streams_first_and_then_threads() -> None:
 def test_slices_tell_op_module_and_line() -> None:
     trace = load_drawn(DRAWN)
 
-    found = described(trace, timeline(trace, 1).slices)
-    gemm = found.row(by_predicate=pl.col("name") == "gemm", named=True)
+    table = described(trace, timeline(trace, 1).slices)
+    gemm = table.row(by_predicate=pl.col("name") == "gemm", named=True)
 
     assert gemm["op"] == "aten::mm"
     assert gemm["module"] == "Net_0"
@@ -101,23 +101,23 @@ def test_the_step_nearest_to_the_median_is_typical() -> None:
 @pytest.mark.parametrize("name", TRACES)
 def test_idle_stretches_add_up_to_the_idle_time_by_cause(name: str) -> None:
     trace = loaded(FIXTURE_TRACES[name])
-    found = timeline(trace, typical_step(trace))
-    gaps = found.gaps.select("start", "end")
+    result = timeline(trace, typical_step(trace))
+    gaps = result.gaps.select("start", "end")
 
     length = (pl.col("end") - pl.col("start")).sum()
-    by_cause = dict(found.gaps.group_by("cause").agg(length).rows())
+    by_cause = dict(result.gaps.group_by("cause").agg(length).rows())
 
-    assert (found.gaps["end"] > found.gaps["start"]).all()
-    assert (found.gaps["start"][1:] >= found.gaps["end"][:-1]).all()
+    assert (result.gaps["end"] > result.gaps["start"]).all()
+    assert (result.gaps["start"][1:] >= result.gaps["end"][:-1]).all()
     assert by_cause == dict(causes_in(trace, gaps).rows())
 
 
 def test_idle_time_has_the_cause_of_each_moment() -> None:
     trace = load_drawn(DRAWN)
 
-    found = idle_stretches(trace, 4_000, 60_000)
+    table = idle_stretches(trace, 4_000, 60_000)
 
-    assert found.rows() == [
+    assert table.rows() == [
         (4_000, 5_000, OPERATORS),
         (5_000, 25_000, LAUNCHING),
         (25_000, 28_000, OPERATORS),
@@ -147,9 +147,9 @@ def test_flames_add_up_to_the_time_of_a_step(name: str) -> None:
 def test_a_path_goes_from_the_phase_to_the_op() -> None:
     trace = load_drawn(DRAWN)
 
-    found = gpu_flame(trace, steady_steps(trace))
+    table = gpu_flame(trace, steady_steps(trace))
 
-    paths = {path[-1]: path for path in found["path"].to_list()}
+    paths = {path[-1]: path for path in table["path"].to_list()}
     line = "main (train.py:3)"
     assert paths["gemm"] == ["forward", "Net", line, "aten::mm", "gemm"]
-    assert found["calls"].to_list() == [1, 1]
+    assert table["calls"].to_list() == [1, 1]

@@ -142,9 +142,9 @@ def test_a_collective_of_gloo_is_one_through_the_host(tmp_path: Path) -> None:
     )
     trace = traceq.load(tmp_path / "gloo.json", cache=False)
 
-    found = host_collectives(trace).select("backend", "collective").rows()
+    result = host_collectives(trace).select("backend", "collective").rows()
 
-    assert found == [("gloo", "all_reduce")]
+    assert result == [("gloo", "all_reduce")]
 
 
 WAITS = """
@@ -188,14 +188,14 @@ def test_waits_that_have_a_switch_are_where_torch_has_them(tmp_path: Path) -> No
         written_as(trace, ops),
         strict=True,
     )
-    found = {
+    writtens = {
         wait.written
         for op, (file, function), method in rows
         if method != "print" and (wait := known(file, function, op))
     }
 
     assert "print" in set(written_as(trace, ops))
-    assert found == {
+    assert writtens == {
         "the error check of `clip_grad_norm_`",
         "GradScaler's check of the gradients",
         "`scaler.get_scale()`",
@@ -238,10 +238,10 @@ def test_without_a_gpu_only_the_programs_own_reads_of_values_are_named(
         [sys.executable, str(program), str(tmp_path)], check=True, capture_output=True
     )
 
-    found = traceq.lint(tmp_path / "reading.json", cache=False).findings
+    findings = traceq.lint(tmp_path / "reading.json", cache=False).findings
 
-    reads = [one for one in found if one.code == "SYN003"]
+    reads = [finding for finding in findings if finding.code == "SYN003"]
     begins = READING.splitlines().index("def log_norms():") + 1
-    assert [(one.place.file, one.place.line, one.count) for one in reads] == [
-        (NAME, begins, 2)
-    ]
+    assert [
+        (finding.place.file, finding.place.line, finding.count) for finding in reads
+    ] == [(NAME, begins, 2)]

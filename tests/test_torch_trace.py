@@ -70,7 +70,11 @@ def test_figures_are_those_of_tlparse(
     name: str, compiled: int, seconds: float | None, recompiled: int, missed: int
 ) -> None:
     findings = log_findings(text_of(SHARED / "torch_trace" / f"{name}.gz"), "LOG010")
-    again = [one.count for one in findings if one.subject.startswith("recompilation")]
+    again = [
+        finding.count
+        for finding in findings
+        if finding.subject.startswith("recompilation")
+    ]
     overview = findings[-1]
 
     assert (overview.count, sum(again)) == (compiled, recompiled)
@@ -113,9 +117,9 @@ def test_a_graph_break_in_a_structured_log_has_its_line() -> None:
         "\tGraph break in user code at /src/train.py:5\n"
         "\tGraph Break Reason: Failed to trace builtin operator\n"
     )
-    (found,) = log_findings(log, "LOG001")
+    (finding,) = log_findings(log, "LOG001")
 
-    assert (found.place.file, found.place.line) == ("/src/train.py", 5)
+    assert (finding.place.file, finding.place.line) == ("/src/train.py", 5)
 
 
 def test_a_log_without_structure_has_no_overview() -> None:
@@ -201,9 +205,9 @@ def test_a_function_in_a_stack_is_named_without_the_comma_after_it() -> None:
         "\tGraph Break Reason: Data-dependent branching\n"
         '\t        # File "/src/train.py", line 5, in helper, code: if y.sum() > 0:\n'
     )
-    (found,) = log_findings(log, "LOG001")
+    (finding,) = log_findings(log, "LOG001")
 
-    assert found.place.function == "helper"
+    assert finding.place.function == "helper"
 
 
 def test_a_folder_of_logs_is_read_a_log_at_a_time(tmp_path: Path) -> None:
@@ -221,14 +225,18 @@ def test_a_folder_of_logs_is_read_a_log_at_a_time(tmp_path: Path) -> None:
 def test_what_is_not_the_backends_time_is_dynamos() -> None:
     log = metrics("0/0", **FORWARD, backend_compile_time_s=0.25)
     (overview,) = log_findings(log, "LOG010")
-    (phases,) = [one.name for one in overview.evidence if one.label == "phases"]
+    (phases,) = [
+        evidence.name for evidence in overview.evidence if evidence.label == "phases"
+    ]
 
     assert phases.startswith("dynamo 0.8 s, backend 0.2 s")
 
 
 def not_ended(overview: Finding) -> list[str]:
     """Return what an overview lists as begun and not ended."""
-    return [one.name for one in overview.evidence if one.label == "not ended"]
+    return [
+        evidence.name for evidence in overview.evidence if evidence.label == "not ended"
+    ]
 
 
 @there

@@ -76,16 +76,18 @@ def log_of_recording(name: str) -> str:
     packed = (_DATA / "compiled" / name / "rank-0.compiled.json.gz").read_bytes()
     content = json.loads(gzip.decompress(packed))
     records = [
-        record({"dynamo_output_graph": {}}, one["id"], program_of(one["nodes"]))
-        for one in content["graphs"]
+        record({"dynamo_output_graph": {}}, graph["id"], program_of(graph["nodes"]))
+        for graph in content["graphs"]
     ]
-    for one in content["code"]:
-        code = {"inductor_output_code": {"filename": f"/run/{one['name']}.py"}}
-        key = json.dumps({"key": one["key"]})
+    for entry in content["code"]:
+        code = {"inductor_output_code": {"filename": f"/run/{entry['name']}.py"}}
+        key = json.dumps({"key": entry["key"]})
         records += [
-            record(artifact("inductor_post_grad_graph"), one["id"], one["post_grad"]),
-            record(code, one["id"], one["text"]),
-            record(artifact("fx_graph_cache_miss"), one["id"], key),
+            record(
+                artifact("inductor_post_grad_graph"), entry["id"], entry["post_grad"]
+            ),
+            record(code, entry["id"], entry["text"]),
+            record(artifact("fx_graph_cache_miss"), entry["id"], key),
         ]
     return "".join(records)
 
@@ -174,7 +176,11 @@ def test_an_op_that_inductor_made_has_the_line_of_the_op_that_it_replaces() -> N
 def kinds(name: str) -> dict[str, list[Finding]]:
     """Return findings in a log of ours, by rule and first word of the subject."""
     text = text_of(name)
-    again = [one for one in log_findings(text, "LOG010") if "recompil" in one.subject]
+    again = [
+        finding
+        for finding in log_findings(text, "LOG010")
+        if "recompil" in finding.subject
+    ]
     return {"again": again, "breaks": [*log_findings(text, "LOG001")]}
 
 
@@ -192,10 +198,10 @@ def kinds(name: str) -> dict[str, list[Finding]]:
 def test_what_a_program_plants_is_what_its_log_shows(
     name: str, again: int, breaks: int
 ) -> None:
-    found = kinds(name)
+    result = kinds(name)
 
-    assert sum(one.count for one in found["again"]) == again
-    assert len(found["breaks"]) == breaks
+    assert sum(finding.count for finding in result["again"]) == again
+    assert len(result["breaks"]) == breaks
 
 
 @pytest.mark.parametrize("name", _NAMES)
@@ -237,8 +243,8 @@ def test_a_payload_of_another_form_is_left_out(tmp_path: Path) -> None:
     code = record({"inductor_output_code": {"filename": 3}}, "0/0", "def call(args):")
     log.write_text(code + "".join(record(mapping, "0/0", text) for text in texts))
 
-    (one,) = read_logged(log).code
-    assert (one.calls, one.name) == ((), "")
+    (generated_code,) = read_logged(log).code
+    assert (generated_code.calls, generated_code.name) == ((), "")
 
 
 def test_an_overview_of_a_clean_log_is_for_information() -> None:

@@ -24,8 +24,8 @@ MIB = 1 << 20
 def ops(*rows: tuple[str, int, str, str, str | None, int | None]) -> pl.DataFrame:
     """Return operators of a trace: file, first line, function, op, module, MiB."""
     names = ["file", "line", "function", "trace_op", "module", "bytes"]
-    found = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
-    return found.with_columns(
+    table = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+    return table.with_columns(
         pl.col("bytes").cast(pl.Int64) * MIB,
         pl.col("module").cast(pl.String),
         cast=pl.lit(value=False),
@@ -37,14 +37,14 @@ def made(
 ) -> pl.DataFrame:
     """Return what may have made one allocation."""
     schema = {"file": pl.String, "line": pl.Int64, "function": pl.String}
-    one = pl.DataFrame([place], schema=schema, orient="row").with_columns(
+    table = pl.DataFrame([place], schema=schema, orient="row").with_columns(
         pl.lit(op, pl.String).alias("op"), size=pl.lit(mib * MIB)
     )
-    return made_by(in_trace(one.with_row_index("key"), of), of)
+    return made_by(in_trace(table.with_row_index("key"), of), of)
 
 
-def module(found: pl.DataFrame) -> tuple[str | None, Sequence[str]]:
-    rows = modules(found).select("module", "instances").rows()
+def module(table: pl.DataFrame) -> tuple[str | None, Sequence[str]]:
+    rows = modules(table).select("module", "instances").rows()
     return rows[0] if rows else (None, [])
 
 
@@ -93,9 +93,9 @@ def test_a_block_may_be_a_little_larger_than_what_was_asked_for() -> None:
         ("model.py", 3, "forward", "aten::gelu", "B_0", 8),
     )
 
-    found = made(of, ("model.py", 5, "forward"))
+    table = made(of, ("model.py", 5, "forward"))
 
-    assert found.select("trace_op", "fits").rows() == [("aten::gelu", True)]
+    assert table.select("trace_op", "fits").rows() == [("aten::gelu", True)]
 
 
 # Which module.
@@ -107,9 +107,9 @@ def test_all_layers_are_one_module_with_an_instance_each() -> None:
         ("model.py", 3, "forward", "aten::mm", "LM_0/Block_1", 8),
     )
 
-    found = module(made(of, ("model.py", 5, "forward")))
+    result = module(made(of, ("model.py", 5, "forward")))
 
-    assert found == ("LM/Block", ["LM_0/Block_0", "LM_0/Block_1"])
+    assert result == ("LM/Block", ["LM_0/Block_0", "LM_0/Block_1"])
 
 
 def test_where_several_modules_may_have_made_it_the_one_around_them_did() -> None:
@@ -119,9 +119,9 @@ def test_where_several_modules_may_have_made_it_the_one_around_them_did() -> Non
         ("model.py", 3, "forward", "aten::mm", "LM_0/Block_1/Q_1", 8),
     )
 
-    found = module(made(of, ("model.py", 5, "forward")))
+    result = module(made(of, ("model.py", 5, "forward")))
 
-    assert found == ("LM/Block", ["LM_0/Block_0", "LM_0/Block_1"])
+    assert result == ("LM/Block", ["LM_0/Block_0", "LM_0/Block_1"])
 
 
 def test_what_may_be_outside_of_any_module_has_none() -> None:
@@ -152,12 +152,12 @@ def test_lint_and_memory_name_the_same_module(name: str) -> None:
     recording, history = run(name)
     needs_snapshot = [f"MEM{number:03}" for number in range(3, 11)]
 
-    found = outcome(recording, *needs_snapshot).findings
+    findings = outcome(recording, *needs_snapshot).findings
 
-    assert any(one.place.module for one in found)
-    for one in found:
-        where = one.place
-        (named_ops,) = [line.name for line in one.evidence if line.label == "op"]
+    assert any(finding.place.module for finding in findings)
+    for item in findings:
+        where = item.place
+        (named_ops,) = [line.name for line in item.evidence if line.label == "op"]
         here = history.allocations.filter(
             pl.col("file") == where.file,
             pl.col("line") == where.line,

@@ -54,12 +54,14 @@ class Tried:
 
     @property
     def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "try.json").read_text())
-        return found
+        document: dict[str, Any] = json.loads((self.folder / "try.json").read_text())
+        return document
 
     def remedy(self, name: str = "fused_optimizer") -> dict[str, Any]:
-        (found,) = [one for one in self.facts["remedies"] if one["remedy"] == name]
-        entry: dict[str, Any] = found
+        (result,) = [
+            remedy for remedy in self.facts["remedies"] if remedy["remedy"] == name
+        ]
+        entry: dict[str, Any] = result
         return entry
 
 
@@ -104,10 +106,10 @@ def faster(tmp_path_factory: pytest.TempPathFactory) -> Tried:
 
 
 def test_a_remedy_that_helps_is_faster(faster: Tried) -> None:
-    found = faster.remedy()
+    result = faster.remedy()
 
-    assert found["outcome"] == "faster"
-    assert found["ms"] < -50
+    assert result["outcome"] == "faster"
+    assert result["ms"] < -50
     assert faster.facts["kept"]["remedies"] == ["fused_optimizer"]
 
 
@@ -116,9 +118,9 @@ def test_a_no_op_is_not_applied(faster: Tried) -> None:
 
 
 def test_a_remedy_that_cannot_be_applied_says_why(faster: Tried) -> None:
-    found = faster.remedy("tf32")
+    result = faster.remedy("tf32")
 
-    assert (found["outcome"], found["why"]) == (
+    assert (result["outcome"], result["why"]) == (
         "not applied",
         "the program does not use CUDA",
     )
@@ -153,19 +155,19 @@ def test_a_remedy_that_breaks_the_program_failed(tmp_path: Path) -> None:
     folder = tmp_path / "broken"
     folder.mkdir()
     switch = "assert not fused, 'no fused step'"
-    found = tried(folder, switch, ("--only", "fused_optimizer", "--minutes", "3"))
+    result = tried(folder, switch, ("--only", "fused_optimizer", "--minutes", "3"))
 
-    assert found.remedy()["outcome"] == "failed"
-    assert "no fused step" in found.remedy()["why"]
+    assert result.remedy()["outcome"] == "failed"
+    assert "no fused step" in result.remedy()["why"]
 
 
 def test_a_remedy_that_changes_the_loss_is_marked(tmp_path: Path) -> None:
     folder = tmp_path / "loss"
     folder.mkdir()
-    found = tried(folder, "loss = loss * (3 if fused else 1)").remedy()
+    result = tried(folder, "loss = loss * (3 if fused else 1)").remedy()
 
-    assert found["numerics"]["loss"]["beyond_drift"]
-    assert found["numerics"]["gradient_norm"]["beyond_drift"]
+    assert result["numerics"]["loss"]["beyond_drift"]
+    assert result["numerics"]["gradient_norm"]["beyond_drift"]
 
 
 def test_noise_hides_an_effect(tmp_path: Path) -> None:
@@ -173,27 +175,27 @@ def test_noise_hides_an_effect(tmp_path: Path) -> None:
     folder.mkdir()
     # Plateaus as long as a block: neither its median nor its shortest steps are steady.
     switch = "wait = 0.01 + 0.05 * random.Random(number // 40).random() - 0.001 * fused"
-    found = tried(folder, switch).remedy()
+    result = tried(folder, switch).remedy()
 
-    assert found["outcome"] in ("inconclusive", "no difference")
+    assert result["outcome"] in ("inconclusive", "no difference")
 
 
 def test_a_program_that_fails_keeps_its_status(tmp_path: Path) -> None:
     folder = tmp_path / "failing"
     folder.mkdir()
     options = (*ONLY, "--no-restart")
-    found = tried(folder, options=options, steps="60", end="sys.exit(3)")
+    result = tried(folder, options=options, steps="60", end="sys.exit(3)")
 
-    assert found.status == 3
-    assert found.out == "the end\n"
-    assert found.facts["exit"]["status"] == 3
+    assert result.status == 3
+    assert result.out == "the end\n"
+    assert result.facts["exit"]["status"] == 3
 
 
 def test_runs_of_ours_leave_no_files_and_print_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     end = "open('done.txt', 'a').write('once ')"
-    found = tried(
+    result = tried(
         folder,
         "wait = 0.01 if fused else 0.02",
         ("--only", "fused_optimizer", "--minutes", "3"),
@@ -202,8 +204,8 @@ def test_runs_of_ours_leave_no_files_and_print_nothing(tmp_path: Path) -> None:
     )
 
     assert (folder / "done.txt").read_text() == "once "
-    assert found.out == "the end\n"
-    assert max(one["run"] for one in found.facts["blocks"]) > 1
+    assert result.out == "the end\n"
+    assert max(block["run"] for block in result.facts["blocks"]) > 1
 
 
 def test_ctrl_c_leaves_a_folder_and_no_process(tmp_path: Path) -> None:
@@ -244,14 +246,14 @@ def _text(file: Path) -> str:
 def test_a_program_without_steps_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "none"
     folder.mkdir()
-    found = tried(folder, steps="0")
+    result = tried(folder, steps="0")
 
-    assert found.status == 2
-    assert "nothing was measured" in found.err
+    assert result.status == 2
+    assert "nothing was measured" in result.err
 
 
 def test_an_unknown_remedy_is_refused(tmp_path: Path) -> None:
-    found = tried(tmp_path, options=("--only", "wishes"))
+    result = tried(tmp_path, options=("--only", "wishes"))
 
-    assert found.status == 2
-    assert "wishes" in found.err
+    assert result.status == 2
+    assert "wishes" in result.err

@@ -44,71 +44,71 @@ def disturbed(saved: float, seed: int) -> dict[str, Any]:
     """Return a trial on a busy host: the median of a block varies, its p10 does not."""
     state = trial({"tf32": saved}, 8, 0.2, seed)
     chance = random.Random(seed)  # noqa: S311 - noise
-    for one in state["blocks"]:
-        one["p10_ms"] = one["median_ms"] - 2.0
-        one["median_ms"] += chance.gauss(0, 10.0)
+    for item in state["blocks"]:
+        item["p10_ms"] = item["median_ms"] - 2.0
+        item["median_ms"] += chance.gauss(0, 10.0)
     state["statistic"] = differences.statistic(state["blocks"])
     return state
 
 
 def test_the_tenth_percentile_shows_what_a_busy_host_hides() -> None:
-    found = [judged(disturbed(2.0, seed))["tf32"] for seed in range(20)]
+    kernels = [judged(disturbed(2.0, seed))["tf32"] for seed in range(20)]
 
-    assert [one["outcome"] for one in found] == ["faster"] * 20
+    assert [entry["outcome"] for entry in kernels] == ["faster"] * 20
 
 
 def test_the_tenth_percentile_shows_no_difference_where_there_is_none() -> None:
-    found = [judged(disturbed(0.0, seed))["tf32"] for seed in range(40)]
+    kernels = [judged(disturbed(0.0, seed))["tf32"] for seed in range(40)]
 
-    assert sum(one["outcome"] == "no difference" for one in found) >= 38
+    assert sum(entry["outcome"] == "no difference" for entry in kernels) >= 38
 
 
 def test_a_calm_program_is_compared_by_its_median() -> None:
     state = trial({"tf32": 2.0}, 8, 1.0, 0)
-    for one in state["blocks"]:
-        one["p10_ms"] = one["median_ms"] - 2.0
+    for item in state["blocks"]:
+        item["p10_ms"] = item["median_ms"] - 2.0
 
     assert differences.statistic(state["blocks"]) == "median_ms"
 
 
 def judged(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     report = outcomes.outcomes(state, {})
-    return {one["remedy"]: one for one in report["remedies"]}
+    return {remedy["remedy"]: remedy for remedy in report["remedies"]}
 
 
 def test_the_control_shows_no_difference_in_38_of_40_trials() -> None:
     states = [trial({"tf32": 5.0}, 4, 1.0, seed) for seed in range(40)]
     controls = [outcomes.outcomes(state, {})["control"] for state in states]
 
-    assert sum(one["outcome"] == "no difference" for one in controls) >= 38
+    assert sum(control["outcome"] == "no difference" for control in controls) >= 38
 
 
 @pytest.mark.parametrize("saved", [2.0, 5.0, 20.0])
 def test_a_planted_effect_has_its_sign_and_its_size(saved: float) -> None:
-    found = [
+    kernels = [
         judged(trial({"tf32": saved}, 4, 0.25, seed))["tf32"] for seed in range(40)
     ]
     right = [
-        one
-        for one in found
-        if one["outcome"] == "faster"
-        and abs(-one["ms"] - saved) <= max(0.2 * saved, 2 * one["smallest_ms"])
+        entry
+        for entry in kernels
+        if entry["outcome"] == "faster"
+        and abs(-entry["ms"] - saved) <= max(0.2 * saved, 2 * entry["smallest_ms"])
     ]
 
     assert len(right) >= 38
 
 
 def test_a_steady_drift_is_no_effect() -> None:
-    found = judged(trial({"tf32": 0.0}, 6, 0.2, 1, drift=0.5))["tf32"]
+    result = judged(trial({"tf32": 0.0}, 6, 0.2, 1, drift=0.5))["tf32"]
 
-    assert found["outcome"] == "no difference"
+    assert result["outcome"] == "no difference"
 
 
 def test_noise_that_hides_an_effect_is_inconclusive() -> None:
-    found = judged(trial({"tf32": 5.0}, 4, 30.0, 2))["tf32"]
+    result = judged(trial({"tf32": 5.0}, 4, 30.0, 2))["tf32"]
 
-    assert found["outcome"] == "inconclusive"
-    assert found["why"].startswith("noise")
+    assert result["outcome"] == "inconclusive"
+    assert result["why"].startswith("noise")
 
 
 def test_a_slower_program_is_called_slower() -> None:
@@ -123,16 +123,16 @@ def test_an_outlier_does_not_hide_an_effect_that_many_blocks_show() -> None:
 
 
 def test_two_blocks_prove_nothing() -> None:
-    found = judged(trial({"tf32": 10.0}, 2, 0.1, 5))["tf32"]
+    result = judged(trial({"tf32": 10.0}, 2, 0.1, 5))["tf32"]
 
-    assert found["outcome"] == "inconclusive"
+    assert result["outcome"] == "inconclusive"
 
 
 def test_discarded_blocks_do_not_count() -> None:
     state = trial({"tf32": 10.0}, 4, 0.5, 6)
-    for one in state["blocks"]:
-        if one["on"] == ["tf32"]:
-            one["discarded"] = "the GPU was slowed down by heat or power"
+    for item in state["blocks"]:
+        if item["on"] == ["tf32"]:
+            item["discarded"] = "the GPU was slowed down by heat or power"
 
     assert judged(state)["tf32"]["n"] == 0
 
@@ -165,16 +165,16 @@ def test_what_was_seen_of_a_remedy_comes_before_its_time(
 
 def test_a_loss_beyond_the_own_drift_is_marked() -> None:
     state = trial({"tf32": 10.0}, 4, 0.5, 9)
-    for one in state["blocks"]:
-        one["loss"] += 1.0 if one["on"] == ["tf32"] else 0.0
+    for item in state["blocks"]:
+        item["loss"] += 1.0 if item["on"] == ["tf32"] else 0.0
 
     assert judged(state)["tf32"]["numerics"]["loss"]["beyond_drift"]
 
 
 def test_a_loss_within_the_own_drift_is_not_marked() -> None:
-    found = judged(trial({"tf32": 10.0}, 4, 0.5, 10))["tf32"]
+    result = judged(trial({"tf32": 10.0}, 4, 0.5, 10))["tf32"]
 
-    assert not found["numerics"]["loss"]["beyond_drift"]
+    assert not result["numerics"]["loss"]["beyond_drift"]
 
 
 def test_the_table_has_a_line_for_what_was_measured() -> None:

@@ -52,7 +52,7 @@ def test_the_error_is_a_share_of_the_step() -> None:
         remedy("tf32", "faster", -14.0), remedy("tf32", "no difference", ms=0.0)
     )
 
-    errors = [one.error for one in trials.predicted([one])]
+    errors = [predicted.error for predicted in trials.predicted([one])]
 
     assert errors == [pytest.approx(0.01), pytest.approx(0.15)]
 
@@ -96,15 +96,15 @@ def test_a_remedy_that_changes_results_gives_no_speed_up() -> None:
 
 
 def test_a_speed_up_without_a_recording_is_not_proved() -> None:
-    found = trials.program(trial(remedy("tf32", "faster", -50.0)))
+    program = trials.program(trial(remedy("tf32", "faster", -50.0)))
 
-    assert (found.speed_up, found.unproved) == (1, ("tf32",))
+    assert (program.speed_up, program.unproved) == (1, ("tf32",))
 
 
 def test_a_program_with_an_inconclusive_remedy_is_not_one_without_help() -> None:
-    found = trials.program(trial(remedy("tf32", "inconclusive", -1.0)))
+    program = trials.program(trial(remedy("tf32", "inconclusive", -1.0)))
 
-    assert not found.without_help
+    assert not program.without_help
 
 
 def folder(place: Path, blocks: int) -> Path:
@@ -132,11 +132,11 @@ def folder(place: Path, blocks: int) -> Path:
 
 
 def test_a_row_has_the_outcome_of_its_blocks(tmp_path: Path) -> None:
-    found = add.row(folder(tmp_path, 4), "one")
+    result = add.row(folder(tmp_path, 4), "one")
 
-    (entry,) = found["remedies"]
+    (entry,) = result["remedies"]
     assert (entry["outcome"], entry["ms"]) == ("faster", pytest.approx(-20.05, abs=0.1))
-    assert found["bound"] == "gpu"
+    assert result["bound"] == "gpu"
 
 
 def test_a_row_names_no_folder_and_no_machine(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_trial_that_is_too_short_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", LEDGER, ids=lambda entry: entry["program"])
 def test_a_committed_row_names_no_folder(entry: dict[str, Any]) -> None:
-    whys = [one["why"] for one in entry["remedies"]]
+    whys = [item["why"] for item in entry["remedies"]]
 
     assert whys == list(map(add.without_folders, whys))
     assert not {"command", "cwd", "git"} & set(entry)

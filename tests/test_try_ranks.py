@@ -60,8 +60,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def facts(job: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((job / "out/run/try.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((job / "out/run/try.json").read_text())
+    return document
 
 
 def steps_with_remedy(job: Path, rank: int) -> list[str]:

@@ -52,8 +52,8 @@ def tried(folder: Path, *options: str) -> dict[str, Any]:
         check=True,
         timeout=1000,
     )
-    found: dict[str, Any] = json.loads((folder / "out/run/try.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((folder / "out/run/try.json").read_text())
+    return document
 
 
 @pytest.fixture(scope="module")

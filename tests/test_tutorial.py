@@ -26,17 +26,17 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("state", range(6))
 def test_a_state_of_the_program_has_the_findings_that_are_shown(state: int) -> None:
     form = "brief" if state == 0 else "concise"
-    found = traceq("lint", f"fixtures/tutorial/{state}", "--format", form, width=90).out
+    text = traceq("lint", f"fixtures/tutorial/{state}", "--format", form, width=90).out
 
-    assert_block(f"tutorial-{state}", found)
+    assert_block(f"tutorial-{state}", text)
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("state", range(5))
 def test_a_change_is_what_lies_between_two_states(state: int) -> None:
     before, after = (
-        (STATES / str(one) / "train.py").read_text(encoding="utf-8").splitlines()
-        for one in (state, state + 1)
+        (STATES / str(number) / "train.py").read_text(encoding="utf-8").splitlines()
+        for number in (state, state + 1)
     )
     changed = [
         line
@@ -50,10 +50,10 @@ def test_a_change_is_what_lies_between_two_states(state: int) -> None:
 @pytest.mark.real
 @pytest.mark.golden
 def test_the_causes_between_the_first_and_the_last_state_are_shown() -> None:
-    found = traceq(
+    result = traceq(
         "diff", "fixtures/tutorial/0", "fixtures/tutorial/5", width=90
     ).out.split("\n\n")
-    causes, *_ = (part for part in found if part.startswith("Why"))
+    causes, *_ = (part for part in result if part.startswith("Why"))
 
     assert_block("tutorial-diff", f"{causes}\n")
 
@@ -83,7 +83,14 @@ def test_the_table_has_what_lint_predicts_and_what_was_measured() -> None:
     rows = [f"| 0 | | | {measured[0]:.3g} ms |"]
     for state, (change, codes) in enumerate(CHANGES, 1):
         outcome = lint(STATES / str(state - 1)).report.outcomes[0]
-        saved = sum(one.saves_ns for one in outcome.findings if one.code in codes) / 1e6
+        saved = (
+            sum(
+                finding.saves_ns
+                for finding in outcome.findings
+                if finding.code in codes
+            )
+            / 1e6
+        )
         assert saved, f"state {state - 1} has none of {codes}"
         predicted = f"{measured[state - 1] - saved:.2f} ms{PARTS.get(change, '')}"
         rows.append(f"| {state} | {change} | {predicted} | {measured[state]:.2f} ms |")

@@ -29,20 +29,20 @@ host    [torch/x.py(3): call      ]             [torch/profiler/x.py(2): stop   
 def ends(drawing: str) -> dict[str, int]:
     """Return where each call ends, by its function, in characters."""
     frames = load_drawn(drawing).frames
-    found = frames.select(
+    table = frames.select(
         pl.col("name").cast(pl.String), end=(pl.col("ts") + pl.col("dur")) // 1000
     )
-    return {name.split()[-1]: end for name, end in found.iter_rows()}
+    return {name.split()[-1]: end for name, end in table.iter_rows()}
 
 
 def test_a_call_that_never_returned_ends_with_the_call_around_it() -> None:
-    found = ends(LOST)
-    assert found["object>"] == found["call"] < found["step"]
+    result = ends(LOST)
+    assert result["object>"] == result["call"] < result["step"]
 
 
 def test_calls_that_were_open_when_the_recording_stopped_last_until_then() -> None:
-    found = ends(OPEN)
-    assert found["main"] == found["log"] == found["stop"]
+    result = ends(OPEN)
+    assert result["main"] == result["log"] == result["stop"]
 
 
 def test_what_comes_later_is_not_inside_of_a_call_that_never_returned() -> None:
@@ -76,9 +76,9 @@ def test_only_calls_that_last_until_the_end_are_cut_and_to_what_is_around(
         orient="row",
     )
 
-    found = closed(frames)["dur"].to_list()
+    result = closed(frames)["dur"].to_list()
 
-    for (thread, ts, dur), now in zip(rows, found, strict=True):
+    for (thread, ts, dur), now in zip(rows, result, strict=True):
         around = [
             (start, -start - length)
             for other, start, length in rows

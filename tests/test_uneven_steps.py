@@ -68,8 +68,8 @@ def said(run: Path) -> str:
 
 
 def kinds(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(command("lint", run, "--format", "json").out)
-    return found["recordings"][0]["step_kinds"]
+    document: dict[str, Any] = json.loads(command("lint", run, "--format", "json").out)
+    return document["recordings"][0]["step_kinds"]
 
 
 def test_a_long_first_step_of_a_period_is_no_warm_up(run: Path) -> None:
@@ -165,18 +165,18 @@ def test_steps_that_follow_each_other_are_chosen(run: Path) -> None:
 def test_json_has_the_kinds_of_steps(run: Path) -> None:
     record(run, [SHORT, LONG, SHORT], "consecutive")
 
-    found = kinds(run)
+    result = kinds(run)
 
     assert {
-        name: found[name] for name in ("recorded", "recorded_long", "averaged")
+        name: result[name] for name in ("recorded", "recorded_long", "averaged")
     } == {
         "recorded": 3,
         "recorded_long": 1,
         "averaged": 1,
     }
-    assert found["long_share"] == pytest.approx(1 / 16)
-    assert found["long_time_share"] == pytest.approx(0.4)
-    assert (found["long_ns"], found["typical_ns"]) == (600_000, 60_000)
+    assert result["long_share"] == pytest.approx(1 / 16)
+    assert result["long_time_share"] == pytest.approx(0.4)
+    assert (result["long_ns"], result["typical_ns"]) == (600_000, 60_000)
 
 
 @pytest.mark.real

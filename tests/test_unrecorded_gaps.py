@@ -28,7 +28,9 @@ def step(gap: int) -> str:
     halves = range(1, EACH + 1), range(EACH + 1, 2 * EACH + 1)
 
     def drawn(cell: str) -> str:
-        rows = ("".join(cell.format(n).ljust(len(WORK)) for n in one) for one in halves)
+        rows = (
+            "".join(cell.format(n).ljust(len(WORK)) for n in halve) for halve in halves
+        )
         return between.join(rows)
 
     return "\n".join(
@@ -55,7 +57,7 @@ def test_a_long_gap_is_not_what_a_graph_removes(tmp_path: Path) -> None:
     assert finding.gpu_idle_ns > 2_000_000
     assert "with_stack=True" in finding.advice
     assert not finding.example
-    (gaps,) = (one for one in finding.evidence if one.label == "gaps")
+    (gaps,) = (evidence for evidence in finding.evidence if evidence.label == "gaps")
     assert gaps.note == "a step in 1 gap of over 2.00 ms, unrecorded"
 
 
@@ -65,7 +67,7 @@ def test_a_short_gap_is_python_of_the_model(tmp_path: Path) -> None:
 
     assert finding.saves_ns > found(1, tmp_path).saves_ns + 100_000
     assert "torch.compile" in finding.advice
-    assert not [one for one in finding.evidence if one.label == "gaps"]
+    assert not [evidence for evidence in finding.evidence if evidence.label == "gaps"]
 
 
 @pytest.mark.real

@@ -136,6 +136,6 @@ def test_weights_that_autocast_casts_are_found_in_each_style(
 def test_what_is_no_weight_is_an_activation_in_each_style(
     recorded: Path, style: str
 ) -> None:
-    (found,) = outcome(Recording(style, loaded(recorded, style)), "CPY008").findings
+    (finding,) = outcome(Recording(style, loaded(recorded, style)), "CPY008").findings
 
-    assert found.data["casts"] == len(KINDS)
+    assert finding.data["casts"] == len(KINDS)

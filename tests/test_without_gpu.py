@@ -71,18 +71,23 @@ def optimizer_step(name: str) -> str:
 
 
 def test_handwritten_attention_would_matter_on_a_gpu() -> None:
-    (found,) = drawn_findings(ATTENTION, "ATT003", args=SHAPES)
+    (finding,) = drawn_findings(ATTENTION, "ATT003", args=SHAPES)
 
-    assert found.would_matter_on_gpu
-    assert found.place.line == 52
+    assert finding.would_matter_on_gpu
+    assert finding.place.line == 52
 
 
 def test_a_finding_without_a_gpu_claims_no_time() -> None:
-    (found,) = drawn_findings(ATTENTION, "ATT003", args=SHAPES)
+    (finding,) = drawn_findings(ATTENTION, "ATT003", args=SHAPES)
 
-    claimed = (found.saves_ns, found.saves_high_ns, found.kernel_ns, found.gpu_idle_ns)
+    claimed = (
+        finding.saves_ns,
+        finding.saves_high_ns,
+        finding.kernel_ns,
+        finding.gpu_idle_ns,
+    )
     assert claimed == (0, 0, 0, 0)
-    assert "kernel" not in {one.label for one in found.evidence}
+    assert "kernel" not in {evidence.label for evidence in finding.evidence}
 
 
 def test_a_finding_without_a_gpu_fails_no_run() -> None:
@@ -108,17 +113,19 @@ def test_a_handwritten_norm_would_matter_on_a_gpu() -> None:
         "aten::rsqrt": inputs([narrow], ["float"]),
         "aten::mul": inputs([wide, narrow], ["float"] * 2),
     }
-    (found,) = drawn_findings(NORM, "NRM002", args=args)
+    (finding,) = drawn_findings(NORM, "NRM002", args=args)
 
-    assert found.would_matter_on_gpu
-    assert found.place.line == 9
+    assert finding.would_matter_on_gpu
+    assert finding.place.line == 9
 
 
 def test_a_loader_without_workers_would_matter_on_a_gpu() -> None:
-    (found,) = drawn_findings(LOADING.format("_SingleProcessDataLoaderIter"), "DAT001")
+    (finding,) = drawn_findings(
+        LOADING.format("_SingleProcessDataLoaderIter"), "DAT001"
+    )
 
-    assert found.would_matter_on_gpu
-    assert found.place.function == "main"
+    assert finding.would_matter_on_gpu
+    assert finding.place.function == "main"
 
 
 def test_workers_that_share_the_cores_are_not_blamed() -> None:
@@ -128,9 +135,9 @@ def test_workers_that_share_the_cores_are_not_blamed() -> None:
 
 
 def test_an_optimizer_of_the_programs_own_would_matter_on_a_gpu() -> None:
-    (found,) = drawn_findings(optimizer_step("Mine"), "LCH003")
+    (finding,) = drawn_findings(optimizer_step("Mine"), "LCH003")
 
-    assert found.would_matter_on_gpu
+    assert finding.would_matter_on_gpu
 
 
 def test_an_optimizer_of_torch_updates_many_at_once_on_a_gpu() -> None:
@@ -154,13 +161,13 @@ def test_a_misaligned_dimension_would_matter_on_a_gpu(width: int, count: int) ->
 
 
 def test_a_rule_that_cannot_look_without_a_gpu_is_skipped_with_the_reason() -> None:
-    reasons = {one.code: one.reason for one in drawn(CALM).skipped}
+    reasons = {skipped.code: skipped.reason for skipped in drawn(CALM).skipped}
 
     assert reasons["KRN001"].startswith("the trace has no GPU work")
 
 
 def test_a_trace_with_gpu_work_has_no_such_findings() -> None:
-    found = drawn_findings(
+    findings = drawn_findings(
         """
         host   [ProfilerStep#1                                              ]
         host    [aten::mm           ]                            [aten::add  ]
@@ -171,8 +178,8 @@ def test_a_trace_with_gpu_work_has_no_such_findings() -> None:
         """
     )
 
-    assert found
-    assert not any(one.would_matter_on_gpu for one in found)
+    assert findings
+    assert not any(finding.would_matter_on_gpu for finding in findings)
 
 
 def test_the_lines_that_take_longest_come_with_their_time() -> None:
@@ -218,10 +225,10 @@ def test_the_screen_has_phases_lines_and_the_heading() -> None:
 def test_the_json_marks_such_findings() -> None:
     recording = Recording("drawn", load_drawn(ATTENTION, SHAPES))
     report = lint([recording], bundled_rules(), Config(select=("ATT003",)))
-    (found,) = orjson.loads(as_json(report))["recordings"]
+    (result,) = orjson.loads(as_json(report))["recordings"]
 
-    assert found["findings"][0]["would_matter_on_gpu"] is True
-    assert [one["place"]["line"] for one in found["cpu"]["lines"]] == [52]
+    assert result["findings"][0]["would_matter_on_gpu"] is True
+    assert [line["place"]["line"] for line in result["cpu"]["lines"]] == [52]
 
 
 def test_a_module_that_the_loader_calls_is_of_the_phase_data() -> None:

@@ -40,7 +40,7 @@ def texts() -> Iterator[Path]:
 
 def places_of(text: str, phrases: Iterable[str]) -> list[tuple[int, str]]:
     """Return the lines at which phrases stand, over line ends too."""
-    words = (r"[\s\"'#]+".join(map(re.escape, one.split())) for one in phrases)
+    words = (r"[\s\"'#]+".join(map(re.escape, phrase.split())) for phrase in phrases)
     pattern = re.compile(rf"(?<![\w-])(?:{'|'.join(words)})(?![\w-])", re.IGNORECASE)
     return [
         (text.count("\n", 0, hit.start()) + 1, hit[0]) for hit in pattern.finditer(text)

@@ -249,15 +249,15 @@ def test_a_rule_written_from_the_page_finds_the_case_once_with_its_saving(
     (outcome,) = lint(
         [Recording("moe", trace)], rules, Config(select=("DYN", "SYN001"))
     ).outcomes
-    own = [one for one in outcome.findings if one.code == "SYN001"]
-    (found,) = [one for one in outcome.findings if one.code == "DYN001"]
+    own = [finding for finding in outcome.findings if finding.code == "SYN001"]
+    (result,) = [finding for finding in outcome.findings if finding.code == "DYN001"]
 
-    assert found.place.file == "dev_cases.py"
+    assert result.place.file == "dev_cases.py"
     # Nobody but nonzero makes the host wait in the forward pass of this program, so
     # that one of the two rules says all.
-    assert found.after == ("SYN001",)
-    alone = max(one.saves_ns for one in own)
-    assert found.saves_alone_ns == pytest.approx(alone, rel=0.05)
+    assert result.after == ("SYN001",)
+    alone = max(finding.saves_ns for finding in own)
+    assert result.saves_alone_ns == pytest.approx(alone, rel=0.05)
 
 
 def test_a_saving_that_is_only_a_sync_is_printed(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ PROGRAMS = (
 
 def chosen_programs(only: list[str]) -> list[Program]:
     """Return the programs of these names; all of them if there is no name."""
-    return [one for one in PROGRAMS if not only or one.name in only]
+    return [row for row in PROGRAMS if not only or row.name in only]
 
 
 def record(folder: Path, only: list[str]) -> None:
@@ -147,7 +147,7 @@ def measure(folder: Path, repeats: int, only: list[str]) -> list[dict[str, Any]]
     rows = []
     for program in chosen_programs(only):
         place, file = folder / program.name, f"{program.name}.py"
-        copies = sorted(one.name for one in place.glob("*-*") if one.is_dir())
+        copies = sorted(path.name for path in place.glob("*-*") if path.is_dir())
         times: dict[str, list[float | None]] = {}
         for _ in range(repeats):
             times.setdefault("sick", []).append(step_ms(place / "sick", file))
@@ -182,7 +182,7 @@ def judged(times: dict[str, list[float | None]], place: Path) -> dict[str, Any]:
 
 
 def _all(times: list[float | None]) -> list[float]:
-    known = [one for one in times if one is not None]
+    known = [duration for duration in times if duration is not None]
     return known if len(known) == len(times) else []
 
 

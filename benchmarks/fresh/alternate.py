@@ -131,7 +131,7 @@ class Alternation:
         ):
             self.call(name, on=True)
         new = on and not any(
-            one["variant"] == name and one["on"] for one in self.blocks
+            block["variant"] == name and block["on"] for block in self.blocks
         )
         self.settle = SETTLE * (5 if first or new else 1)
 
@@ -141,7 +141,7 @@ class Alternation:
             self.changes[name][0 if on else 1]()
         except Exception as error:  # noqa: BLE001 - of the change
             self.errors.append(f"{name}: {type(error).__name__}: {error}"[:300])
-            self.plan = [one for one in self.plan if one[0] != name] or [(name, False)]
+            self.plan = [row for row in self.plan if row[0] != name] or [(name, False)]
 
     def report(self) -> dict[str, Any]:
         """Return what was measured, and all blocks."""
@@ -156,7 +156,7 @@ class Alternation:
                 name: {
                     kind: self.compared(name, kind) for kind in ("mean_ms", "median_ms")
                 }
-                for name in dict.fromkeys(one["variant"] for one in self.blocks)
+                for name in dict.fromkeys(block["variant"] for block in self.blocks)
             },
             "errors": self.errors,
             "blocks": self.blocks,
@@ -197,7 +197,7 @@ def main() -> None:
     changes: Any = module_from_spec(spec)
     sys.path.insert(0, str(Path.cwd()))
     spec.loader.exec_module(changes)
-    names = [one for one in chosen.only.split(",") if one] or [*changes.CHANGES]
+    names = [part for part in chosen.only.split(",") if part] or [*changes.CHANGES]
     alternation = Alternation(changes.CHANGES, names, chosen)
     if hasattr(changes, "install"):
         changes.install(alternation.step)

@@ -36,27 +36,29 @@ def pairs() -> list[dict[str, Any]]:
                 measured[entry["program"], name] = chosen
     rows = []
     text = (HERE / "predictions.json").read_text(encoding="utf-8")
-    for one in json.loads(text):
-        key = (one["program"], one["variant"])
+    for load in json.loads(text):
+        key = (load["program"], load["variant"])
         if key not in measured or key in OTHER:
             continue
         steps = measured[key]
-        share = one["saves_ms"] / one["step_ms"]
-        low, high = (one[end] or one["saves_ms"] for end in ("low_ms", "high_ms"))
+        share = load["saves_ms"] / load["step_ms"]
+        low, high = (load[end] or load["saves_ms"] for end in ("low_ms", "high_ms"))
         saved = 1 - steps["b"] / steps["a"]
         predicted = steps["a"] * (1 - share)
         rows.append(
             {
-                **{name: one[name] for name in ("program", "variant", "code", "bound")},
-                "later": "linted" in one,
+                **{
+                    name: load[name] for name in ("program", "variant", "code", "bound")
+                },
+                "later": "linted" in load,
                 "withdrawn": key in WITHDRAWN,
-                "step": one["step_ms"],
-                "step_after": one["predicted_ms"],
+                "step": load["step_ms"],
+                "step_after": load["predicted_ms"],
                 "before": steps["a"],
                 "after": steps["b"],
                 "predicted": predicted,
                 "error": predicted / steps["b"] - 1,
-                "in_range": low <= saved * one["step_ms"] <= high,
+                "in_range": low <= saved * load["step_ms"] <= high,
                 "overlap": steps["overlap"],
             }
         )
@@ -66,23 +68,24 @@ def pairs() -> list[dict[str, Any]]:
 def table() -> str:
     """Return the changes whose rounds do not overlap, and a line on the others."""
     every = pairs()
-    clear = [one for one in every if not one["overlap"]]
+    clear = [entry for entry in every if not entry["overlap"]]
     lines = [
         "| program | change | rule | bound | before | predicted | measured | error |"
         " in the range |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {one['program']} | {one['variant']} | {one['code']} | {one['bound']} |"
-        f" {one['before']:.1f} ms | {one['predicted']:.1f} ms | {one['after']:.1f} ms |"
-        f" {one['error']:+.0%} | {'yes' if one['in_range'] else 'no'} |"
-        for one in sorted(clear, key=lambda one: (one["bound"], one["program"]))
+        f"| {entry['program']} | {entry['variant']} | {entry['code']} |"
+        f" {entry['bound']} | {entry['before']:.1f} ms | {entry['predicted']:.1f} ms |"
+        f" {entry['after']:.1f} ms |"
+        f" {entry['error']:+.0%} | {'yes' if entry['in_range'] else 'no'} |"
+        for entry in sorted(clear, key=lambda entry: (entry["bound"], entry["program"]))
     ]
     for later, what in ((False, "first 17 programs"), (True, "24 more programs")):
         for bound in ("gpu", "host"):
             lines.append(_median(clear, what, later=later, bound=bound))
     unclear = sorted(
-        f"{one['program']} {one['variant']}" for one in every if one["overlap"]
+        f"{entry['program']} {entry['variant']}" for entry in every if entry["overlap"]
     )
     lines += ["", f"Rounds overlap, and count for nothing: {', '.join(unclear)}."]
     return "\n".join(lines) + "\n"

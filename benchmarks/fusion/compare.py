@@ -101,10 +101,10 @@ def errors(pair: Pair, saved: float) -> Times:
 
 def report(rows: list[tuple[Pair, float]]) -> None:
     """Print the times and errors of each pair, and the median and the largest."""
-    found = []
+    result = []
     for pair, saved in rows:
         error = errors(pair, saved)
-        found.append(error)
+        result.append(error)
         busy, parts = (now - saved for now in pair.eager)
         print(
             f"{pair.name:12} busy {pair.eager.busy:6.2f} -> {busy:6.2f} ms, compiled"
@@ -112,8 +112,8 @@ def report(rows: list[tuple[Pair, float]]) -> None:
             f" {pair.eager.parts:6.2f} -> {parts:6.2f}, {pair.compiled.parts:6.2f},"
             f" {error.parts:+4.0%}"
         )
-    for what, values in zip(Times._fields, zip(*found, strict=True), strict=True):
-        sizes = [abs(one) for one in values]
+    for what, values in zip(Times._fields, zip(*result, strict=True), strict=True):
+        sizes = [abs(value) for value in values]
         print(
             f"{what}: median {statistics.median(sizes):.0%}, largest {max(sizes):.0%}"
         )
@@ -138,11 +138,11 @@ def leave_out(pairs: list[Pair]) -> list[tuple[Pair, float]]:
         saved[values] = [pair.saved() for pair in pairs]
     rows = []
     for at, pair in enumerate(pairs):
-        others = [one for one in range(len(pairs)) if one != at]
+        others = [index for index in range(len(pairs)) if index != at]
 
         def loss(values: Values, others: list[int] = others) -> float:
             sizes = [abs(errors(pairs[k], saved[values][k]).parts) for k in others]
-            return statistics.mean(one * one for one in sizes)
+            return statistics.mean(size * size for size in sizes)
 
         best = min(saved, key=loss)
         print(f"{pair.name:12} fitted without it: {best}")
@@ -151,7 +151,7 @@ def leave_out(pairs: list[Pair]) -> list[tuple[Pair, float]]:
 
 
 if __name__ == "__main__":
-    paths = [one for one in sys.argv[1:] if not one.startswith("--")]
+    paths = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     all_pairs = read(Path(paths[0]) if paths else Path(__file__).parent)
     if "--leave-out" in sys.argv:
         report(leave_out(all_pairs))

@@ -128,7 +128,7 @@ def main(folder: Path, names: list[str]) -> None:
     if ncu is None:
         sys.exit("ncu is not there: install Nsight Compute, or add it to PATH")
     listed = _output([ncu, "--query-metrics"])
-    metrics = [*METRICS, *(one for one in TENSOR if one.partition(".")[0] in listed)]
+    metrics = [*METRICS, *(item for item in TENSOR if item.partition(".")[0] in listed)]
     for at, name in enumerate(names):
         began = time.monotonic()
         me = [sys.executable, __file__, "--run", name, str(folder)]

@@ -308,7 +308,7 @@ def main(folder):
             rounds = measured(folder / f"{name}.trace.json.gz", make, is_fixed)
             times[name] = {"ms": sorted(rounds)[1], "twin": None if is_fixed else fixed}
             (folder / "times.json").write_text(json.dumps(times, indent=1))
-            print(name, [round(one, 3) for one in rounds], flush=True)
+            print(name, [round(item, 3) for item in rounds], flush=True)
             gc.collect()
             torch.cuda.empty_cache()
 

@@ -53,7 +53,7 @@ def row(folder: Path, name: str) -> dict[str, Any]:
     state = {
         "blocks": blocks,
         "statistic": _statistic(trial, blocks),
-        "remedies": {one["remedy"]: _facts(one) for one in trial["remedies"]},
+        "remedies": {remedy["remedy"]: _facts(remedy) for remedy in trial["remedies"]},
         "kept": (trial.get("kept") or {}).get("remedies", []),
     }
     predictions, bound = _predictions(folder, trial, state)
@@ -73,7 +73,7 @@ def row(folder: Path, name: str) -> dict[str, Any]:
         "as_it_is": figures["as_it_is"],
         "control": _picked(control, _CONTROL),
         "restart_control": _picked(figures["restart_control"], _CONTROL),
-        "remedies": [_stripped(one) for one in figures["remedies"]],
+        "remedies": [_stripped(remedy) for remedy in figures["remedies"]],
         "kept": _picked(figures["kept"], _KEPT),
         "blocks": blocks,
     }
@@ -103,7 +103,7 @@ def _predictions(
 ) -> tuple[dict[str, Any], str | None]:
     """Return the predictions of a trial, and what bounds its step."""
     predicted = trial.get("predictions") or {}
-    bound = next((one.get("bound") for one in predicted.values()), None)
+    bound = next((entry.get("bound") for entry in predicted.values()), None)
     if predicted or not (folder / "plain" / "run.json").is_file():
         return predicted, bound
     with tempfile.TemporaryDirectory() as place:
@@ -114,7 +114,9 @@ def _predictions(
         predicted = try_options.predictions(str(linter.file))
         report = json.loads(linter.file.read_text(encoding="utf-8"))
         linting.prove(state, folder, predicted, _LINT, Path(place))
-    bounds = [(one.get("bound") or {}).get("by") for one in report["recordings"]]
+    bounds = [
+        (recording.get("bound") or {}).get("by") for recording in report["recordings"]
+    ]
     return predicted, next(filter(None, bounds), None)
 
 
@@ -168,8 +170,10 @@ def main(folders: list[str]) -> int:
             continue
         file = TRIALS / f"{name}.json"
         file.write_text(text(entry), encoding="utf-8")
-        found = [f"{one['remedy']} {one['outcome']}" for one in entry["remedies"]]
-        print(f"{name}: {', '.join(found) or 'no remedy applied'}")
+        result = [
+            f"{remedy['remedy']} {remedy['outcome']}" for remedy in entry["remedies"]
+        ]
+        print(f"{name}: {', '.join(result) or 'no remedy applied'}")
     return 1 if refused else 0
 
 

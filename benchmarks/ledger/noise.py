@@ -111,18 +111,18 @@ def judged(
 ) -> Counter[str]:
     """Return how many trials had which outcome, of the remedy and of the control."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for _ in range(TRIALS):
         state = made(runs, effect, chance)
         report = outcomes.outcomes(state, {})
         (entry,) = report["remedies"]
-        found[entry["outcome"]] += 1
-        found[f"control {report['control']['outcome']}"] += 1
-        found["rounds"] += entry["n"]
+        result[entry["outcome"]] += 1
+        result[f"control {report['control']['outcome']}"] += 1
+        result["rounds"] += entry["n"]
         if entry["outcome"] == differences.FASTER:
             step = report["as_it_is"]["ms"]
-            found["right"] += bool(effect) and _is_right(entry, step, effect)
-    return found
+            result["right"] += bool(effect) and _is_right(entry, step, effect)
+    return result
 
 
 def main(files: list[Path]) -> None:
@@ -137,13 +137,15 @@ def main(files: list[Path]) -> None:
         if sum(map(len, runs)) < _FEWEST:
             continue
         for effect in EFFECTS:
-            found = judged(runs, effect, 1)
-            controls += found
-            neither = found[differences.NO_DIFFERENCE] + found[differences.INCONCLUSIVE]
+            result = judged(runs, effect, 1)
+            controls += result
+            neither = (
+                result[differences.NO_DIFFERENCE] + result[differences.INCONCLUSIVE]
+            )
             print(
-                f"{file.stem:<30} {effect:>6.0%} {found['faster']:>7}"
-                f" {found['right']:>7} {found['slower']:>7} {neither:>8}"
-                f" {found['rounds'] / TRIALS:>7.1f}"
+                f"{file.stem:<30} {effect:>6.0%} {result['faster']:>7}"
+                f" {result['right']:>7} {result['slower']:>7} {neither:>8}"
+                f" {result['rounds'] / TRIALS:>7.1f}"
             )
     same = controls["control no difference"] + controls["control inconclusive"]
     total = sum(count for key, count in controls.items() if key.startswith("control "))
@@ -152,4 +154,7 @@ def main(files: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(one) for one in sys.argv[1:]] or list((HERE / "trials").glob("*.json")))
+    main(
+        [Path(argument) for argument in sys.argv[1:]]
+        or list((HERE / "trials").glob("*.json"))
+    )

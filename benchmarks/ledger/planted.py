@@ -101,42 +101,46 @@ def trials(seconds: float, device: str) -> dict[str, Any]:
     """Make trials until there are enough, or the time is over."""
     program = Planted(device)
     until = time.monotonic() + seconds
-    found: dict[int, list[dict[str, Any]]] = {parts: [] for parts in sorted({*EFFECTS})}
+    result: dict[int, list[dict[str, Any]]] = {
+        parts: [] for parts in sorted({*EFFECTS})
+    }
     controls: list[dict[str, Any] | None] = []
     longest = 0.0
     with tempfile.TemporaryDirectory() as place:
-        while len(found[0]) < WITHOUT and time.monotonic() + longest < until:
+        while len(result[0]) < WITHOUT and time.monotonic() + longest < until:
             began = time.monotonic()
             program.parts = EFFECTS[len(controls) % len(EFFECTS)]
             report = tried(program, Path(place))
             (entry,) = report["remedies"]
             entry["step_ms"] = report["as_it_is"]["ms"]
-            found[program.parts].append(entry)
+            result[program.parts].append(entry)
             controls.append(report["control"])
             longest = max(longest, time.monotonic() - began)
-    known = [one for one in controls if one is not None]
-    same = [one for one in known if one["outcome"] == differences.NO_DIFFERENCE]
+    known = [control for control in controls if control is not None]
+    same = [item for item in known if item["outcome"] == differences.NO_DIFFERENCE]
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__,
         "trials": len(controls),
         "controls_measured": len(known),
         "controls_without_difference": len(same),
-        "effects": {f"{parts}%": counted(found[parts], parts) for parts in found},
+        "effects": {f"{parts}%": counted(result[parts], parts) for parts in result},
     }
 
 
 def counted(entries: list[dict[str, Any]], parts: int) -> dict[str, Any]:
     """Return how many trials of an effect were right."""
-    names = [one["outcome"] for one in entries]
-    signs = [one for one in entries if one["ms"] is not None and one["ms"] < 0]
+    names = [entry["outcome"] for entry in entries]
+    signs = [entry for entry in entries if entry["ms"] is not None and entry["ms"] < 0]
     return {
         "trials": len(entries),
         "outcomes": {name: names.count(name) for name in sorted({*names})},
         "right_sign": len(signs) if parts else None,
-        "right_size": sum(_has_size(one, parts) for one in entries) if parts else None,
-        "shares": [one["share"] for one in entries],
-        "noises": [_share(one["smallest_ms"], one["step_ms"]) for one in entries],
+        "right_size": sum(_has_size(entry, parts) for entry in entries)
+        if parts
+        else None,
+        "shares": [entry["share"] for entry in entries],
+        "noises": [_share(entry["smallest_ms"], entry["step_ms"]) for entry in entries],
     }
 
 
@@ -232,7 +236,7 @@ def _inside(command: list[str], names: list[str]) -> dict[str, Any]:
         if done.returncode or not file.is_file():
             sys.exit(done.stderr[-2000:])
         report = json.loads(file.read_text(encoding="utf-8"))
-    return {one["remedy"]: one for one in report["remedies"]}
+    return {remedy["remedy"]: remedy for remedy in report["remedies"]}
 
 
 def main() -> None:

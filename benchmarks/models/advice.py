@@ -184,7 +184,7 @@ def repeated_heads():
     )
 
     def before():
-        many = [one.repeat_interleave(4, dim=1) for one in (k, v)]
+        many = [item.repeat_interleave(4, dim=1) for item in (k, v)]
         F.scaled_dot_product_attention(q, *many, is_causal=True).sum().backward()
 
     def after():
@@ -509,7 +509,7 @@ def a_table():
         ahead = (batch for _ in range(10**9) for batch in batches())
 
         def step():
-            rows, wanted = (one.to(D) for one in next(ahead))
+            rows, wanted = (item.to(D) for item in next(ahead))
             optimizer.zero_grad()
             F.mse_loss(model(rows), wanted).backward()
             optimizer.step()
@@ -575,8 +575,8 @@ def loop_of_sgd():
     results = []
     for options in ({"lr": 1e-3}, {"lr": 1e-3, "momentum": 0.9, "weight_decay": 1e-4}):
         parameters = [nn.Parameter(torch.randn(256, device=D)) for _ in range(160)]
-        for one in parameters:
-            one.grad = torch.randn_like(one)
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
         loop, foreach, fused = (
             torch.optim.SGD(parameters, **options, **kind).step
             for kind in ({"foreach": False}, {"foreach": True}, {"fused": True})

@@ -193,7 +193,7 @@ def images_pageable(fixed):
 
     batches = [torch.randn(256, 3, 224, 224) for _ in range(4)]
     if fixed:
-        batches = [one.pin_memory() for one in batches]
+        batches = [batch.pin_memory() for batch in batches]
     model = resnet18().to(D, memory_format=torch.channels_last)
 
     def loss(model, number):
@@ -232,8 +232,8 @@ class CourseAttention(nn.Module):
     def forward(self, x):
         b, t, c = x.shape
         q, k, v = (
-            one(x).view(b, t, self.heads, -1).transpose(1, 2)
-            for one in (self.q, self.k, self.v)
+            item(x).view(b, t, self.heads, -1).transpose(1, 2)
+            for item in (self.q, self.k, self.v)
         )
         if self.fixed:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -396,8 +396,8 @@ def lstm_cells(fixed):
         else:
             h = c = torch.zeros(32, 256, device=D)
             states = []
-            for one in x:
-                h, c = model["rnn"](one, (h, c))
+            for item in x:
+                h, c = model["rnn"](item, (h, c))
                 states.append(h)
             y = torch.stack(states)
         return model["head"](y).square().mean()

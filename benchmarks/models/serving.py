@@ -302,7 +302,7 @@ def detokenize(ids, texts):
 
 
 def check_stop(ids, eos):
-    return all(one == eos for one in ids)
+    return all(item == eos for item in ids)
 
 
 def generate(g, new=NEW, style="", after=None, prefill=True):
@@ -337,7 +337,7 @@ class Overlapped:
     def __init__(self, g):
         self.host = [torch.empty(g.width, dtype=torch.long) for _ in range(2)]
         if not CPU:
-            self.host = [one.pin_memory() for one in self.host]
+            self.host = [item.pin_memory() for item in self.host]
         self.events = [torch.cuda.Event() for _ in range(2)] if not CPU else []
         self.n = 0
 
@@ -506,7 +506,7 @@ class Engine:
     def attend(self, n, q, k, v):
         b, done, take = self.batch, self.done, self.take
         # Each decoding request is a row of one token.
-        qd, kd, vd = (one[:, :, :b].transpose(0, 2) for one in (q, k, v))
+        qd, kd, vd = (item[:, :, :b].transpose(0, 2) for item in (q, k, v))
         self.k[n][self.rows, :, self.position] = kd[:, :, 0]
         self.v[n][self.rows, :, self.position] = vd[:, :, 0]
         y = sdpa(qd, self.k[n, :b], self.v[n, :b], attn_mask=self.mask).transpose(0, 2)

@@ -37,7 +37,7 @@ def score(
     if result is None or not folder.is_dir():
         return {"missing": True}
     (outcome,) = traceq.lint(folder).report.outcomes
-    findings = [one for one in outcome.findings if one.code == "MEM010"]
+    findings = [item for item in outcome.findings if item.code == "MEM010"]
     if not findings:
         return {"cause": False, "why": "no MEM010"}
     finding = findings[0]

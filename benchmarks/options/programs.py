@@ -284,7 +284,7 @@ def _step_ms(step: Step, count: int) -> float:
 def record(name: str, choice: str, folder: Path) -> None:
     """Time a program, and record it."""
     torch.manual_seed(0)
-    step = {one.__name__: one for one in PROGRAMS}[name]()
+    step = {item.__name__: item for item in PROGRAMS}[name]()
     for _ in range(_WARM):
         step()
     once = _step_ms(step, 3)

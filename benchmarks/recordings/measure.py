@@ -77,7 +77,7 @@ def main() -> None:
 
 def _programs() -> dict[str, dict[str, Any]]:
     with (_HERE / "programs.toml").open("rb") as file:
-        return {one["name"]: one for one in tomllib.load(file)["program"]}
+        return {entry["name"]: entry for entry in tomllib.load(file)["program"]}
 
 
 def _measured(program: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _plain(
         first, count = recorded["first_step"], recorded["traced_steps"]
     with tempfile.TemporaryDirectory() as folder:
         run = _run(program, options, Path(folder), [], {"first": first, "steps": count})
-        hooks = [one for one in run.pop("hooks") if "step_ms" in one]
+        hooks = [entry for entry in run.pop("hooks") if "step_ms" in entry]
         for hook in hooks:
             run |= {key: hook.get(key) for key in ("step_ms", "gpu_ms", "kernels")}
             run |= {"timed": hook["timed"], "median_ms": _median_ms(hook["ends"])}
@@ -133,7 +133,7 @@ def _recorded(program: dict[str, Any], options: argparse.Namespace) -> dict[str,
         words = [sys.executable, str(_COLLECT), "--out", str(folder), "--name", "run"]
         run = _run(program, options, folder, [*words, "--"], {})
         hooks = run.pop("hooks")
-        run["author_steps"] = max((one["steps"] for one in hooks), default=0)
+        run["author_steps"] = max((item["steps"] for item in hooks), default=0)
         run |= _of_run(folder / "run")
         for hook in hooks:
             profiled = hook.get("profiled") or [len(hook["ends"])]
@@ -192,7 +192,9 @@ def _run(
             status = "timeout"
             os.killpg(child.pid, 9)
             child.wait()
-    hooks = [json.loads(one.read_text()) for one in sorted(folder.glob("hook-*.json"))]
+    hooks = [
+        json.loads(path.read_text()) for path in sorted(folder.glob("hook-*.json"))
+    ]
     return {
         "status": status,
         "seconds": round(time.monotonic() - began, 1),
@@ -217,7 +219,7 @@ def _of_run(folder: Path) -> dict[str, Any]:
         "step_ms": (rank.get("step_time") or {}).get("ms"),
         "timed": (rank.get("step_time") or {}).get("steps"),
         "pause_s": (rank.get("pause") or {}).get("seconds"),
-        "missing": [one["what"] for one in rank.get("missing", [])],
+        "missing": [entry["what"] for entry in rank.get("missing", [])],
         "first_step": trace.get("first_step") or 0,
         "trace_facts": {
             key: trace[key] for key in trace if key not in ("steps", "file")
@@ -231,13 +233,16 @@ def _gpu_work(file: Path) -> dict[str, Any]:
     with gzip.open(file) as stream:
         events = json.load(stream)["traceEvents"]
     launched = {
-        one["args"].get("correlation") for one in events if one.get("cat") in _LAUNCHES
+        event["args"].get("correlation")
+        for event in events
+        if event.get("cat") in _LAUNCHES
     }
     # Work that was queued before the trace belongs to none of its steps.
     work = [
-        one["dur"]
-        for one in events
-        if one.get("cat") in _GPU_WORK and one["args"].get("correlation") in launched
+        event["dur"]
+        for event in events
+        if event.get("cat") in _GPU_WORK
+        and event["args"].get("correlation") in launched
     ]
     megabytes = round(file.stat().st_size / 1e6, 1)
     return {"gpu_ms": sum(work) / 1e3, "kernels": len(work), "trace_mb": megabytes}

@@ -68,7 +68,9 @@ def _row(result: dict[str, Any]) -> dict[str, Any]:
     plain, recorded = result["plain"][0], result["recorded"][0]
     name, traced = result["name"], max(recorded["traced_steps"], 1)
     per = _STEPS_OF_AUTHOR.get(name, 1)
-    ranges = [one["step_range_ms"] for one in (plain, recorded) if one["step_range_ms"]]
+    ranges = [
+        entry["step_range_ms"] for entry in (plain, recorded) if entry["step_range_ms"]
+    ]
     row = {
         "name": name,
         "kind": result["kind"],
@@ -78,7 +80,7 @@ def _row(result: dict[str, Any]) -> dict[str, Any]:
         "kernels": recorded["kernels"] / traced * per,
         "plain_kernels": plain.get("kernels"),
         "step_ms": recorded["step_ms"] * per,
-        "range_ms": [min(one[0] for one in ranges), max(one[1] for one in ranges)],
+        "range_ms": [min(item[0] for item in ranges), max(item[1] for item in ranges)],
         "pause_s": recorded["pause_s"],
         "unchanged": recorded["status"] == 0 and result["output_is_the_same"],
     }

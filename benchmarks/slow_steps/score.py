@@ -30,15 +30,15 @@ def causes(folder: Path) -> dict[int, str]:
 
 def main() -> None:
     """Print each pause with the cause that is named, and the totals."""
-    found = causes(Path(sys.argv[1]))
+    result = causes(Path(sys.argv[1]))
     right, near = 0, set()
     for step in range(150, STEPS, 200):
         kind = KINDS[step // 200 % 6]
-        named = [found[at] for at in (step, step + 1) if at in found]
+        named = [result[at] for at in (step, step + 1) if at in result]
         near |= {step, step + 1}
-        right += any(one in CAUSES[kind] for one in named)
+        right += any(item in CAUSES[kind] for item in named)
         print(step, kind, named)
-    others = {step: cause for step, cause in found.items() if step not in near}
+    others = {step: cause for step, cause in result.items() if step not in near}
     print(f"named: {right} of {len(range(150, STEPS, 200))}; others: {others}")
     for steady in sys.argv[2:]:
         print(f"kept of a steady run: {causes(Path(steady))}")

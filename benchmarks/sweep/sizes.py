@@ -31,8 +31,8 @@ class Block(nn.Module):
     def forward(self, x):
         batch, length, dim = x.shape
         q, k, v = (
-            one.view(batch, length, self.heads, -1).transpose(1, 2)
-            for one in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+            item.view(batch, length, self.heads, -1).transpose(1, 2)
+            for item in self.qkv(self.norm1(x)).chunk(3, dim=-1)
         )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, dim))
@@ -67,7 +67,7 @@ def main() -> None:
     model = Decoder(layers, dim, heads).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     tokens = torch.randint(VOCABULARY, (options.batch, options.seq_len), device=device)
-    params = sum(one.numel() for one in model.parameters())
+    params = sum(parameter.numel() for parameter in model.parameters())
     count = options.batch * options.seq_len
     # 6 per weight and token without the table of the embedding, and attention.
     weights = params - model.embed.weight.numel()

@@ -121,7 +121,7 @@ def _loaded_files() -> dict[str, set[str]]:
     torch cuts off whatever folder of the import path a file is in.
     """
     packages = [os.path.dirname(os.path.dirname(torch.__file__))]
-    folders = {os.path.abspath(one) for one in (*sys.path, *packages)}
+    folders = {os.path.abspath(package) for package in (*sys.path, *packages)}
     files: dict[str, set[str]] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

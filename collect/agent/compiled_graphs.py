@@ -118,7 +118,9 @@ class CompiledGraphs:
             "name": str(node.name),
             "op": str(node.op),
             "target": self._shared(_target(node.target)),
-            "inputs": [str(one.name) for one in node.all_input_nodes],
+            "inputs": [
+                str(all_input_node.name) for all_input_node in node.all_input_nodes
+            ],
             "frames": self._shared(stack),
             "modules": self._shared(modules),
             "shape": None if shape is None else [str(size) for size in shape],

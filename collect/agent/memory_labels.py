@@ -49,8 +49,14 @@ def labelled() -> Iterator[tuple[torch.Tensor, str]]:
 def _owned() -> Iterator[tuple[Any, str]]:
     # Asks for the type alone: objects may answer anything to isinstance.
     things = gc.get_objects()
-    modules = [one for one in things if issubclass(type(one), torch.nn.Module)]
-    optimizers = [one for one in things if issubclass(type(one), torch.optim.Optimizer)]
+    modules = [
+        activity for activity in things if issubclass(type(activity), torch.nn.Module)
+    ]
+    optimizers = [
+        activity
+        for activity in things
+        if issubclass(type(activity), torch.optim.Optimizer)
+    ]
     del things
     parameters = [
         value for module in modules for value in _values(module, "_parameters")
@@ -64,7 +70,7 @@ def _owned() -> Iterator[tuple[Any, str]]:
     for optimizer in optimizers:
         for state in _values(optimizer, "state"):
             held = list(state.values()) if isinstance(state, dict) else []
-            yield from ((one, "optimizer state") for one in held)
+            yield from ((entry, "optimizer state") for entry in held)
 
 
 def _values(of: Any, name: str) -> list[Any]:

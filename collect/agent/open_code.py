@@ -306,14 +306,14 @@ def _parameter(node: Any, models: list[Any]) -> str | None:
     }
     nodes = [] if node is None else [node]
     for _ in range(_NODES_TO_PARAMETER + 1):
-        for one in nodes:
-            name = names.get(id(getattr(one, "variable", None)))
+        for item in nodes:
+            name = names.get(id(getattr(item, "variable", None)))
             if name is not None:
                 return name
         nodes = [
             inner
-            for one in nodes
-            for inner, _ in one.next_functions
+            for entry in nodes
+            for inner, _ in entry.next_functions
             if inner is not None
         ]
     return None

@@ -21,8 +21,8 @@ def after_optimizer_steps(call: Callable[[Optimizer], None]) -> Callable[[], Non
 
     def hook(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not torch_state.compiling():
-            for one in calls:
-                one(optimizer)
+            for item in calls:
+                item(optimizer)
 
     register_optimizer_step_post_hook(hook)
     return calls.clear

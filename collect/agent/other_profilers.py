@@ -100,9 +100,9 @@ def complete_detaching() -> None:
 def marks_steps() -> bool:
     """Return whether a profiler of the program marks its steps, recording or not."""
     return any(
-        issubclass(type(one), torch.profiler.profile)
-        and getattr(one, "step_rec_fn", None) is not None
-        for one in gc.get_objects()
+        issubclass(type(item), torch.profiler.profile)
+        and getattr(item, "step_rec_fn", None) is not None
+        for item in gc.get_objects()
     )
 
 

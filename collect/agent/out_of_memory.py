@@ -235,12 +235,16 @@ def with_failure(snapshot: Any, device: int, failure: dict[str, Any]) -> Any:
     while len(traces) <= device:
         traces.append([])
     last: dict[str, Any] = next(
-        (one for one in reversed(traces[device]) if _counts(one)), {}
+        (trace for trace in reversed(traces[device]) if _counts(trace)), {}
     )
     if last.get("action") != "oom":
         frames = [
-            {"filename": one["file"], "line": one["line"], "name": one["function"]}
-            for one in failure["stack"]
+            {
+                "filename": entry["file"],
+                "line": entry["line"],
+                "name": entry["function"],
+            }
+            for entry in failure["stack"]
         ]
         traces[device].append(
             {

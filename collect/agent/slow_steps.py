@@ -196,7 +196,7 @@ class SlowSteps:
     def _keep(self, entry: dict[str, Any]) -> None:
         """Keep a step; of too many, those of other processes are left out first."""
         if len(self.kept) >= MOST:
-            waited = next((one for one in self.kept if self._only_queued(one)), None)
+            waited = next((item for item in self.kept if self._only_queued(item)), None)
             if waited is None or self._only_queued(entry):
                 return
             self.kept.remove(waited)
@@ -255,7 +255,7 @@ class SlowSteps:
             return 0.0, 0.0
         began, before = self._seen
         now = _queued_by_thread()
-        grown = (now[one] - before[one] for one in now if one in before)
+        grown = (now[name] - before[name] for name in now if name in before)
         return self._clock() - began, max(grown, default=0.0)
 
     def _grown(self, before: dict[str, int], name: str) -> int | None:

@@ -75,7 +75,7 @@ def _import_folders() -> list[str]:
         )()  # an old virtual environment has none
         folders += [result] if isinstance(result, str) else result
     whole = {os.path.abspath(folder) for folder in folders}
-    return [one + os.sep for one in sorted(whole, reverse=True)]
+    return [item + os.sep for item in sorted(whole, reverse=True)]
 
 
 def _functions(path: str) -> list[tuple[int, int, str, int]]:
@@ -93,7 +93,7 @@ def _functions(path: str) -> list[tuple[int, int, str, int]]:
     functions = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            begin = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            begin = min([node.lineno, *(item.lineno for item in node.decorator_list)])
             functions.append((begin, node.end_lineno or begin, node.name, begin))
         elif isinstance(node, ast.expr) and type(node) in _NAMES:
             name, begin = _NAMES[type(node)], node.lineno

@@ -63,9 +63,9 @@ def _base(file: Path) -> Path | None:
 
 
 def _repository(folder: Path) -> Path | None:
-    for one in (folder, *folder.parents):
-        if (one / ".git").exists() and one not in (Path(one.anchor), Path.home()):
-            return one
+    for path in (folder, *folder.parents):
+        if (path / ".git").exists() and path not in (Path(path.anchor), Path.home()):
+            return path
     return None
 
 

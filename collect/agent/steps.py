@@ -109,7 +109,7 @@ class OptimizerSteps(Source):
 def _parameters(optimizer: Optimizer) -> int | None:
     groups = optimizer.param_groups
     with contextlib.suppress(Exception):  # this is inside of the program's step
-        return sum(int(one.numel()) for group in groups for one in group["params"])
+        return sum(int(param.numel()) for group in groups for param in group["params"])
     return None
 
 
@@ -120,7 +120,7 @@ def this_thread() -> int | None:
 
 def runs(thread: int | None) -> bool:
     """Return whether a thread has not ended."""
-    return thread in {one.ident for one in threading.enumerate()}
+    return thread in {item.ident for item in threading.enumerate()}
 
 
 class _AfterAnnotation:

@@ -52,12 +52,12 @@ def forget_compiled() -> None:
 def _living() -> int:
     """Return the bytes of all tensors of the CPU that Python knows."""
     sizes: dict[int, int] = {}
-    for one in gc.get_objects():
-        if issubclass(type(one), torch.Tensor) and one.device.type == "cpu":
+    for item in gc.get_objects():
+        if issubclass(type(item), torch.Tensor) and item.device.type == "cpu":
             try:
-                storage = one.untyped_storage()
+                storage = item.untyped_storage()
                 sizes[storage.data_ptr()] = storage.nbytes()
-                grad = one.grad if one.is_leaf else None
+                grad = item.grad if item.is_leaf else None
                 if grad is not None:
                     retained = grad.untyped_storage()
                     sizes[retained.data_ptr()] = retained.nbytes()

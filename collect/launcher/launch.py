@@ -398,7 +398,9 @@ class Launch:
             *memory_errors(ranks),
         ]:
             self.screen.say(text)
-        copied = {one["file"] for rank in ranks for one in rank.get("sources", [])}
+        copied = {
+            source["file"] for rank in ranks for source in rank.get("sources", [])
+        }
         if copied:
             self.screen.say(copied_sources(len(copied)))
         size = folder_bytes(self.folder)

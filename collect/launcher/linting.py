@@ -63,7 +63,7 @@ def prove(
     ``command`` lints a run folder, and ``place`` is for what it writes.
     """
     for name, facts in state.get("remedies", {}).items():
-        rules = [one for one in remedies.facts(name)["rules"] if one in predictions]
+        rules = [rule for rule in remedies.facts(name)["rules"] if rule in predictions]
         if not rules or not (folder / name / "run.json").is_file():
             continue
         linter = Linter(command, folder / name, place)

@@ -98,5 +98,8 @@ def different_windows(ranks: list[dict[str, Any]]) -> list[str]:
             by_first.setdefault(first, []).append(rank["rank"])
     if len(by_first) <= 1:
         return []
-    parts = [f"{rank_set.written(by_first[one])} from step {one}" for one in by_first]
+    parts = [
+        f"{rank_set.written(by_first[number])} from step {number}"
+        for number in by_first
+    ]
     return [f"the ranks traced different steps: {', '.join(parts)}"]

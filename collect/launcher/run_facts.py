@@ -115,8 +115,8 @@ def driver() -> str | None:
     except OSError:
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         return (_output(query) or "").split("\n")[0].strip() or None
-    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)
-    return found[1] if found else None
+    match = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)
+    return match[1] if match else None
 
 
 def why_not_loaded(command: list[str]) -> str | None:
@@ -156,8 +156,8 @@ def why_no_python() -> str:
 
 def _interpreter_line(program: str) -> list[str]:
     """Return the words of a script's first line, after ``#!``."""
-    found = shutil.which(program)
-    first = _beginning(found).partition("\n")[0] if found else ""
+    text = shutil.which(program)
+    first = _beginning(text).partition("\n")[0] if text else ""
     return first[2:].split() if first.startswith("#!") else []
 
 
@@ -179,7 +179,7 @@ def _beginning(file: str) -> str:
 def _sets_path(text: str) -> bool:
     """Return whether PYTHONPATH is set without what it was before."""
     return any(
-        "PYTHONPATH" not in found["value"] for found in _SETS_PATH.finditer(text)
+        "PYTHONPATH" not in match["value"] for match in _SETS_PATH.finditer(text)
     )
 
 

@@ -34,7 +34,9 @@ def _merge_block(block: dict[str, Any], follower: dict[str, Any]) -> None:
         if (other["run"], other["switch"]) != (block["run"], block["switch"]):
             continue
         for figure in _LARGEST:
-            values = [one[figure] for one in (block, other) if one[figure] is not None]
+            values = [
+                entry[figure] for entry in (block, other) if entry[figure] is not None
+            ]
             block[figure] = max(values, default=None)
         ranks = block.setdefault("ranks", {})
         ranks[str(follower["rank"])] = other["median_ms"]

@@ -191,8 +191,8 @@ class Sweep:
     def _remaining(self) -> str:
         """Return how long the rest takes, by the runs so far."""
         rows = [sweep_row.read(self.folder / run.name) for run in self.runs]
-        seconds = [one["seconds"] for one in rows if one and one["seconds"]]
-        left = len(self.runs) - len([one for one in rows if one])
+        seconds = [row["seconds"] for row in rows if row and row["seconds"]]
+        left = len(self.runs) - len([row for row in rows if row])
         if not seconds or not left:
             return ""
         return f", about {_duration(left * statistics.fmean(seconds))} left"
@@ -229,7 +229,7 @@ class Sweep:
             self.screen.line(line)
         for pattern in self._unmatched(rows):
             self.screen.say(f"--number {pattern} matched nothing in any run's output")
-        measured = sum(one["status"] == sweep_row.OK for one in rows)
+        measured = sum(row["status"] == sweep_row.OK for row in rows)
         self.screen.say(
             f"{measured} of {len(rows)} runs measured, in {self.folder}; next:"
         )
@@ -238,13 +238,14 @@ class Sweep:
 
     def _unmatched(self, rows: list[dict[str, Any]]) -> list[str]:
         """Return the patterns of numbers that no run printed, if one ended well."""
-        ended = [one for one in rows if one["status"] in _ENDED_WELL]
+        ended = [row for row in rows if row["status"] in _ENDED_WELL]
         return [
             pattern
             for pattern in self.options.number
             if ended
             and not any(
-                sweep_options.number_name(pattern) in one["numbers"] for one in ended
+                sweep_options.number_name(pattern) in entry["numbers"]
+                for entry in ended
             )
         ]
 

@@ -31,7 +31,8 @@ class Printed:
     def __init__(self, patterns: list[str]) -> None:
         self.values: dict[str, list[float]] = {}
         self._patterns = [
-            (sweep_options.number_name(one), re.compile(one)) for one in patterns
+            (sweep_options.number_name(pattern), re.compile(pattern))
+            for pattern in patterns
         ]
         self._begun = ""
 

@@ -328,24 +328,26 @@ class TrialLaunch(launch.Launch):
         states = self.trial.states(self.previous)
         self.trial.complete_recordings(self.facts)
         code = 0 if self.ended_by_us else self._code(status)
-        found = states[0] if states else {}
+        result = states[0] if states else {}
         if self.lint is not None:
             predicted = self.options.predictions
             folders = (self.folder, predicted, self.lint, self.status_folder)
-            linting.prove(found, *folders)
-        self._note_crash(found, status)
+            linting.prove(result, *folders)
+        self._note_crash(result, status)
         report = {
             **self.report,
-            "state": found.get("state", "nothing was measured"),
-            "ended_in": found.get("ended_in"),
+            "state": result.get("state", "nothing was measured"),
+            "ended_in": result.get("ended_in"),
             "ended": manifest.now(),
             "seconds": round(time.time() - self.began, 1),
             "exit": complete_run.exit_facts(
                 status, stopped=self._has("stopped") or self.ended_by_us
             ),
-            **{key: found.get(key) for key in _FROM_STATE},
-            **outcomes.outcomes(found, self.options.predictions, self.options.remedies),
-            "blocks": found.get("blocks", []),
+            **{key: result.get(key) for key in _FROM_STATE},
+            **outcomes.outcomes(
+                result, self.options.predictions, self.options.remedies
+            ),
+            "blocks": result.get("blocks", []),
             "traceq_error": self._crash(),
         }
         manifest.write(self.file, report)
@@ -357,7 +359,7 @@ class TrialLaunch(launch.Launch):
         try_words.say(self.screen, report, self.shown, linted=linted, fixes=fixes)
         if self.options.json:
             sys.stdout.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-        tried = measures or any(one["n"] for one in report["remedies"])
+        tried = measures or any(remedy["n"] for remedy in report["remedies"])
         if not tried and not self._has("failed"):
             return code or options.CANNOT_WORK
         return code
@@ -408,12 +410,12 @@ _SENTENCES = {
 
 def status_files_of(folder: Path, beginning: str) -> list[Path]:
     """Return the status files whose text starts with ``beginning``."""
-    found = []
+    result = []
     for file in folder.glob("status-*"):
         with contextlib.suppress(OSError):
             if file.read_text().startswith(beginning):
-                found.append(file)
-    return found
+                result.append(file)
+    return result
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

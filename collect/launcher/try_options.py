@@ -96,18 +96,19 @@ def predictions(file: str) -> dict[str, dict[str, Any]]:
     if not isinstance(recordings, list):
         msg = "it is no JSON report of traceq lint"
         raise ValueError(msg)  # noqa: TRY004 - of the file, not of an argument
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for recording in recordings:
-        for one in recording.get("findings", []):
-            entry = found.setdefault(
-                one["code"], {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "findings": 0}
+        for finding in recording.get("findings", []):
+            entry = result.setdefault(
+                finding["code"],
+                {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "findings": 0},
             )
-            entry["ms"] += _ms(one.get("saves_ns"))
-            entry["low_ms"] += _ms(one.get("saves_low_ns"))
-            entry["high_ms"] += _ms(one.get("saves_high_ns"))
+            entry["ms"] += _ms(finding.get("saves_ns"))
+            entry["low_ms"] += _ms(finding.get("saves_low_ns"))
+            entry["high_ms"] += _ms(finding.get("saves_high_ns"))
             entry["findings"] += 1
             entry["bound"] = (recording.get("bound") or {}).get("by")
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]["ms"]))
+    return dict(sorted(result.items(), key=lambda pair: -pair[1]["ms"]))
 
 
 def _ms(value: Any) -> float:
@@ -126,10 +127,10 @@ def _wanted(
 ) -> list[str]:
     """Return the remedies to try, the most valuable first."""
     if only is not None:
-        found: list[str] = []
+        result: list[str] = []
         for word in filter(None, only.replace(" ", "").split(",")):
-            found += _named(word)
-        return list(dict.fromkeys(found))
+            result += _named(word)
+        return list(dict.fromkeys(result))
     if chosen.findings is not None:
         return addressing(predicted)
     return list(remedies.NAMES)
@@ -139,10 +140,10 @@ def _named(word: str) -> list[str]:
     """Return the remedies of a name or a rule; raise ``KeyError`` if there is none."""
     if word in remedies.NAMES or word == remedies.CONTROL:
         return [word]
-    found = remedies.of_rule(word.upper())
-    if not found:
+    result = remedies.of_rule(word.upper())
+    if not result:
         raise KeyError(word)
-    return found
+    return result
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:

@@ -247,9 +247,9 @@ def _least_squares(
 ) -> list[float] | None:
     """Solve the normal equations for some columns; None where they have no answer."""
     system = [
-        [sum(row[one] * row[two] for row, _ in rows) for two in chosen]
-        + [sum(row[one] * wanted for row, wanted in rows)]
-        for one in chosen
+        [sum(row[number] * row[two] for row, _ in rows) for two in chosen]
+        + [sum(row[number] * wanted for row, wanted in rows)]
+        for number in chosen
     ]
     size = len(chosen)
     for column in range(size):

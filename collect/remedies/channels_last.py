@@ -44,7 +44,7 @@ class Remedy(Base):
         return [
             module
             for module in program.modules
-            if any(isinstance(one, kinds) for one in module.modules())
+            if any(isinstance(item, kinds) for item in module.modules())
         ]
 
     def apply(self, program: Any) -> None:

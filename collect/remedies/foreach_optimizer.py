@@ -39,7 +39,9 @@ def _loops(optimizer: Any) -> bool:
         return False
     if any(group["foreach"] for group in optimizer.param_groups):
         return False
-    found = optimizers.parameters(optimizer)
-    on_cuda = all(one.is_cuda and type(one) is torch.nn.Parameter for one in found)
+    result = optimizers.parameters(optimizer)
+    on_cuda = all(
+        entry.is_cuda and type(entry) is torch.nn.Parameter for entry in result
+    )
     explicit = any(group["foreach"] is False for group in optimizer.param_groups)
     return explicit or not on_cuda

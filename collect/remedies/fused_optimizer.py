@@ -25,7 +25,7 @@ class Remedy(optimizers.Implementation):
 
     def open(self, program: Any) -> list[Any]:
         own = optimizers.own(program, optimizers.FUSED)
-        return [one for one in own if not _refusal(one)]
+        return [entry for entry in own if not _refusal(entry)]
 
     def why_none(self, program: Any) -> str:
         own = optimizers.own(program, optimizers.FUSED)

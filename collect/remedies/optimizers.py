@@ -83,9 +83,9 @@ class Implementation(Base):
         raise NotImplementedError
 
     def apply(self, program: Any) -> None:
-        for one in self.open(program):
-            self._before.append((one, switched(one, **self.flags)))
-            self.prepare(one)
+        for entry in self.open(program):
+            self._before.append((entry, switched(entry, **self.flags)))
+            self.prepare(entry)
             self.used += 1
 
     def undo(self, program: Any) -> None:  # noqa: ARG002

@@ -45,7 +45,7 @@ class Remedy(Base):
             self._order = native._get_sdp_priority_order()  # noqa: SLF001
             kinds: Any = torch.nn.attention.SDPBackend
             first = int(kinds.CUDNN_ATTENTION.value)
-            rest = [one for one in map(int, self._order) if one != first]
+            rest = [number for number in map(int, self._order) if number != first]
             native._set_sdp_priority_order([first, *rest])  # noqa: SLF001
 
     def undo(self, program: Any) -> None:  # noqa: ARG002

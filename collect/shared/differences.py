@@ -50,7 +50,7 @@ def _deviation(lists: list[list[float]]) -> float:
     if min(map(len, lists)) >= MANY:
         apart = [abs(value - centre(values)) for values in lists for value in values]
         return _NORMAL * statistics.median(apart)
-    squares = sum((one - statistics.fmean(v)) ** 2 for v in lists for one in v)
+    squares = sum((value - statistics.fmean(v)) ** 2 for v in lists for value in v)
     return math.sqrt(squares / sum(len(values) - 1 for values in lists))
 
 
@@ -58,7 +58,7 @@ def t99(freedom: int) -> float:
     """Return the quantile for an interval of 99%, rounded up to one that is listed."""
     if freedom < 1:
         return math.inf
-    return _T99[max(one for one in _T99 if one <= freedom)]
+    return _T99[max(number for number in _T99 if number <= freedom)]
 
 
 class Comparison:
@@ -90,7 +90,7 @@ def compare(blocks: list[dict[str, Any]]) -> dict[tuple[str, ...], Comparison]:
     have the base only, which cancels a steady drift.
     """
     usable = [block for block in blocks if not block.get("discarded")]
-    found: dict[tuple[str, ...], Comparison] = {}
+    result: dict[tuple[str, ...], Comparison] = {}
     for place, block in enumerate(usable):
         base, on = tuple(block["base"]), tuple(block["on"])
         if on == base:
@@ -101,13 +101,13 @@ def compare(blocks: list[dict[str, Any]]) -> dict[tuple[str, ...], Comparison]:
         if before is None or after is None:
             continue
         key = (*base, "+", *on)
-        one = found.setdefault(key, Comparison(base, on))
+        comparison = result.setdefault(key, Comparison(base, on))
         for figure in FIGURES:
             values: list[Any] = [each.get(figure) for each in (block, before, after)]
             if all(_is_number(value) for value in values):
                 difference = values[0] - (values[1] + values[2]) / 2
-                one.differences.setdefault(figure, []).append(difference)
-    return found
+                comparison.differences.setdefault(figure, []).append(difference)
+    return result
 
 
 def _is_number(value: Any) -> bool:

@@ -46,7 +46,7 @@ def read_list(file: Path) -> list[str] | None:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return [str(one) for one in content] if isinstance(content, list) else None
+    return [str(entry) for entry in content] if isinstance(content, list) else None
 
 
 def claim(folder: Path, rank: int) -> str:

@@ -53,7 +53,7 @@ class Recorder:
 
     def _open(self) -> None:
         ranks = [os.environ.get(name, "") for name in _RANKS]
-        rank = next((one for one in ranks if one.isdigit()), "0")
+        rank = next((item for item in ranks if item.isdigit()), "0")
         name = f"numbers-{rank}-{os.getpid()}.jsonl"
         self._process = os.getpid()
         self._file = (self.folder / name).open("a", encoding="utf-8", buffering=1)

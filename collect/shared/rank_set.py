@@ -22,7 +22,9 @@ def within(text: str | None, world_size: int) -> list[int]:
     """Return the ranks of the set that a job of this many ranks has."""
     if text is None:
         return list(range(world_size))
-    return sorted({one for part in parse(text) for one in part if one < world_size})
+    return sorted(
+        {number for part in parse(text) for number in part if number < world_size}
+    )
 
 
 def has_beyond(text: str | None, world_size: int) -> bool:

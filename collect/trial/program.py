@@ -28,14 +28,14 @@ class Program:
         iterator = getattr(dataloader, "_BaseDataLoaderIter", DataLoader)
         modules: list[Any] = []
         # The type, not isinstance: that asks the object, which may be a proxy.
-        for one in gc.get_objects():
-            kind = type(one)
+        for item in gc.get_objects():
+            kind = type(item)
             if issubclass(kind, torch.optim.Optimizer):
-                self.optimizers.append(one)
+                self.optimizers.append(item)
             elif issubclass(kind, torch.nn.Module):
-                modules.append(one)
+                modules.append(item)
             elif issubclass(kind, (DataLoader, iterator)):
-                self.loaders.append(one)
+                self.loaders.append(item)
             elif issubclass(kind, graph):
                 self.graphs += 1
         self.modules = _roots(modules)
@@ -50,7 +50,9 @@ def _roots(modules: list[Any]) -> list[Any]:
         for module in modules
         for child in vars(module).get("_modules", {}).values()
     }
-    return [one for one in modules if id(one) not in inner and _weights(one)]
+    return [
+        module for module in modules if id(module) not in inner and _weights(module)
+    ]
 
 
 def _weights(module: Any) -> int:

@@ -86,7 +86,7 @@ class Switches:
                 self._made[name].undo(self.program)
         except Exception as error:  # noqa: BLE001 - the program must continue
             self.facts[name]["error"] = f"it could not be undone: {error_line(error)}"
-        self.on = tuple(one for one in self.on if one != name)
+        self.on = tuple(item for item in self.on if item != name)
 
     def step(self) -> None:
         """Have what is on do what it does at the end of each step."""

@@ -142,7 +142,7 @@ def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     # Where the result is computed is where SDPA is to be called.
     where = view.trace.ops[[*_WHERE]]
     parts = ("first", "last", "weighs")
-    first, last, weighs = (where.row(row[one], named=True) for one in parts)
+    first, last, weighs = (where.row(row[part], named=True) for part in parts)
     if not weighs["via"]:
         # A library multiplies for the program, as einops does: the rest is its own.
         first, last = {**first, "via": None}, {**last, "via": None}

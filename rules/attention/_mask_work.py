@@ -77,7 +77,7 @@ def mask_work(view: View, rows: Sequence[Row]) -> list[Row]:
 def fix(work: Iterable[Row]) -> list[Fix]:
     """Return that there is no mask to work on."""
     work = list(work)
-    kernels = [one for row in work for one in row["kernels"] or ()]
+    kernels = [kernel for row in work for kernel in row["kernels"] or ()]
     return [Fix(kernels=kernels, ops=[row["id"] for row in work])] if work else []
 
 
@@ -85,7 +85,7 @@ def work_lines(view: View, work: Sequence[Row]) -> list[Evidence]:
     if not work:
         return []
     names = listed(list(dict.fromkeys(row["name"] for row in work)), _MOST_NAMES)
-    kernels = [one for row in work for one in row["kernels"] or ()]
+    kernels = [kernel for row in work for kernel in row["kernels"] or ()]
     took = int(view.trace.kernels["dur"][kernels].sum()) / view.steps
     goes = "work on the mask, which goes too"
     if not took:
@@ -96,7 +96,9 @@ def work_lines(view: View, work: Sequence[Row]) -> list[Evidence]:
 
 def _shapes(call: Row) -> set[tuple[int, ...]]:
     """Return the shapes that the mask of a call has or may have had."""
-    masks = {tuple(one) for one in (call["mask"], attention.mask_shape(call)) if one}
+    masks = {
+        tuple(entry) for entry in (call["mask"], attention.mask_shape(call)) if entry
+    }
     tensors = {tuple(call[part]) for part in ("query", "key", "value") if call[part]}
     return {shape for shape in masks if len(shape) > 1} - tensors
 

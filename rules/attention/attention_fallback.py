@@ -174,7 +174,9 @@ class AttentionFallback(Rule):
             fix=fixes(rows),
             evidence=[
                 *attention_lines(most),
-                *kernel_lines(view, [one for row in rows for one in row["kernels"]]),
+                *kernel_lines(
+                    view, [kernel for row in rows for kernel in row["kernels"]]
+                ),
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("backend", "query", "key")}

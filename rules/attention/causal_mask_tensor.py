@@ -150,7 +150,7 @@ class CausalMaskTensor(Rule):
     def _finding(self, view: View, rows: list[Row]) -> Finding:
         most = max(rows, key=lambda row: row["gpu_ns"])
         calls = sum(row["calls"] for row in rows) / view.steps
-        kernels = [one for row in rows for one in row["kernels"]]
+        kernels = [kernel for row in rows for kernel in row["kernels"]]
         work = mask_work(view, rows)
         mask = shape(most["mask"][-2:])
         made = most["making"]

@@ -174,7 +174,9 @@ class MaskedAttentionFallback(Rule):
                     note=kind.note.format(making=most["making"]),
                 ),
                 *attention_lines(most),
-                *kernel_lines(view, [one for row in rows for one in row["kernels"]]),
+                *kernel_lines(
+                    view, [kernel for row in rows for kernel in row["kernels"]]
+                ),
                 *work_lines(view, work),
                 *module_line(most["modules"]),
             ],

@@ -88,7 +88,7 @@ def _changing_dims(shapes: list[list[int]]) -> list[int]:
     >>> _changing_dims([[1, 320], [1, 384]])
     [1]
     """
-    if len({len(one) for one in shapes}) != 1:
+    if len({len(item) for item in shapes}) != 1:
         return []
     return [
         dim

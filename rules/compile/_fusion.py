@@ -39,7 +39,7 @@ def unfused(trace: Trace, regions: pl.DataFrame) -> pl.DataFrame:
     first = _nearest_op(ops, regions, after=True)
     last = _nearest_op(ops, regions, after=False)
     pairs = last.join(first, on="region", suffix="_after")
-    rows = [row for one in pairs.iter_rows(named=True) if (row := _pair(one))]
+    rows = [row for item in pairs.iter_rows(named=True) if (row := _pair(item))]
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
 
 

@@ -34,9 +34,10 @@ def breaks_here(
         return list(breaks)
     name = PurePath(row["file"]).name
     return [
-        one
-        for one in breaks
-        if (PurePath(one.file or "").name, one.line) == (name, row["line"])
+        compiled_place
+        for compiled_place in breaks
+        if (PurePath(compiled_place.file or "").name, compiled_place.line)
+        == (name, row["line"])
     ]
 
 

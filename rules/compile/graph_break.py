@@ -144,7 +144,11 @@ class GraphBreak(Rule):
             here = breaks_here(breaks, row)
             seen |= set(here)
             yield self._finding(view, row, here, by_place)
-        yield from (self._not_seen(one) for one in breaks if one not in seen)
+        yield from (
+            self._not_seen(compiled_place)
+            for compiled_place in breaks
+            if compiled_place not in seen
+        )
 
     def _finding(
         self,
@@ -153,7 +157,9 @@ class GraphBreak(Rule):
         here: list[CompiledPlace],
         breaks: pl.DataFrame,
     ) -> Finding:
-        reasons = [compile_reasons.break_reason(one.why) for one in here]
+        reasons = [
+            compile_reasons.break_reason(compiled_place.why) for compiled_place in here
+        ]
         function = row["function"]
         where = f" in `{function}`" if function else ""
         regions = breaks.filter(pl.col("id").is_in(row["ids"]))
@@ -188,14 +194,14 @@ class GraphBreak(Rule):
             ops=row["ids"],
         )
 
-    def _not_seen(self, one: CompiledPlace) -> Finding:
+    def _not_seen(self, compiled_place: CompiledPlace) -> Finding:
         """Return a graph break that happened when something else was recorded."""
-        reason = compile_reasons.break_reason(one.why)
-        where = f" in `{one.function}`" if one.function else ""
+        reason = compile_reasons.break_reason(compiled_place.why)
+        where = f" in `{compiled_place.function}`" if compiled_place.function else ""
         return self.finding(
             f"a graph break{where} splits compiled code, in none of these steps",
             subject="graph break",
-            place=_place(one),
+            place=_place(compiled_place),
             evidence=[Evidence("reason", reason.text)],
             data={"why": [reason.text]},
             advice=reason.advice,
@@ -203,8 +209,13 @@ class GraphBreak(Rule):
         )
 
 
-def _place(one: CompiledPlace) -> Place:
-    return Place(one.file, one.line, one.function, line_is="call")
+def _place(compiled_place: CompiledPlace) -> Place:
+    return Place(
+        compiled_place.file,
+        compiled_place.line,
+        compiled_place.function,
+        line_is="call",
+    )
 
 
 def _advice(before: list[str]) -> str:

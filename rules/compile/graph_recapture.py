@@ -177,7 +177,7 @@ class GraphRecapture(Rule):
             data={
                 "set_up": row["set_up"],
                 "captured": row["captured"],
-                "shapes": [list(one) for one in shapes],
+                "shapes": [list(item) for item in shapes],
             },
             advice=_advice(shapes),
             severity=Severity.info if view.steps == 1 else None,
@@ -191,7 +191,7 @@ def _evidence(
         if graphs:
             yield Evidence(label, value=graphs / steps, note="a step")
     if shapes:
-        yield Evidence("shapes", listed([shape(one) for one in shapes], 6))
+        yield Evidence("shapes", listed([shape(item) for item in shapes], 6))
     yield Evidence("host", value=row["host"], unit="ns", note="a call, as recorded")
 
 
@@ -210,8 +210,9 @@ def _shapes(view: View, regions: list[int]) -> list[list[int]]:
 
 def _advice(shapes: list[list[int]]) -> str:
     if len(shapes) > 1:
+        sizes = listed([shape(dims) for dims in shapes])
         return (
-            f"pad the input of shapes {listed([shape(one) for one in shapes])} to a few"
+            f"pad the input of shapes {sizes} to a few"
             ' fixed sizes, or compile without mode="reduce-overhead"'
         )
     return (

@@ -197,7 +197,9 @@ class Recompilation(Rule):
             data={
                 "ids": row["ids"],
                 "frames": [row["frame"]] if row["frame"] else [],
-                "shapes": [[list(one) for one in shapes] for shapes in inputs.values()],
+                "shapes": [
+                    [list(item) for item in shapes] for shapes in inputs.values()
+                ],
             },
             advice=reasons[0].advice
             if reasons and not inputs
@@ -228,7 +230,7 @@ def _evidence(
     if row["ids"]:
         yield Evidence("versions", listed(row["ids"], 6))
     for position in list(inputs)[:_MOST_INPUTS]:
-        shapes = [shape(one) for one in inputs[position]]
+        shapes = [shape(item) for item in inputs[position]]
         yield Evidence("shapes", listed(shapes, 4), note=f"of input {position}")
     if "host" not in row:
         return

@@ -59,10 +59,10 @@ def activation_casts(view: View) -> pl.DataFrame:
     return pairs.filter(~pl.col("of").is_in(reported["back"].implode()))
 
 
-def _between(one: pl.Expr, other: pl.Expr) -> pl.Expr:
+def _between(expression: pl.Expr, other: pl.Expr) -> pl.Expr:
     """Return whether a cast is between float32 and 16 bits, either way."""
-    return ((one == FLOAT32) & other.is_in(HALF)) | (
-        one.is_in(HALF) & (other == FLOAT32)
+    return ((expression == FLOAT32) & other.is_in(HALF)) | (
+        expression.is_in(HALF) & (other == FLOAT32)
     )
 
 

@@ -91,7 +91,7 @@ def with_origins(view: View, copies: pl.DataFrame) -> pl.DataFrame:
     around = _around(view, copies)
     rows = copies.join(around, on="request", how="left", maintain_order="left")
     called = device_syncs.written_as(view.trace, _calls(view, rows["request"]))
-    array, one = pl.col("array"), pl.col("bytes") < assumptions.RATED_COPY_BYTES
+    array, expression = pl.col("array"), pl.col("bytes") < assumptions.RATED_COPY_BYTES
     # Only what no method of a tensor sends is an index itself.
     index = array & (pl.col("after") == INDEX) & called.is_null()
     sent = (
@@ -101,7 +101,7 @@ def with_origins(view: View, copies: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(INDEX_MADE))
         .when(pl.col("own") & index)
         .then(pl.lit(INDEX))
-        .when(pl.col("own") & array & one)
+        .when(pl.col("own") & array & expression)
         .then(pl.lit(ARRAY))
         .when(pl.col("own") & pl.col("constant"))
         .then(pl.lit(CONSTANT))

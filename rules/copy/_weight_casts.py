@@ -68,7 +68,7 @@ class Remedies(NamedTuple):
     @property
     def advice(self) -> str:
         """The advice of all parts."""
-        return "; ".join(one.advice for one in self.parts) or _STAYS
+        return "; ".join(part.advice for part in self.parts) or _STAYS
 
     @property
     def minor(self) -> str:

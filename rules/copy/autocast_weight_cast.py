@@ -187,7 +187,7 @@ class AutocastWeightCast(Rule):
             subject="weights",
             place=view.place_of_group(places.row(0, named=True)),
             count=casts.height / view.steps,
-            fix=[one.fix for one in remedy.parts],
+            fix=[part.fix for part in remedy.parts],
             evidence=[
                 Evidence("weights", value=moved, unit="bytes", note="a step"),
                 *pass_lines(view, mine, backward),

@@ -228,7 +228,7 @@ class SliceCopyLoop(Rule):
         evidence: Sequence[Evidence],
         advice: str,
     ) -> Finding:
-        kernels = [kernel for one in fix for kernel in one.kernels]
+        kernels = [kernel for item in fix for kernel in item.kernels]
         return self.finding(
             message,
             subject=subject,

@@ -97,7 +97,7 @@ def host_fix(view: View, kernels: pl.DataFrame) -> list[Fix]:
 def host_line(view: View, fixes: list[Fix]) -> list[Evidence]:
     """Return what goes on the host, which counts where the host bounds what is left."""
     goes = sum(
-        one.host_share * int(view.trace.ops["dur"][[*one.ops]].sum()) for one in fixes
+        fix.host_share * int(view.trace.ops["dur"][[*fix.ops]].sum()) for fix in fixes
     )
     note = "a step less, as recorded"
     return (

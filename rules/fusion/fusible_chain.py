@@ -196,7 +196,7 @@ class FusibleChain(Rule):
                 "gpu_ns": round(gpu),
                 "fused_ns": round(gpu - saved),
                 "chains": chains.chains["chain"].n_unique() / view.steps,
-                "breaks": [one.name for one in breaks],
+                "breaks": [evidence.name for evidence in breaks],
             },
             advice=located_advice(view, own_function(top) if calls else None, advice),
         )

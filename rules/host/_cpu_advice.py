@@ -81,7 +81,7 @@ def advice_on(view: View, chain: Sequence[Mapping[str, Any]]) -> Advice:
         return first._replace(text=f"{_DRAW_THERE}; what follows runs there then")
     if re.match(_MAKES, chain[0]["called"]):
         return Advice("", _made_there(chain[0]["called"], last="what follows"))
-    if first.text != ADVICE and {one.text for one in every} == {first.text}:
+    if first.text != ADVICE and {row.text for row in every} == {first.text}:
         return first
     return Advice("", _ALL_THERE)
 

@@ -137,7 +137,9 @@ def _padded(varying: Varying) -> str:
         return "pad the inputs to a few sizes, so that shapes repeat"
     mean = sum(varying.sizes) / len(varying.sizes)
     most = 2 * mean * _MOST_PADDING / varying.dims
-    multiple = max((one for one in _MULTIPLES if one <= most), default=_MULTIPLES[0])
+    multiple = max(
+        (number for number in _MULTIPLES if number <= most), default=_MULTIPLES[0]
+    )
     left = sorted({-(-size // multiple) * multiple for size in varying.sizes})
     if left == sorted(varying.sizes):
         # They are such multiples already.

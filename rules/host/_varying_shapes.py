@@ -53,9 +53,9 @@ def does_vary(view: View, varying: Varying) -> bool:
 
 def slow_iterations(calls: pl.DataFrame) -> tuple[int, int]:
     """Return in how many iterations new shapes are slow, and how many there are."""
-    one = pl.struct("step", "iteration")
-    slow = one.filter("slow").n_unique()
-    return calls.select(slow.alias("slow"), one.n_unique().alias("every")).row(0)
+    expression = pl.struct("step", "iteration")
+    slow = expression.filter("slow").n_unique()
+    return calls.select(slow.alias("slow"), expression.n_unique().alias("every")).row(0)
 
 
 def fix(view: View, row: Mapping[str, Any], calls: pl.DataFrame) -> Fix:
@@ -66,7 +66,7 @@ def fix(view: View, row: Mapping[str, Any], calls: pl.DataFrame) -> Fix:
     """
     spans = own_time(view, row["ids"])
     repeated = own_time(view, calls.filter(~pl.col("slow"))["op"])
-    took, usual = (float(one["estimated"].sum()) for one in (spans, repeated))
+    took, usual = (float(table["estimated"].sum()) for table in (spans, repeated))
     slowed = usual / max(1, int(repeated["recorded"].sum())) if repeated.height else 1.0
     left = len(row["ids"]) * row["usual"] * slowed + row["passing"]
     return Fix(spans=spans, host_share=max(0.0, 1 - left / took) if took else 1.0)

@@ -180,9 +180,9 @@ class PythonOverhead(Rule):
 
         On a CPU the program's own operators and other programs use it up.
         """
-        for one in self.check(view):
-            if one.advice != _UNKNOWN:
-                yield one
+        for finding in self.check(view):
+            if finding.advice != _UNKNOWN:
+                yield finding
 
     def _of_function(
         self, view: View, row: Mapping[str, Any], mine: pl.DataFrame

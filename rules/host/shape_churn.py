@@ -158,7 +158,7 @@ class ShapeChurn(Rule):
             steps=pl.col("step").n_unique(),
             backward=(pl.col("phase") == "backward").sum(),
             usual=pl.col("usual").median(),
-            **{one: pl.col(one).sum() for one in SUMS},
+            **{name: pl.col(name).sum() for name in SUMS},
         )
         rows = groups.sort("excess", descending=True).iter_rows(named=True)
         churning = [row for row in rows if self._matters(view, row)]

@@ -156,7 +156,7 @@ class SlowHostOp(Rule):
             "name",
             "why",
             steps=pl.col("step").n_unique(),
-            **{one: pl.col(one).sum() for one in ("excess", "own", "idle")},
+            **{item: pl.col(item).sum() for item in ("excess", "own", "idle")},
             usual=pl.col("usual").median(),
             ops=pl.col("ops").explode(),
         )

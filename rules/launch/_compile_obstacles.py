@@ -102,7 +102,7 @@ def calls_in_loop(trace: Trace, steady: SteadySteps) -> Obstacle | None:
 
 def forward_calls(trace: Trace) -> pl.DataFrame:
     """Return the outermost modules that run in no backward: there they run again."""
-    backwards, modules = (_outermost(trace, one) for one in (_BACKWARD, names.MODULE))
+    backwards, modules = (_outermost(trace, name) for name in (_BACKWARD, names.MODULE))
     if not backwards.height:
         return modules
     around = asof(modules, backwards.select("ts", until="end"), "ts", "ts")

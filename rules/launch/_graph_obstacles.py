@@ -70,7 +70,7 @@ def graph_obstacles(trace: Trace, steady: SteadySteps) -> list[Obstacle]:
         recurrent_layers(trace, steady),
         calls_in_loop(trace, steady),
     )
-    return [one for one in obstacles if one]
+    return [obstacle for obstacle in obstacles if obstacle]
 
 
 def _shapes(
@@ -82,7 +82,7 @@ def _shapes(
         return None
     if not reads.height:
         return largest_place("shapes", trace.ops[[*PLACE]][ops], text("name"), 1)
-    if any(one and one.reason == "values" for one in forbidding):
+    if any(obstacle and obstacle.reason == "values" for obstacle in forbidding):
         return None
     of = trace.ops["name"][reads["op"]].cast(pl.String)
     reads = reads.with_columns(name=pl.coalesce(of, text("name")))

@@ -153,15 +153,15 @@ def evidence(
     if stays_ns > _MUCH_AROUND * step_ns:
         note = "in operators outside of modules, which compiling the model leaves"
         yield Evidence("around", value=stays_ns, unit="ns", note=note)
-    for one in obstacles:
-        place = at_function(one.file, one.line, one.function)
+    for obstacle in obstacles:
+        place = at_function(obstacle.file, obstacle.line, obstacle.function)
         place = f" in {place}" if place else ""
-        of = f"most in {one.name}{place}" if one.name else ""
-        about = ", ".join(filter(None, (of, _often(one))))
-        label = "forbids" if one.reason in HARD else "needs"
-        if one.reason in UNCOMPILED:
+        of = f"most in {obstacle.name}{place}" if obstacle.name else ""
+        about = ", ".join(filter(None, (of, _often(obstacle))))
+        label = "forbids" if obstacle.reason in HARD else "needs"
+        if obstacle.reason in UNCOMPILED:
             label = "compile"
-        yield Evidence(label, f"{_FORBIDS[one.reason]} ({about})")
+        yield Evidence(label, f"{_FORBIDS[obstacle.reason]} ({about})")
     if not view.bound.sure:
         stacks = "recording stacks makes the host 1.5 to 3 times slower"
         without = "recording makes the host slower: give --step-ms to be sure"
@@ -193,7 +193,9 @@ def trains(view: View) -> bool:
 
 def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = view.compiled
-    if hard := [_FORBIDS[one.reason] for one in obstacles if one.reason in HARD]:
+    if hard := [
+        _FORBIDS[obstacle.reason] for obstacle in obstacles if obstacle.reason in HARD
+    ]:
         cure = (
             "do less on the host while the GPU waits, which is mostly in"
             f" {longest_functions(view)}: no CUDA graph can be replayed with {hard[0]}"
@@ -221,6 +223,6 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
         stays = "" if whole else outside_of_model(view)
         update = "" if whole or trainer_of(view) else whole_update(view)
         cure = f"{graph} instead{stays}{update}{larger}"
-    reasons = (one.reason for one in obstacles)
+    reasons = (obstacle.reason for obstacle in obstacles)
     first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
     return f"{cure}; first {first}" if first else cure

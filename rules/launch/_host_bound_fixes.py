@@ -217,7 +217,7 @@ def around_ns(view: View) -> float:
 
 
 def uncompiled(obstacles: Sequence[Obstacle]) -> bool:
-    return any(one.reason in UNCOMPILED for one in obstacles)
+    return any(obstacle.reason in UNCOMPILED for obstacle in obstacles)
 
 
 def unexplained_idle_ns(view: View) -> float:

@@ -182,7 +182,7 @@ class HostBoundStep(Rule):
         # What nobody recorded may be anything: no graph removes it.
         unknown = mostly_gaps(view)
         obstacles = [] if unknown else graph_obstacles(view.trace, view.steady)
-        forbidden = unknown or any(one.reason in HARD for one in obstacles)
+        forbidden = unknown or any(obstacle.reason in HARD for obstacle in obstacles)
         # What a graph of a step with collectives saves was never measured.
         forbidden |= view.distributed
         fixes = [] if forbidden else fixes_of_graph(view, obstacles)
@@ -200,7 +200,7 @@ class HostBoundStep(Rule):
             data={
                 "launches": launches,
                 "idle_ns": round(waits.idle_ns),
-                "forbids": [one.reason for one in obstacles],
+                "forbids": [obstacle.reason for obstacle in obstacles],
             },
             advice=_LOOK if unknown else advice_for(view, obstacles, fixes),
             severity=None if view.bound.sure else Severity.info,

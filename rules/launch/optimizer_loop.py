@@ -143,9 +143,9 @@ class OptimizerLoop(Rule):
 
         On the CPU these update one by one, and many at once on a GPU by default.
         """
-        for one in self.check(view):
-            if one.subject not in _FOREACH:
-                yield one
+        for finding in self.check(view):
+            if finding.subject not in _FOREACH:
+                yield finding
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         name, parameters = row["optimizer"], row["parameters"]

@@ -111,7 +111,9 @@ def _numbers(values: list[str | None]) -> list[int]:
     [5, -1]
     """
     parts = [
-        part.strip() for one in values for part in (one or "").strip("[]").split(",")
+        part.strip()
+        for value in values
+        for part in (value or "").strip("[]").split(",")
     ]
     whole = all(part.lstrip("-").isdecimal() for part in parts)
     return [int(part) for part in parts] if whole else []
@@ -126,7 +128,7 @@ def _copied_dims(view: View) -> int:
     ops = kernels["op"].filter(named_like(kernels, names.HTOD)).drop_nulls().unique()
     inputs = view.trace.ops["inputs"][ops].drop_nulls().unique()
     dims = view.trace.inputs["dims"][inputs].list.first().list.len().to_list()
-    most = max((one for one in dims if one), default=0)
+    most = max((dim for dim in dims if dim), default=0)
     return most if most >= _IMAGES - 1 and _IMAGES not in dims else 0
 
 

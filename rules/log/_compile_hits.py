@@ -40,7 +40,7 @@ def by_line(hits: list[Hit]) -> dict[Place, list[Hit]]:
 
 def frames(group: list[Hit]) -> list[Any]:
     """Return the numbers of the compiled functions that messages are about."""
-    return [*sorted({one.frame for one in group if one.frame})]
+    return [*sorted({hit.frame for hit in group if hit.frame})]
 
 
 def place_of_hit(used: Place | None) -> str:

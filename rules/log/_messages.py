@@ -208,7 +208,7 @@ def _line(text: str, at: int, count: int) -> Evidence:
 def _finding(rule: Rule, message: Message, place: Place, group: list[Hit]) -> Finding:
     # Numbers in such messages only grow, so the last one is the current one.
     last = _Filled(group[-1].groups)
-    count = sum(one.count for one in group)
+    count = sum(hit.count for hit in group)
     return rule.finding(
         message.means.format_map(last),
         subject=message.subject,

@@ -130,7 +130,7 @@ def kernel_origins(log: pl.DataFrame) -> dict[str, list[str]]:
             text.partition('"cppCodeToPost"')[2] or text
         ):
             named = origins.setdefault(name, [])
-            named += [one for one in _NODE.findall(nodes) if one not in named]
+            named += [match for match in _NODE.findall(nodes) if match not in named]
     return origins
 
 

@@ -196,7 +196,7 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
             last.get("reason", "?"), last.get("explanation", ""), last.get("hint", "")
         )
         where = f" in {place.function}" if place.function else ""
-        skipped = [one.groups for one in group if "skipped" in one.groups]
+        skipped = [hit.groups for hit in group if "skipped" in hit.groups]
         return self.finding(
             _BREAK.means.format_map({"where": where, "why": why.text}),
             subject=_BREAK.subject,
@@ -209,10 +209,11 @@ W0101 torch/_dynamo/convert_frame.py:1016] [0/8]    last reason: 0/7: tensor 'x'
                 *(
                     Evidence(
                         "skipped",
-                        f"{one['skipped']} ({PurePath(one['of']).name}:{one['first']})",
+                        f"{item['skipped']}"
+                        f" ({PurePath(item['of']).name}:{item['first']})",
                         note="runs uncompiled: a break in a loop ends its compilation",
                     )
-                    for one in skipped[:1]
+                    for item in skipped[:1]
                 ),
             ],
             data={

@@ -29,7 +29,7 @@ def driver_calls(
     """
     # A call's id is its row: the names of all are known already.
     freeing, allocating = (
-        named_like(trace.runtime, one)[runtime["id"]] for one in (frees, allocs)
+        named_like(trace.runtime, name)[runtime["id"]] for name in (frees, allocs)
     )
     chosen = (runtime["call"] == "allocation") & (freeing | allocating)
     calls = runtime.filter(chosen)

@@ -131,7 +131,7 @@ def with_line(failed: oom_changes.Failure) -> dict[str, Any]:
     if row["file"] or not stack:
         return row
     first = stack[0]
-    chain = "\n".join(f"{one.file}:{one.line} {one.function}" for one in stack)
+    chain = "\n".join(f"{line.file}:{line.line} {line.function}" for line in stack)
     place = {"file": first.file, "line": first.line, "function": first.function}
     return {**row, **place, "chain": chain}
 

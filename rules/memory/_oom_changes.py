@@ -129,5 +129,5 @@ def categories(failure: oom_changes.Failure) -> list[dict[str, Any]]:
 
 
 def live_line(held: list[dict[str, Any]]) -> Evidence:
-    parts = [f"{one['category']} {size(one['bytes'])}" for one in held]
+    parts = [f"{entry['category']} {size(entry['bytes'])}" for entry in held]
     return Evidence("live", listed(parts, _MOST_CATEGORIES))

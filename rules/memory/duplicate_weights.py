@@ -158,13 +158,13 @@ class DuplicateWeights(Rule):
                 *(
                     Evidence(
                         "also",
-                        f"{one['file']}:{one['line']} {one['function']}:",
-                        one["held"],
+                        f"{other['file']}:{other['line']} {other['function']}:",
+                        other["held"],
                         "bytes",
-                        note=f"in {counted(one['count'], 'copy')}",
+                        note=f"in {counted(other['count'], 'copy')}",
                     )
-                    for one in others
-                    if one["file"]
+                    for other in others
+                    if other["file"]
                 ),
             ],
             data={"device": device, "copies": mine.height, "held_bytes": held},

@@ -208,4 +208,4 @@ def _advice(view: View, via: str | None, *, is_known: bool) -> str:
 def _modules(view: View, regions: pl.DataFrame) -> list[str]:
     """Return the modules that the regions run, in order."""
     modules = view.trace.ops["module"][regions["ops"].explode()]
-    return [str(one) for one in modules.drop_nulls().unique(maintain_order=True)]
+    return [str(module) for module in modules.drop_nulls().unique(maintain_order=True)]

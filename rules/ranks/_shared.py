@@ -153,9 +153,9 @@ def saving(finding: Finding, job: Analysis, saved_ns: float) -> Finding:
     return replace(finding, saves_ns=saved, saves_low_ns=saved, saves_high_ns=saved)
 
 
-def late_lines(job: Analysis, one: Straggler) -> Iterator[Evidence]:
+def late_lines(job: Analysis, straggler: Straggler) -> Iterator[Evidence]:
     """Yield by how much ranks are late, what that is made of, and who waits."""
-    cause = one.cause
+    cause = straggler.cause
     note = "a step, more than its peers" if job.job.step_ns else "more than its peers"
     yield Evidence("late", value=cause.late_ns / job.steps, unit="ns", note=note)
     if cause.parts:
@@ -166,7 +166,9 @@ def late_lines(job: Analysis, one: Straggler) -> Iterator[Evidence]:
             unit="ns",
             note="of it",
         )
-    last = job.by_rank.filter(job.by_rank["rank"].is_in(list(one.ranks)))["last"].sum()
+    last = job.by_rank.filter(job.by_rank["rank"].is_in(list(straggler.ranks)))[
+        "last"
+    ].sum()
     every = job.job.collectives.height
     yield Evidence("last", f"in {last} of {every} collectives")
     if cause.region:

@@ -83,16 +83,16 @@ class ClockThrottled(Rule):
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
         """Report the ranks whose kernels are slower."""
-        for one in job.stragglers:
-            if one.cause.cause != "slower kernels":
+        for straggler in job.stragglers:
+            if straggler.cause.cause != "slower kernels":
                 continue
-            work = one.cause.work
+            work = straggler.cause.work
             finding = self.finding(
-                f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: the same"
-                " kernels take longer",
+                f"{ranks(job, straggler.ranks)} {hold(straggler.ranks)} the others"
+                " up: the same kernels take longer",
                 subject="slower kernels",
                 evidence=[
-                    *late_lines(job, one),
+                    *late_lines(job, straggler),
                     *(
                         [
                             Evidence(
@@ -108,4 +108,4 @@ class ClockThrottled(Rule):
                     ),
                 ],
             )
-            yield saving(finding, job, one.saved_ns)
+            yield saving(finding, job, straggler.saved_ns)

@@ -103,7 +103,7 @@ class ExpertImbalance(Rule):
         if not uneven.height:
             return
         most = int(uneven["rank"].mode().sort()[0])
-        compute = [one for one in job.changes if one.name == "compute"]
+        compute = [change for change in job.changes if change.name == "compute"]
         layers = uneven["module"].drop_nulls().unique(maintain_order=True).to_list()
         finding = self.finding(
             f"{ranks(job, [most])} gets most tokens in"
@@ -121,4 +121,4 @@ class ExpertImbalance(Rule):
                 Evidence("modules", ", ".join(layers[:3])),
             ],
         )
-        yield saving(finding, job, sum(one.saved_ns for one in compute))
+        yield saving(finding, job, sum(entry.saved_ns for entry in compute))

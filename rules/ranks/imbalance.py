@@ -83,16 +83,16 @@ class Imbalance(Rule):
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
         """Report the ranks that compute more."""
-        for one in job.stragglers:
-            if one.cause.cause != "more work":
+        for straggler in job.stragglers:
+            if straggler.cause.cause != "more work":
                 continue
-            work = one.cause.work
+            work = straggler.cause.work
             finding = self.finding(
-                f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: more work"
-                " than elsewhere",
+                f"{ranks(job, straggler.ranks)} {hold(straggler.ranks)} the others"
+                " up: more work than elsewhere",
                 subject="more work",
                 evidence=[
-                    *late_lines(job, one),
+                    *late_lines(job, straggler),
                     *(
                         [
                             Evidence("op", work.op or ""),
@@ -104,4 +104,4 @@ class Imbalance(Rule):
                     ),
                 ],
             )
-            yield saving(finding, job, one.saved_ns)
+            yield saving(finding, job, straggler.saved_ns)

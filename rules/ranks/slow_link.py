@@ -81,20 +81,20 @@ class SlowLink(Rule):
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
         """Report the ranks whose links are slow."""
-        for one in job.stragglers:
-            if one.cause.cause != "link":
+        for straggler in job.stragglers:
+            if straggler.cause.cause != "link":
                 continue
             finding = self.finding(
-                f"the collectives of {ranks(job, one.ranks)} take longer than those of"
-                " others",
+                f"the collectives of {ranks(job, straggler.ranks)} take longer than"
+                " those of others",
                 subject="link",
                 evidence=[
                     Evidence(
                         "lost",
-                        value=one.cause.late_ns / job.steps,
+                        value=straggler.cause.late_ns / job.steps,
                         unit="ns",
                         note="a step, of all transfers" if job.job.step_ns else "",
                     ),
                 ],
             )
-            yield saving(finding, job, one.saved_ns)
+            yield saving(finding, job, straggler.saved_ns)

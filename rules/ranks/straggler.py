@@ -114,17 +114,18 @@ class Straggler(Rule):
 
     def check_job(self, job: Any) -> Iterator[Finding]:  # noqa: ANN401 - see Rule
         """Report those whose time differs by anything but their kernels or links."""
-        for one in job.stragglers:
-            if one.cause.cause not in _CAUSES:
+        for straggler in job.stragglers:
+            if straggler.cause.cause not in _CAUSES:
                 continue
-            why, advice = _CAUSES[one.cause.cause]
-            if one.cause.cause == "host" and not job.job.has_gpus:
+            why, advice = _CAUSES[straggler.cause.cause]
+            if straggler.cause.cause == "host" and not job.job.has_gpus:
                 why = "the host takes longer"
             finding = self.finding(
-                f"{ranks(job, one.ranks)} {hold(one.ranks)} the others up: {why}",
-                subject=one.cause.cause,
-                place=one.cause.place,
-                evidence=late_lines(job, one),
+                f"{ranks(job, straggler.ranks)} {hold(straggler.ranks)} the others"
+                f" up: {why}",
+                subject=straggler.cause.cause,
+                place=straggler.cause.place,
+                evidence=late_lines(job, straggler),
                 advice=advice,
             )
-            yield saving(finding, job, one.saved_ns)
+            yield saving(finding, job, straggler.saved_ns)

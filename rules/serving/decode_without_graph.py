@@ -168,7 +168,7 @@ def _message(decodes: pl.DataFrame, eager: pl.DataFrame, launches: int) -> str:
     if decodes["decodes"].null_count():
         steps = f"{eager.height} of {counted(decodes.height, 'step')}"
         return f"decode runs without a CUDA graph in {steps}, {each} a step"
-    times, whole = (int(one["decodes"].sum()) for one in (eager, decodes))
+    times, whole = (int(table["decodes"].sum()) for table in (eager, decodes))
     runs = "runs" if whole == 1 else "run"
     subject = f"{times:,} of {counted(whole, 'decode iteration')} {runs}"
     several = bool((decodes["decodes"] > 1).any())

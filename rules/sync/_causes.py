@@ -74,7 +74,9 @@ def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:
         "thread", "end", *_KIND, begin=trace.ops["ts"][waits["top"]]
     ).with_row_index("row")
     order = order.sort("thread", "begin")
-    same = (pl.col(one).eq_missing(pl.col(one).shift(1)) for one in ("thread", *_KIND))
+    same = (
+        pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("thread", *_KIND)
+    )
     follows = order.select(pl.all_horizontal(same)).to_series()
     since = intervals.count_until(launched, order["end"].shift(1, fill_value=0))
     again = follows & (intervals.count_before(launched, order["begin"]) == since)

@@ -68,7 +68,7 @@ class DeviceSync(Rule):
             )
             .agg(
                 pl.col(*LIBRARY_PLACE, *_INNER).min(),
-                *(pl.col(one) for one in _OF_OPS if one in waits.columns),
+                *(pl.col(name) for name in _OF_OPS if name in waits.columns),
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode().drop_nulls(),
                 pl.col("in_vain").sum(),
@@ -162,7 +162,7 @@ def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
     each = waits.select(by).unique(maintain_order=True)
     rows = each.cast(pl.String).rows()
     waited = [known_wait(*row) for row in rows]
-    written = [one and one.written for one in waited]
+    written = [row and row.written for row in waited]
     torch = [torch_file(file) is not None for file, *_ in rows]
     each = each.hstack(
         [

@@ -70,8 +70,8 @@ def masked_advice(mask: list[int], making: str = "", **cuts: dict[str, Any]) -> 
         )
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
-    (one,) = findings_of(recording, "ATT")
-    return one.advice
+    (finding,) = findings_of(recording, "ATT")
+    return finding.advice
 
 
 def cut(diagonal: int) -> dict[str, Any]:
@@ -85,7 +85,10 @@ def found(
     device: dict[str, Any] = H200,
 ) -> list[tuple[str, str]]:
     """Return the findings in one call of attention: code and sentence."""
-    return [(one.code, one.message) for one in findings(arguments, backend, device)]
+    return [
+        (finding.code, finding.message)
+        for finding in findings(arguments, backend, device)
+    ]
 
 
 def findings(
@@ -110,29 +113,33 @@ def findings(
 
 
 def test_a_causal_mask_is_found_at_its_line_and_costs_what_its_removal_saves() -> None:
-    (one,) = case_findings("attn_mask_fmha.trace.json.gz", "ATT", measured=True)
+    (finding,) = case_findings("attn_mask_fmha.trace.json.gz", "ATT", measured=True)
 
-    assert (one.code, one.place.file, one.place.line) == ("ATT001", "dev_cases.py", 48)
-    assert mentions(one, "bool [1024,1024]", "shared")
-    assert "if it is the lower triangle, drop attn_mask and pass" in one.advice
+    assert (finding.code, finding.place.file, finding.place.line) == (
+        "ATT001",
+        "dev_cases.py",
+        48,
+    )
+    assert mentions(finding, "bool [1024,1024]", "shared")
+    assert "if it is the lower triangle, drop attn_mask and pass" in finding.advice
     measured = saved_ns("attn_mask_fmha", "attn_flash")
-    assert 0.8 * measured < one.saves_ns < 1.05 * measured
+    assert 0.8 * measured < finding.saves_ns < 1.05 * measured
 
 
 def test_float32_is_the_cause_where_there_is_no_mask() -> None:
-    (one,) = case_findings("attn_fp32.trace.json.gz", "ATT")
+    (finding,) = case_findings("attn_fp32.trace.json.gz", "ATT")
 
-    assert (one.code, one.place.line) == ("ATT002", 44)
-    assert mentions(one, "float32")
+    assert (finding.code, finding.place.line) == ("ATT002", 44)
+    assert mentions(finding, "float32")
 
 
 def test_attention_by_hand_costs_what_its_removal_saves() -> None:
-    (one,) = case_findings("attn_manual.trace.json.gz", "ATT", measured=True)
+    (finding,) = case_findings("attn_manual.trace.json.gz", "ATT", measured=True)
 
-    assert (one.code, one.place.line) == ("ATT003", 52)
-    assert "is_causal=True" in one.advice
+    assert (finding.code, finding.place.line) == ("ATT003", 52)
+    assert "is_causal=True" in finding.advice
     measured = saved_ns("attn_manual", "attn_flash")
-    assert 0.8 * measured < one.saves_ns < 1.05 * measured
+    assert 0.8 * measured < finding.saves_ns < 1.05 * measured
 
 
 @pytest.mark.parametrize("case", ["attn_flash", "norm_fused"])
@@ -144,10 +151,10 @@ def test_the_committed_trace_has_its_finding(request: pytest.FixtureRequest) -> 
     path = request.config.rootpath / "fixtures" / "attn_mask_fmha" / "trace.json.gz"
     recording = Recording("fixture", load(path, cache=False))
 
-    (one,) = findings_of(recording, "ATT")
+    (finding,) = findings_of(recording, "ATT")
 
-    assert (one.code, one.count) == ("ATT001", 4)
-    kernels = [line for line in one.evidence if line.label == "kernel"]
+    assert (finding.code, finding.count) == ("ATT001", 4)
+    kernels = [line for line in finding.evidence if line.label == "kernel"]
     assert any("fmha_cutlassB" in line.name and line.count == 4 for line in kernels)
 
 
@@ -167,7 +174,7 @@ def test_a_mask_is_described_by_its_shape(mask: list[int], kinds: list[str]) -> 
     ((code, message),) = found(masked)
 
     assert code == "ATT001"
-    assert [one for one in ("shared", "padding", "bias") if one in message] == kinds
+    assert [item for item in ("shared", "padding", "bias") if item in message] == kinds
 
 
 def test_a_mask_for_each_sequence_is_not_taken_for_causal() -> None:
@@ -258,9 +265,9 @@ def test_the_mask_of_an_encoder_is_not_causal_because_a_decoder_makes_one() -> N
     args = {"aten::tril": cut(0), "aten::scaled_dot_product_attention": masked}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = findings_of(recording, "ATT")
+    (finding,) = findings_of(recording, "ATT")
 
-    assert "is_causal" not in one.advice
+    assert "is_causal" not in finding.advice
 
 
 def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
@@ -281,9 +288,9 @@ def test_a_mask_that_was_expanded_counts_as_what_it_was_expanded_from() -> None:
     args = {"aten::_scaled_dot_product_efficient_attention": arguments}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = findings_of(recording, "ATT")
+    (finding,) = findings_of(recording, "ATT")
 
-    assert "bfloat16 added [1,1,1024,1024], shared by all" in one.message
+    assert "bfloat16 added [1,1,1024,1024], shared by all" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -377,7 +384,7 @@ def test_advice_says_what_an_older_torch_lacks(
 
 def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() -> None:
     half = [HALF] * 3
-    (found,) = findings_of(
+    (finding,) = findings_of(
         Recording(
             "drawn",
             load_drawn(
@@ -402,8 +409,8 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
         "ATT003",
     )
 
-    assert found.message.startswith("nn.MultiheadAttention runs op by op once a step")
-    assert found.advice.startswith("in forward: pass need_weights=False")
+    assert finding.message.startswith("nn.MultiheadAttention runs op by op once a step")
+    assert finding.advice.startswith("in forward: pass need_weights=False")
 
 
 def test_a_module_of_the_same_name_is_not_that_of_torch() -> None:
@@ -424,10 +431,10 @@ def test_a_module_of_the_same_name_is_not_that_of_torch() -> None:
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (found,) = findings_of(recording, "ATT003")
+    (finding,) = findings_of(recording, "ATT003")
 
-    assert found.count == 1
-    assert "need_weights" not in found.advice
+    assert finding.count == 1
+    assert "need_weights" not in finding.advice
 
 
 def by_hand(*names: str, **given: dict[str, Any]) -> list[Finding]:
@@ -446,7 +453,7 @@ def by_hand_in(
         lines["call"] += f"[cuLaunch>{number}]".ljust(width)
         lines["gpu"] += f"[k<{number}".ljust(width - 1) + "]"
     calls = "\n".join(
-        f"    host   [{one}".ljust(10 + width * len(names)) + "]" for one in around
+        f"    host   [{item}".ljust(10 + width * len(names)) + "]" for item in around
     )
     drawing = f"""
     host  [ProfilerStep#1{" " * width * len(names)}]
@@ -479,12 +486,12 @@ WRITTEN_OUT = ("max", "sub", "exp", "sum", "div.last")
 def test_attention_with_a_softmax_by_hand_is_attention_by_hand() -> None:
     names = (*MASKED, *WRITTEN_OUT, "dropout", "to", "bmm.last")
 
-    (one,) = by_hand(*names, **PRODUCTS, **SOFTMAX)
+    (finding,) = by_hand(*names, **PRODUCTS, **SOFTMAX)
 
-    assert "its scores [8,12,1024,512] go through memory" in one.message
-    assert one.data["steps"] == [name.partition(".")[0] for name in names]
+    assert "its scores [8,12,1024,512] go through memory" in finding.message
+    assert finding.data["steps"] == [name.partition(".")[0] for name in names]
     # All kernels from the first product to the last.
-    (kernels, *_) = one.fixes
+    (kernels, *_) = finding.fixes
     assert len(kernels.kernels) == len(names)
 
 
@@ -500,9 +507,9 @@ def test_einsum_may_be_given_its_operands_in_the_other_order() -> None:
         "bmm__last": inputs([[96, 64, 512], [96, 512, 1024]], [HALF] * 2),
     }
 
-    (one,) = by_hand(*MASKED, *WRITTEN_OUT, "bmm.last", **turned, **SOFTMAX)
+    (finding,) = by_hand(*MASKED, *WRITTEN_OUT, "bmm.last", **turned, **SOFTMAX)
 
-    assert one.data["scores"] == SCORES
+    assert finding.data["scores"] == SCORES
 
 
 def test_matmuls_of_other_tensors_around_a_softmax_are_no_attention() -> None:
@@ -527,10 +534,10 @@ def test_matmuls_and_softmax_inside_of_sdpa_are_not_written_by_hand() -> None:
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    found = outcome(recording, "ATT003")
+    report = outcome(recording, "ATT003")
 
-    assert not found.findings
-    assert not found.crashed
+    assert not report.findings
+    assert not report.crashed
 
 
 ADDED = [8, 1, 512, 512]
@@ -577,14 +584,14 @@ def test_a_mask_that_is_added_to_masked_scores_is_not_dropped(
         "add": added(second),
     }
 
-    (found,) = by_hand(
+    (finding,) = by_hand(
         before, "bmm.first", "where", "add", "_softmax", "bmm.last", **given
     )
 
-    assert "attn_mask=mask" in found.advice
-    assert "join all of its masks" in found.advice
-    assert "is_causal" not in found.advice + found.example
-    assert "attn_mask=mask" in found.example
+    assert "attn_mask=mask" in finding.advice
+    assert "join all of its masks" in finding.advice
+    assert "is_causal" not in finding.advice + finding.example
+    assert "attn_mask=mask" in finding.example
 
 
 def test_two_masks_that_are_filled_in_become_one() -> None:
@@ -595,26 +602,26 @@ def test_two_masks_that_are_filled_in_become_one() -> None:
     }
     masks = ("masked_fill.first", "masked_fill.last")
 
-    (found,) = by_hand("bmm.first", *masks, "_softmax", "bmm.last", **given)
+    (finding,) = by_hand("bmm.first", *masks, "_softmax", "bmm.last", **given)
 
-    assert "join all of its masks" in found.advice
-    assert "is_causal" not in found.advice + found.example
+    assert "join all of its masks" in finding.advice
+    assert "is_causal" not in finding.advice + finding.example
 
 
 def test_padding_that_is_added_stays_a_mask() -> None:
     given = SQUARE_SCORES | {"add": added([8, 1, 1, 512])}
 
-    (found,) = by_hand("bmm.first", "add", "_softmax", "bmm.last", **given)
+    (finding,) = by_hand("bmm.first", "add", "_softmax", "bmm.last", **given)
 
-    assert "attn_mask=mask" in found.advice
+    assert "attn_mask=mask" in finding.advice
 
 
 def test_what_is_added_in_the_shape_of_the_scores_is_not_dropped() -> None:
     given = SQUARE_SCORES | {"add": added([8, 12, 512, 512])}
 
-    (found,) = by_hand("bmm.first", "add", "_softmax", "bmm.last", **given)
+    (finding,) = by_hand("bmm.first", "add", "_softmax", "bmm.last", **given)
 
-    assert "attn_mask=bias" in found.advice
+    assert "attn_mask=bias" in finding.advice
 
 
 @pytest.mark.parametrize("joins", ["bitwise_or", "logical_or", "logical_or_"])
@@ -694,9 +701,9 @@ def test_eager_attention_of_transformers_has_a_switch() -> None:
     args["aten::_softmax"] = SOFTMAX["exp"]
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = findings_of(recording, "ATT003")
+    (finding,) = findings_of(recording, "ATT003")
 
-    assert 'attn_implementation="sdpa"' in one.advice
+    assert 'attn_implementation="sdpa"' in finding.advice
 
 
 @pytest.mark.parametrize(("length", "share"), [(1024, 0.35), (2048, 0.6), (8192, 0.6)])
@@ -714,7 +721,7 @@ def test_of_long_sequences_most_of_the_attention_goes_with_its_mask(
     gpu 7                          [cudnn_sdpa_sm90_flash_fprop<1        ]
     """
 
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         drawing,
         "ATT005",
         args={
@@ -724,7 +731,7 @@ def test_of_long_sequences_most_of_the_attention_goes_with_its_mask(
     )
 
     # The second is that there is no triangle to make.
-    fix, _ = found.fixes
+    fix, _ = finding.fixes
     assert fix.kernel_share == share
 
 
@@ -782,24 +789,24 @@ def test_the_example_of_attention_shows_the_call_that_is_advised(
     op: str, second: list[int], call: str
 ) -> None:
     given = SQUARES | {op: inputs([[8, 12, 512, 512], second], [HALF] * 2)}
-    (found,) = by_hand("bmm.first", op, "_softmax", "bmm.last", **given)
+    (finding,) = by_hand("bmm.first", op, "_softmax", "bmm.last", **given)
 
-    assert call.replace("v)", "value)") in found.advice
-    assert found.example.endswith(call)
+    assert call.replace("v)", "value)") in finding.advice
+    assert finding.example.endswith(call)
 
 
 def test_attention_of_a_library_is_rewritten_and_not_where_it_is_called() -> None:
-    (found,) = by_hand_in(
+    (finding,) = by_hand_in(
         ("train.py(9): step", "torchvision/models/swin.py(4): windows"),
         ("bmm.first", "_softmax", "bmm.last"),
         SQUARES,
     )
 
-    assert found.place.function == "step"
-    assert found.advice.startswith(
+    assert finding.place.function == "step"
+    assert finding.advice.startswith(
         "in your own version of windows (torchvision): call F.scaled_dot_product"
     )
-    assert not found.example
+    assert not finding.example
 
 
 def test_attention_that_calls_another_library_s_matmuls_is_rewritten_in_its_own() -> (
@@ -816,10 +823,10 @@ def test_attention_that_calls_another_library_s_matmuls_is_rewritten_in_its_own(
     """
     args = {f"aten::{name.replace('__', '.')}": one for name, one in SQUARES.items()}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
-    (found,) = findings_of(recording, "ATT003")
+    (finding,) = findings_of(recording, "ATT003")
 
-    assert found.advice.startswith("in attend: call F.scaled_dot_product_attention(")
-    assert found.example
+    assert finding.advice.startswith("in attend: call F.scaled_dot_product_attention(")
+    assert finding.example
 
 
 @pytest.mark.parametrize(
@@ -829,9 +836,9 @@ def test_a_mask_of_padding_has_no_example_of_a_causal_one(
     mask: list[int], *, example: bool
 ) -> None:
     masked = called(*[SQUARE] * 3, mask, types=(HALF, HALF, HALF, "bool"))
-    (found,) = findings(masked)
+    (finding,) = findings(masked)
 
-    assert bool(found.example) is example
+    assert bool(finding.example) is example
 
 
 # Autocast calls an op that it casts for again, inside of itself.
@@ -850,15 +857,15 @@ def _softmax_by_hand(drawing: str) -> Finding:
     args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
     args |= {f"aten::{name.replace('__', '.')}": one for name, one in SOFTMAX.items()}
     recording = Recording("drawn", load_drawn(drawing, args, H200))
-    (one,) = findings_of(recording, "ATT003")
-    return one
+    (finding,) = findings_of(recording, "ATT003")
+    return finding
 
 
 def test_the_softmax_by_hand_may_be_under_autocast() -> None:
-    one = _softmax_by_hand(UNDER_AUTOCAST)
+    finding = _softmax_by_hand(UNDER_AUTOCAST)
 
-    assert one.data["steps"] == ["bmm", "exp", "sum", "div", "bmm"]
-    (kernels, *_) = one.fixes
+    assert finding.data["steps"] == ["bmm", "exp", "sum", "div", "bmm"]
+    (kernels, *_) = finding.fixes
     assert len(kernels.kernels) == len(range(1, 7))
 
 
@@ -866,7 +873,7 @@ def test_attention_that_autocast_casts_is_neither_new_nor_gone() -> None:
     lines = UNDER_AUTOCAST.splitlines()
     plain = "\n".join(line for line in lines if "aten::to" not in line)
 
-    before, after = (_softmax_by_hand(one) for one in (plain, UNDER_AUTOCAST))
+    before, after = (_softmax_by_hand(name) for name in (plain, UNDER_AUTOCAST))
 
     assert before.fingerprint == after.fingerprint
 
@@ -875,18 +882,18 @@ def test_a_softmax_by_hand_may_subtract_logarithms() -> None:
     logarithm = {"logsumexp": inputs([SCORES, [], []], [HALF, "ScalarList", "Scalar"])}
     names = ("bmm.first", "logsumexp", "sub", "exp", "bmm.last")
 
-    (one,) = by_hand(*names, **PRODUCTS, **SOFTMAX, **logarithm)
+    (finding,) = by_hand(*names, **PRODUCTS, **SOFTMAX, **logarithm)
 
-    assert one.data["scores"] == SCORES
+    assert finding.data["scores"] == SCORES
 
 
 def test_other_exponentials_beside_the_softmax_do_not_hide_it() -> None:
     softmax = {"_softmax": inputs([SCORES], [HALF]), "exp": inputs([[12]], [HALF])}
     names = ("bmm.first", "exp", "mul", "add", "_softmax", "bmm.last")
 
-    (one,) = by_hand(*names, **PRODUCTS, **softmax)
+    (finding,) = by_hand(*names, **PRODUCTS, **softmax)
 
-    assert one.data["scores"] == SCORES
+    assert finding.data["scores"] == SCORES
 
 
 def test_attention_on_another_thread_is_found() -> None:
@@ -905,9 +912,9 @@ def test_attention_on_another_thread_is_found() -> None:
     }
     recording = Recording("drawn", load_drawn(drawing, args, H200))
 
-    (one,) = findings_of(recording, "ATT003")
+    (finding,) = findings_of(recording, "ATT003")
 
-    assert one.data["scores"] == SCORES
+    assert finding.data["scores"] == SCORES
 
 
 def mask_is_cast(cast: dict[str, Any], *, kernel: bool = True) -> Finding:
@@ -925,8 +932,8 @@ def mask_is_cast(cast: dict[str, Any], *, kernel: bool = True) -> Finding:
     call = called(*[SQUARE] * 3, mask, types=(HALF, HALF, HALF, HALF))
     args = {"aten::to": cast, "aten::scaled_dot_product_attention": call}
     trace = load_drawn(drawing, args, H200)
-    (found,) = outcome(Recording("drawn", trace), "ATT001").findings
-    return found
+    (finding,) = outcome(Recording("drawn", trace), "ATT001").findings
+    return finding
 
 
 def test_a_cast_of_the_mask_goes_with_it() -> None:
@@ -936,8 +943,8 @@ def test_a_cast_of_the_mask_goes_with_it() -> None:
     # The kernel of 16 µs and the op of 22 µs.
     assert with_cast.kernel_ns - other.kernel_ns == pytest.approx(17_000, abs=2_000)
     assert with_cast.host_ns - other.host_ns == pytest.approx(21_000, abs=2_000)
-    assert "making" in {one.label for one in with_cast.evidence}
-    assert "making" not in {one.label for one in other.evidence}
+    assert "making" in {evidence.label for evidence in with_cast.evidence}
+    assert "making" not in {evidence.label for evidence in other.evidence}
 
 
 def test_matmuls_of_a_bias_between_scores_and_softmax_belong_to_the_attention() -> None:
@@ -945,7 +952,7 @@ def test_matmuls_of_a_bias_between_scores_and_softmax_belong_to_the_attention() 
     half = ["c10::BFloat16"] * 2
     bias = inputs([[32, 384, 64], [32, 64, 32]], half)
 
-    (found,) = by_hand(
+    (finding,) = by_hand(
         *("bmm.a", "bmm.b", "bmm.b", "add", "_softmax", "bmm.c"),
         bmm__a=inputs([[12, 1024, 64], [12, 64, 1024]], half),
         bmm__b=bias,
@@ -954,8 +961,8 @@ def test_matmuls_of_a_bias_between_scores_and_softmax_belong_to_the_attention() 
         bmm__c=inputs([[12, 1024, 1024], [12, 1024, 64]], half),
     )
 
-    assert "its scores [12,1024,1024]" in found.message
-    assert "attn_mask=bias" in found.advice
+    assert "its scores [12,1024,1024]" in finding.message
+    assert "attn_mask=bias" in finding.advice
 
 
 @pytest.mark.parametrize(("wait", "host_bound"), [(400, True), (0, False)])
@@ -980,16 +987,16 @@ def test_autocast_is_not_advised_where_its_casts_are_waited_for(
         H200,
     )
 
-    (found,) = outcome(Recording("drawn", trace), "ATT002").findings
+    (finding,) = outcome(Recording("drawn", trace), "ATT002").findings
 
-    assert ("not with torch.autocast" in found.advice) is host_bound
-    assert ("torch.autocast" in found.example) is not host_bound
-    assert "compare them" in found.advice
+    assert ("not with torch.autocast" in finding.advice) is host_bound
+    assert ("torch.autocast" in finding.example) is not host_bound
+    assert "compare them" in finding.advice
 
 
 def test_work_on_a_mask_that_takes_the_gpu_no_time_has_no_figure() -> None:
-    found = mask_is_cast(inputs([[8, 1, 1024, 1024]], ["bool"]), kernel=False)
-    (line,) = (one for one in found.evidence if one.label == "making")
+    finding = mask_is_cast(inputs([[8, 1, 1024, 1024]], ["bool"]), kernel=False)
+    (line,) = (evidence for evidence in finding.evidence if evidence.label == "making")
 
     assert line.value is None
 
@@ -997,40 +1004,40 @@ def test_work_on_a_mask_that_takes_the_gpu_no_time_has_no_figure() -> None:
 def test_attention_of_einops_under_autocast_is_found_and_priced() -> None:
     """As a course's transformer has it, recorded with stacks: 70.0 to 33.4 ms."""
     path = path_of("pairs/cs_hand.trace.json.gz")
-    (found,) = (
-        one for one in linted(path, 70_000_000).findings if one.code == "ATT003"
+    (finding,) = (
+        item for item in linted(path, 70_000_000).findings if item.code == "ATT003"
     )
     attention = softmax_and_matmuls(loaded(path), steady_steps(loaded(path)).kernels)
 
-    assert mentions(found, 6, "[8,16,1024,1024]")
-    assert found.place.function == "scaled_dot_product_attention"
-    assert found.saves_low_ns < 36_600_000 < found.saves_high_ns
+    assert mentions(finding, 6, "[8,16,1024,1024]")
+    assert finding.place.function == "scaled_dot_product_attention"
+    assert finding.saves_low_ns < 36_600_000 < finding.saves_high_ns
     assert attention is not None
 
 
 def of_width(width: int, kind: str, *masks: dict[str, Any]) -> Finding:
     """Return the finding on attention by hand with heads of this width."""
     names = ["masked_fill"] * len(masks)
-    (one,) = by_hand(
+    (finding,) = by_hand(
         *("bmm.first", *names, "_softmax", "bmm.last"),
         bmm__first=inputs([[96, 512, width], [96, width, 512]], [kind] * 2),
         _softmax=inputs([[8, 12, 512, 512]], [kind]),
         bmm__last=inputs([[96, 512, 512], [96, 512, width]], [kind] * 2),
         **dict(zip(names, masks, strict=True)),
     )
-    return one
+    return finding
 
 
 PADDING = inputs([[8, 12, 512, 512], [8, 1, 1, 512]], [HALF, "bool"])
 
 
 def test_heads_that_no_fused_kernel_takes_are_padded_first() -> None:
-    one = of_width(50, FLOAT)
+    finding = of_width(50, FLOAT)
 
-    assert "F.pad(query, (0, 2))" in one.advice
-    assert "scale=50 ** -0.5" in one.advice
-    assert "take float32 only with a head dim that is a multiple of 4" in one.advice
-    assert not one.example
+    assert "F.pad(query, (0, 2))" in finding.advice
+    assert "scale=50 ** -0.5" in finding.advice
+    assert "take float32 only with a head dim that is a multiple of 4" in finding.advice
+    assert not finding.example
 
 
 @pytest.mark.parametrize(
@@ -1068,14 +1075,14 @@ def test_a_module_of_torch_gets_heads_that_fit_before_it_drops_its_weights() -> 
         "aten::baddbmm": inputs([[1], [128, 200, 200], [128, 200, 50]], [FLOAT] * 3),
     }
 
-    (found,) = findings_of(
+    (finding,) = findings_of(
         Recording("drawn", load_drawn(drawing, args, H200)), "ATT003"
     )
 
-    assert "make embed_dim / num_heads 48 or 56 instead of 50" in found.advice
-    assert found.advice.index("48 or 56") < found.advice.index("need_weights=False")
-    assert found.severity == Severity.info
-    assert not found.example
+    assert "make embed_dim / num_heads 48 or 56 instead of 50" in finding.advice
+    assert finding.advice.index("48 or 56") < finding.advice.index("need_weights=False")
+    assert finding.severity == Severity.info
+    assert not finding.example
 
 
 def test_ops_between_the_matmuls_that_stay_are_not_saved() -> None:
@@ -1090,10 +1097,10 @@ def test_ops_between_the_matmuls_that_stay_are_not_saved() -> None:
         "_softmax": inputs([SCORES], [HALF]),
     }
 
-    (one,) = by_hand(*names, "bmm.last", **given)
+    (finding,) = by_hand(*names, "bmm.last", **given)
 
-    assert one.data["steps"] == ["bmm", "where", "_softmax", "bmm"]
-    (kernels, host) = one.fixes
+    assert finding.data["steps"] == ["bmm", "where", "_softmax", "bmm"]
+    (kernels, host) = finding.fixes
     assert len(kernels.kernels) == 4
     # Before and after what stays.
     assert host.spans is not None
@@ -1106,9 +1113,11 @@ def test_a_bias_that_is_computed_between_the_matmuls_stays() -> None:
         "add": added([8, 12, 512, 512]),
     }
 
-    (one,) = by_hand("bmm.first", "bmm.bias", "add", "_softmax", "bmm.last", **given)
+    (finding,) = by_hand(
+        "bmm.first", "bmm.bias", "add", "_softmax", "bmm.last", **given
+    )
 
-    assert one.data["steps"] == ["bmm", "add", "_softmax", "bmm"]
+    assert finding.data["steps"] == ["bmm", "add", "_softmax", "bmm"]
 
 
 def test_scores_and_result_of_different_functions_are_joined_first() -> None:
@@ -1123,9 +1132,11 @@ def test_scores_and_result_of_different_functions_are_joined_first() -> None:
     args = {f"aten::{name.replace('__', '.')}": one for name, one in PRODUCTS.items()}
     args |= {"aten::_softmax": inputs([SCORES], [HALF])}
 
-    (one,) = findings_of(Recording("drawn", load_drawn(drawing, args, H200)), "ATT003")
+    (finding,) = findings_of(
+        Recording("drawn", load_drawn(drawing, args, H200)), "ATT003"
+    )
 
-    assert one.advice.startswith(
+    assert finding.advice.startswith(
         "pass the query and key that make_scores multiplies to use_scores, instead of"
         " the scores, and there call F.scaled_dot_product_attention(query, key, value"
     )

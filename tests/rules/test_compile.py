@@ -25,26 +25,26 @@ from traceq.testing import load_drawn
 def test_capturing_graphs_costs_as_much_as_the_run_that_replays_is_faster(
     case: str,
 ) -> None:
-    (found,) = case_findings(f"{case}.trace.json.gz", "JIT", measured=True)
+    (finding,) = case_findings(f"{case}.trace.json.gz", "JIT", measured=True)
 
-    assert found.code == "JIT001"
-    assert (found.place.file, found.place.function) == ("dev_cases.py", "step")
+    assert finding.code == "JIT001"
+    assert (finding.place.file, finding.place.function) == ("dev_cases.py", "step")
     difference = saved_ns(case, "graph_replay")
-    assert 0.85 * difference < found.saves_ns <= difference
+    assert 0.85 * difference < finding.saves_ns <= difference
 
 
 def test_the_shapes_that_graphs_are_set_up_for_are_named() -> None:
-    (found,) = case_findings("graph_rerecord.trace.json.gz", "JIT001")
+    (finding,) = case_findings("graph_rerecord.trace.json.gz", "JIT001")
 
-    assert found.data["shapes"] == [[2, 520], [2, 576]]
-    assert "[2,520], [2,576]" in found.advice
+    assert finding.data["shapes"] == [[2, 520], [2, 576]]
+    assert "[2,520], [2,576]" in finding.advice
 
 
 def test_a_shape_that_stays_is_found_by_its_sizes_given_as_numbers() -> None:
-    (found,) = case_findings("graph_record.trace.json.gz", "JIT001")
+    (finding,) = case_findings("graph_record.trace.json.gz", "JIT001")
 
-    assert found.data["shapes"] == [[2, 352]]
-    assert (found.data["set_up"], found.data["captured"]) == (2, 2)
+    assert finding.data["shapes"] == [[2, 352]]
+    assert (finding.data["set_up"], finding.data["captured"]) == (2, 2)
 
 
 def test_replayed_graphs_have_no_finding() -> None:
@@ -52,15 +52,15 @@ def test_replayed_graphs_have_no_finding() -> None:
 
 
 def test_recompilation_names_versions_and_the_dimension_that_changes() -> None:
-    (found,) = case_findings("recompile.trace.json.gz", "JIT", measured=True)
+    (finding,) = case_findings("recompile.trace.json.gz", "JIT", measured=True)
 
-    assert found.code == "JIT002"
-    assert found.data["ids"] == ["0/3", "0/4"]
-    assert found.data["shapes"] == [[[1, 320], [1, 384]]]
-    assert "mark_dynamic(x, 1)" in found.advice
+    assert finding.code == "JIT002"
+    assert finding.data["ids"] == ["0/3", "0/4"]
+    assert finding.data["shapes"] == [[[1, 320], [1, 384]]]
+    assert "mark_dynamic(x, 1)" in finding.advice
     # Without a twin: less than the step, and most of it.
     step_ns = CAPTURES.step_ns("recompile")
-    assert 0.75 * step_ns < found.saves_ns < step_ns
+    assert 0.75 * step_ns < finding.saves_ns < step_ns
 
 
 def test_code_compiled_again_in_the_first_step_only_is_warm_up() -> None:
@@ -75,7 +75,7 @@ def test_code_compiled_again_in_the_first_step_only_is_warm_up() -> None:
 
 
 def test_the_region_that_runs_next_has_the_id_of_what_was_compiled() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         """
         host  [ProfilerStep#1][ProfilerStep#2                                  ]
         host   [aten::mm]      [entire_frame_compile][Torch-Compiled Region: 7/2]
@@ -83,11 +83,11 @@ def test_the_region_that_runs_next_has_the_id_of_what_was_compiled() -> None:
         "JIT002",
     )
 
-    assert found.data["ids"] == ["7/2"]
+    assert finding.data["ids"] == ["7/2"]
 
 
 def test_a_capture_in_the_only_step_is_only_info() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#1                            ]
         host    [Torch-Compiled Region: 0/0              ]
@@ -98,7 +98,7 @@ def test_a_capture_in_the_only_step_is_only_info() -> None:
         "JIT001",
     )
 
-    assert found.severity is Severity.info
+    assert finding.severity is Severity.info
 
 
 def test_a_capture_in_a_step_that_compiles_is_warm_up() -> None:
@@ -116,7 +116,7 @@ def test_a_capture_in_a_step_that_compiles_is_warm_up() -> None:
 
 def test_a_graph_break_is_at_the_line_at_which_the_function_resumes() -> None:
     wide = " " * 24
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1           {wide}                                      ]
         host   [Torch-Compiled Region: 0/0{wide}                                   ]
@@ -128,13 +128,13 @@ def test_a_graph_break_is_at_the_line_at_which_the_function_resumes() -> None:
         "JIT003",
     )
 
-    place = (found.place.file, found.place.line, found.place.function)
+    place = (finding.place.file, finding.place.line, finding.place.function)
     assert place == ("net.py", 9, "forward")
 
 
 def test_the_fix_of_a_graph_break_removes_what_runs_around_the_ops_after_it() -> None:
     wide = " " * 60
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         host  [ProfilerStep#1                   {wide}                               ]
         host   [Torch-Compiled Region: 0/0      {wide}                              ]
@@ -146,7 +146,7 @@ def test_the_fix_of_a_graph_break_removes_what_runs_around_the_ops_after_it() ->
     )
 
     around = "[TorchDynamo Cache Lookup][Torch-Compiled Region: 1/0]"
-    assert found.host_ns == 1000 * (len(around) - len("[aa::mm]"))
+    assert finding.host_ns == 1000 * (len(around) - len("[aa::mm]"))
 
 
 BROKEN = """
@@ -173,12 +173,14 @@ def test_without_stacks_the_log_says_where_the_graph_breaks_and_why() -> None:
     )
     log = "".join(f"{LOGGED.format(0)}{line}\n" for line in lines)
 
-    (found,) = drawn_findings(BROKEN, "JIT003", "LOG001", log=log)
+    (finding,) = drawn_findings(BROKEN, "JIT003", "LOG001", log=log)
 
-    place = (found.place.file, found.place.line, found.place.function)
-    assert (found.code, place) == ("JIT003", ("/src/net.py", 9, "forward"))
-    assert "capture_scalar_outputs" in found.advice
-    assert ("reason", lines[3]) in [(one.label, one.name) for one in found.evidence]
+    place = (finding.place.file, finding.place.line, finding.place.function)
+    assert (finding.code, place) == ("JIT003", ("/src/net.py", 9, "forward"))
+    assert "capture_scalar_outputs" in finding.advice
+    assert ("reason", lines[3]) in [
+        (evidence.label, evidence.name) for evidence in finding.evidence
+    ]
 
 
 def test_the_break_of_another_function_stays_a_finding_of_its_own() -> None:
@@ -187,13 +189,13 @@ def test_the_break_of_another_function_stays_a_finding_of_its_own() -> None:
         f"{LOGGED.format(7)}Graph Break Reason: Dynamic shape operator\n"
     )
 
-    found = drawn_findings(BROKEN, "JIT003", "LOG001", log=log)
+    findings = drawn_findings(BROKEN, "JIT003", "LOG001", log=log)
 
-    assert sorted(one.code for one in found) == ["JIT003", "LOG001"]
+    assert sorted(finding.code for finding in findings) == ["JIT003", "LOG001"]
 
 
 def test_the_fix_of_a_pass_without_graph_removes_its_launches() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#1                                               ]
         host    [CompiledFunction   ]
@@ -209,11 +211,11 @@ def test_the_fix_of_a_pass_without_graph_removes_its_launches() -> None:
         },
     )
 
-    assert found.host_ns == 2000 * len("[cuLaunchKernel>2]")
+    assert finding.host_ns == 2000 * len("[cuLaunchKernel>2]")
 
 
 def test_the_gpu_idles_in_a_recompilation_only_where_it_has_no_work() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#1          ][ProfilerStep#2                ]
         host    [aten::mm]                [entire_frame_compile     ]
@@ -223,11 +225,11 @@ def test_the_gpu_idles_in_a_recompilation_only_where_it_has_no_work() -> None:
         "JIT002",
     )
 
-    assert found.gpu_idle_ns == 1000 * len("            ") / 2
+    assert finding.gpu_idle_ns == 1000 * len("            ") / 2
 
 
 def test_a_value_read_before_the_break_is_what_the_advice_is_about() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         """
         host   [ProfilerStep#1                                               ]
         host    [Torch-Compiled Region: 0/0                                 ]
@@ -236,8 +238,8 @@ def test_a_value_read_before_the_break_is_what_the_advice_is_about() -> None:
         "JIT003",
     )
 
-    assert found.data["before"] == ["aten::item"]
-    assert "`.item()`" in found.advice
+    assert finding.data["before"] == ["aten::item"]
+    assert "`.item()`" in finding.advice
 
 
 def test_graphs_that_were_requested_and_skipped_for_both_passes_have_a_reason() -> None:
@@ -252,10 +254,10 @@ def test_graphs_that_were_requested_and_skipped_for_both_passes_have_a_reason() 
     why = "skipping cudagraphs due to cpu device (arg3_1)"
     rank = Rank("rank-0", 0, "done", None, None, None, (), graphs_disabled=(why,))
 
-    (found,) = findings_of(Recording("drawn", replace(trace, rank=rank)), "JIT004")
+    (finding,) = findings_of(Recording("drawn", replace(trace, rank=rank)), "JIT004")
 
-    assert mentions(found, 2, "cpu device (arg3_1)")
-    assert "on the CPU" in found.advice
+    assert mentions(finding, 2, "cpu device (arg3_1)")
+    assert "on the CPU" in finding.advice
 
 
 APART = """
@@ -273,7 +275,7 @@ def test_kernels_that_share_a_tensor_across_a_break_are_kept_apart_by_it(
     width: int, *, kept_apart: bool
 ) -> None:
     written = [[4096, 768], [4096, 768]]
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         APART,
         "JIT003",
         args={
@@ -284,10 +286,12 @@ def test_kernels_that_share_a_tensor_across_a_break_are_kept_apart_by_it(
         },
     )
 
-    apart = [one.name for one in found.evidence if one.label == "unfused"]
+    apart = [
+        evidence.name for evidence in finding.evidence if evidence.label == "unfused"
+    ]
     assert apart == ["triton_poi_fused_add_1 and triton_per_fused_mean_0"] * kept_apart
     # All that it reads but one number for each row of 768.
-    assert found.kernel_ns == (round(5000 * 768 / 769) if kept_apart else 0)
+    assert finding.kernel_ns == (round(5000 * 768 / 769) if kept_apart else 0)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +311,7 @@ def test_compiled_parts_are_told_from_calls_of_one(
     around = "".join(
         f"[nn.Module: {name}".ljust(len(call) - 1) + "]" for name in modules
     )
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host [ProfilerStep#1{" " * 2 * len(call)}]
         host  {around}
@@ -318,8 +322,8 @@ def test_compiled_parts_are_told_from_calls_of_one(
         "JIT005",
     )
 
-    assert found.message == f"{message} are checked twice a step"
-    assert advice in found.advice
+    assert finding.message == f"{message} are checked twice a step"
+    assert advice in finding.advice
 
 
 def test_a_late_version_that_runs_was_recompiled_before() -> None:
@@ -330,10 +334,10 @@ def test_a_late_version_that_runs_was_recompiled_before() -> None:
         gpu 7     [triton_poi_fused_add_0]     [triton_poi_fused_add_0]
         """
 
-    (found,) = priced_findings(drawing, "JIT002")
+    (finding,) = priced_findings(drawing, "JIT002")
 
-    assert mentions(found, "frame 8", "version 4")
-    assert (found.severity, found.saves_ns) == (Severity.info, 0)
+    assert mentions(finding, "frame 8", "version 4")
+    assert (finding.severity, finding.saves_ns) == (Severity.info, 0)
     # Sizes that become variables make a second version, and that is all.
     assert not priced_findings(drawing.replace("8/4", "8/1"), "JIT002")
 
@@ -368,7 +372,7 @@ def test_a_graph_break_is_not_priced_with_the_capture_after_it() -> None:
 
 
 def test_a_capture_is_priced_without_the_rest_of_a_function_that_breaks() -> None:
-    (found,) = priced_findings(broken_and_captured("CUDAGraphNode.record"), "JIT001")
+    (finding,) = priced_findings(broken_and_captured("CUDAGraphNode.record"), "JIT001")
 
     # The part that captures, of 35 µs, not all of the region, of 75 µs.
-    assert found.host_ns == pytest.approx(35_000, abs=2_000)
+    assert finding.host_ns == pytest.approx(35_000, abs=2_000)

@@ -24,7 +24,10 @@ def found(name: str, *codes: str) -> dict[str, tuple[str | None, int | None, str
     """Return where findings are and what they say, by code."""
     trace = traceq.load(DATA / name, cache=False)
     findings = findings_of(Recording(name, trace), *codes)
-    return {one.code: (one.place.file, one.place.line, one.message) for one in findings}
+    return {
+        finding.code: (finding.place.file, finding.place.line, finding.message)
+        for finding in findings
+    }
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_a_norm_kept_apart_by_a_graph_break_is_named_with_the_reason() -> None:
     trace = traceq.load(DATA / "compiled" / "break", cache=False)
     (finding,) = findings_of(Recording("break", trace), "JIT003")
 
-    lines = {one.label: one.name for one in finding.evidence}
+    lines = {evidence.label: evidence.name for evidence in finding.evidence}
     assert lines["reason"] == "Call to `torch._dynamo.graph_break()`"
     assert lines["unfused"] == (
         "triton_poi_fused__unsafe_view_add_1 and"

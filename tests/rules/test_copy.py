@@ -28,9 +28,9 @@ HALF, FLOAT, INT8 = "c10::BFloat16", "float", "signed char"
 
 
 def test_the_findings_of_needless_copies_explain_most_of_what_they_cost() -> None:
-    found = case_findings("copies.trace.json.gz", "CPY", measured=True)
+    findings = case_findings("copies.trace.json.gz", "CPY", measured=True)
 
-    together = sum(finding.saves_ns for finding in found)
+    together = sum(finding.saves_ns for finding in findings)
     saved = saved_ns("copies", "copies_fixed")
     # The rest is elementwise work on tensors that are 16-bit in the repaired program.
     assert 0.75 * saved < together < saved
@@ -49,8 +49,8 @@ def test_the_findings_of_needless_copies_explain_most_of_what_they_cost() -> Non
 def test_a_needless_copy_is_found_at_its_line(
     code: str, line: int, subject: str, count: int
 ) -> None:
-    found = case_findings("copies.trace.json.gz", code, measured=True)
-    finding = next(one for one in found if one.subject == subject)
+    findings = case_findings("copies.trace.json.gz", code, measured=True)
+    finding = next(item for item in findings if item.subject == subject)
 
     # Casts of weights, once a step, stay: only those of gradients become faster.
     assert finding.severity.value == ("info" if code == "CPY006" else "warning")
@@ -59,10 +59,10 @@ def test_a_needless_copy_is_found_at_its_line(
 
 
 def test_of_copies_that_are_needed_the_batch_could_be_sent_ahead() -> None:
-    found = case_findings("copies_fixed.trace.json.gz", "CPY", measured=True)
-    finding = next(one for one in found if one.code == "CPY001")
+    findings = case_findings("copies_fixed.trace.json.gz", "CPY", measured=True)
+    finding = next(item for item in findings if item.code == "CPY001")
 
-    assert [one.code for one in found] == ["CPY007", "CPY001"]
+    assert [item.code for item in findings] == ["CPY007", "CPY001"]
     assert finding.severity.value == "info"
     assert finding.data["needed"] == pytest.approx(0.215, abs=0.001)
 
@@ -285,7 +285,7 @@ def test_autocast_does_not_cache_a_weight_that_is_a_view_when_it_is_cast(
     again.insert(2, module + " " * (10 + width - len(module)) + module[10:])
 
     args = {
-        name: {**of, "Input type": [half if one == HALF else one for one in types]}
+        name: {**of, "Input type": [half if item == HALF else item for item in types]}
         for name, of in _einsum([64, 4, 16]).items()
         for types in [of["Input type"]]
     }
@@ -317,7 +317,7 @@ def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> Non
     )
 
     assert hidden.gpu_ns == 0 < alone.gpu_ns
-    labels = [[line.label for line in one.evidence] for one in (hidden, alone)]
+    labels = [[line.label for line in finding.evidence] for finding in (hidden, alone)]
     assert labels == [["kernel", "rate"], ["kernel", "rate", "pinned", "saved"]]
 
 
@@ -331,7 +331,7 @@ def test_a_pageable_copy_that_runs_beside_kernels_costs_the_gpu_nothing() -> Non
 def test_the_example_of_a_pageable_copy_is_of_its_direction(
     copy: str, example: str
 ) -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1                            ]
         host   [aten::copy_                             ]
@@ -342,12 +342,12 @@ def test_the_example_of_a_pageable_copy_is_of_its_direction(
         args={f"Memcpy {copy}": {"bytes": 65536}},
     )
 
-    assert f"+ {example}" in found.example.splitlines()
+    assert f"+ {example}" in finding.example.splitlines()
 
 
 def test_a_checkpoint_is_to_be_saved_less_often_not_read_through_a_buffer() -> None:
     copy = "Memcpy DtoH (Device -> Pageable)"
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1                                      ]
         host   [train.py(3): main                                 ]
@@ -360,8 +360,8 @@ def test_a_checkpoint_is_to_be_saved_less_often_not_read_through_a_buffer() -> N
         args={copy: {"bytes": 65536}},
     )
 
-    assert "save less often" in found.advice
-    assert not found.example
+    assert "save less often" in finding.advice
+    assert not finding.example
 
 
 def _read(*, kernel: int, copy: int, size: int) -> tuple[str, dict[str, Any]]:
@@ -382,8 +382,8 @@ def test_a_wait_for_the_gpu_is_not_reported_as_its_copy_too() -> None:
     # As fast as pinned memory: what makes the host wait is what the GPU did before.
     drawing, args = _read(kernel=60, copy=40, size=1_640_000)
 
-    (found,) = drawn_findings(drawing, "SYN001", args=args)
-    assert says(found, "`.cpu()`", "once a step")
+    (finding,) = drawn_findings(drawing, "SYN001", args=args)
+    assert says(finding, "`.cpu()`", "once a step")
     assert not drawn_findings(drawing, "CPY003", args=args)
 
 
@@ -391,18 +391,18 @@ def test_of_a_wait_that_is_reported_pinning_saves_what_the_copy_takes_longer() -
     drawing, args = _read(kernel=60, copy=40, size=65_536)
 
     assert priced_findings(drawing, "SYN001", args=args)
-    (found,) = priced_findings(drawing, "CPY003", args=args)
-    assert found.host_ns == 0
+    (finding,) = priced_findings(drawing, "CPY003", args=args)
+    assert finding.host_ns == 0
     # It takes 41 µs, and 6.6 into pinned memory, on a GPU that is not known.
-    assert found.gpu_ns == pytest.approx(34_400, abs=100)
+    assert finding.gpu_ns == pytest.approx(34_400, abs=100)
 
 
 def test_a_wait_for_the_copy_alone_is_not_reported_as_a_wait_too() -> None:
     drawing, args = _read(kernel=2, copy=98, size=65_536)
 
-    (found,) = priced_findings(drawing, "CPY003", args=args)
-    assert found.data["direction"] == "to the host"
-    assert found.host_ns > 0
+    (finding,) = priced_findings(drawing, "CPY003", args=args)
+    assert finding.data["direction"] == "to the host"
+    assert finding.host_ns > 0
     assert not priced_findings(drawing, "SYN001", args=args)
 
 
@@ -525,7 +525,9 @@ def test_slices_in_host_memory_are_said_to_be_on_the_cpu() -> None:
     (finding,) = drawn_findings(on_cpu + gpu, "CPY004", args=args)
 
     assert mentions(finding, 5, "dimension 1", "CPU")
-    assert not {"forward", "backward"} & {one.label for one in finding.evidence}
+    assert not {"forward", "backward"} & {
+        evidence.label for evidence in finding.evidence
+    }
 
 
 def test_slices_that_an_op_fills_itself_are_not_the_programs() -> None:
@@ -767,9 +769,9 @@ def test_parts_of_a_tensor_that_meet_float32_angles_have_a_reason_to_cast() -> N
 def test_the_example_of_a_round_trip_is_of_who_casts_back() -> None:
     (by_program,) = _round_trip("aten::mul", inputs([[8, 64], []], [FLOAT, "double"]))
     by_autocast = next(
-        one
-        for one in case_findings("copies.trace.json.gz", "CPY002")
-        if "autocast" in one.advice
+        finding
+        for finding in case_findings("copies.trace.json.gz", "CPY002")
+        if "autocast" in finding.advice
     )
 
     assert ".to(x.dtype)" in by_program.example
@@ -785,7 +787,7 @@ def test_a_clone_that_a_called_function_writes_to_is_needed(
     dims: list[int], findings: int
 ) -> None:
     both = [[8, 64], [8, 64], []]
-    found = drawn_findings(
+    result = drawn_findings(
         """
         host  [ProfilerStep#1                                                 ]
         host   [model.py(7): forward                                         ]
@@ -803,7 +805,7 @@ def test_a_clone_that_a_called_function_writes_to_is_needed(
         },
     )
 
-    assert len(found) == findings
+    assert len(result) == findings
 
 
 UPCAST, SAME = (FLOAT, HALF), (FLOAT, FLOAT)
@@ -918,22 +920,22 @@ def _stored(
         "aten::linear": inputs(given, [HALF, HALF]),
     }
     (part,) = View(load_drawn(_STORED, args)).copies["part"].to_list()
-    (found,) = priced_findings(_STORED, "CPY001", args=args)
-    return part, found
+    (finding,) = priced_findings(_STORED, "CPY001", args=args)
+    return part, finding
 
 
 @pytest.mark.parametrize("kind", [INT8, "unsigned char", "c10::Float8_e4m3fn"])
 def test_weights_that_are_stored_in_8_bits_are_better_dequantized_once(
     kind: str,
 ) -> None:
-    part, found = _stored([96, 64], [[8, 64], [96, 64]], kind)
+    part, finding = _stored([96, 64], [[8, 64], [96, 64]], kind)
 
     assert part == "dequantized"
-    assert mentions(found, "8 bits")
-    assert "contiguous" not in found.advice
-    assert "dequantize them once" in found.advice
+    assert mentions(finding, "8 bits")
+    assert "contiguous" not in finding.advice
+    assert "dequantize them once" in finding.advice
     # What scales them goes with the cast.
-    assert found.kernel_ns == 1000 * (
+    assert finding.kernel_ns == 1000 * (
         len("[direct_copy_kernel<1]") + len("[mul_kernel<2     ]")
     )
 
@@ -954,24 +956,24 @@ def test_weights_that_are_stored_in_groups_are_weights() -> None:
 def test_other_casts_before_a_matmul_are_just_casts(
     cast: list[int], given: list[list[int]], kind: str
 ) -> None:
-    part, found = _stored(cast, given, kind)
+    part, finding = _stored(cast, given, kind)
 
     assert part == "cast"
-    assert not mentions(found, "8 bits")
+    assert not mentions(finding, "8 bits")
 
 
 def test_a_batch_of_a_class_of_its_own_is_pinned_by_its_own_method() -> None:
     example = bundled_rules()["CPY003"].examples[0]
 
-    (found,) = drawn_findings(example.drawing, "CPY003", args=example.args)
+    (finding,) = drawn_findings(example.drawing, "CPY003", args=example.args)
 
-    assert "needs a pin_memory() method" in found.advice
+    assert "needs a pin_memory() method" in finding.advice
 
 
 def test_casts_of_activations_by_autocast_are_priced() -> None:
-    (found,) = case_findings("layernorm_autocast.trace.json.gz", "CPY008")
+    (finding,) = case_findings("layernorm_autocast.trace.json.gz", "CPY008")
 
-    assert (found.count, found.data["half"]) == (9, "bfloat16")
+    assert (finding.count, finding.data["half"]) == (9, "bfloat16")
 
 
 _CASTS_FOR_EXP = """
@@ -994,9 +996,9 @@ def _autocast_args() -> dict[str, Any]:
 
 def test_casts_to_float32_of_autocast_count_too() -> None:
     drawing = _CASTS_FOR_EXP.format(matmul="aten::matmul")
-    (found,) = drawn_findings(drawing, "CPY008", args=_autocast_args())
+    (finding,) = drawn_findings(drawing, "CPY008", args=_autocast_args())
 
-    assert found.count == 2
+    assert finding.count == 2
 
 
 def test_casts_inside_ops_without_autocast_are_those_of_the_program() -> None:
@@ -1008,7 +1010,7 @@ def test_casts_inside_ops_without_autocast_are_those_of_the_program() -> None:
 def test_casts_of_activations_save_what_compiling_for_a_graph_leaves() -> None:
     trace = loaded(ROOT / "benchmarks" / "models" / "autocast_small.trace.json.gz")
     findings = outcome(Recording("autocast_small", trace), "CPY008", "LCH002").findings
-    by_code = {one.code: one for one in findings}
+    by_code = {finding.code: finding for finding in findings}
 
     assert by_code["LCH002"].saves_ns > 10 * by_code["CPY008"].saves_ns
     assert by_code["CPY008"].minor
@@ -1016,12 +1018,12 @@ def test_casts_of_activations_save_what_compiling_for_a_graph_leaves() -> None:
 
 @pytest.mark.parametrize("case", ["copies", "norm_mismatch", "layernorm_autocast"])
 def test_mainly_is_at_least_half_of_the_copies(case: str) -> None:
-    (found,) = case_findings(f"{case}.trace.json.gz", "CPY001")
+    (finding,) = case_findings(f"{case}.trace.json.gz", "CPY001")
 
-    parts = cast("dict[str, int]", found.data["parts"])
+    parts = cast("dict[str, int]", finding.data["parts"])
     named = sum(sorted(parts.values())[-2:])
-    assert ("mainly" in found.message) == (2 * named >= sum(parts.values()))
-    assert ("first of all" in found.message) == (2 * named < sum(parts.values()))
+    assert ("mainly" in finding.message) == (2 * named >= sum(parts.values()))
+    assert ("first of all" in finding.message) == (2 * named < sum(parts.values()))
 
 
 TO_GPU = "Memcpy HtoD (Pageable -> Device)"
@@ -1055,28 +1057,28 @@ def sent(*ops: str, size: int = 1024) -> tuple[Finding, ...]:
 def test_an_index_that_is_an_array_is_sent_once() -> None:
     pair = ("lift_fresh", "to>", "lift_fresh", "to>", "index")
 
-    (found,) = sent(*pair, *pair)
+    (finding,) = sent(*pair, *pair)
 
-    assert "4 tensors" in found.message
-    assert "used as indices" in found.message
-    assert "pin" not in found.advice
-    assert "copy the index to the GPU once" in found.advice
-    assert not found.example
+    assert "4 tensors" in finding.message
+    assert "used as indices" in finding.message
+    assert "pin" not in finding.advice
+    assert "copy the index to the GPU once" in finding.advice
+    assert not finding.example
 
 
 def test_tensors_that_are_made_of_arrays_are_sent_in_one_copy() -> None:
-    (found,) = sent("lift_fresh", "to", "to>", "lift_fresh", "to", "to>", "embedding")
+    (finding,) = sent("lift_fresh", "to", "to>", "lift_fresh", "to", "to>", "embedding")
 
-    assert "2 tensors" in found.message
-    assert "torch.from_numpy" in found.advice
-    assert "pin" not in found.advice
+    assert "2 tensors" in finding.message
+    assert "torch.from_numpy" in finding.advice
+    assert "pin" not in finding.advice
 
 
 def test_a_constant_is_made_on_the_gpu() -> None:
-    (found,) = sent("ones", "triu", "to>", "mm", size=65536)
+    (finding,) = sent("ones", "triu", "to>", "mm", size=65536)
 
-    assert "device=" in found.advice
-    assert "pin" not in found.advice
+    assert "device=" in finding.advice
+    assert "pin" not in finding.advice
 
 
 def test_what_is_sent_after_a_constant_is_not_taken_for_one() -> None:
@@ -1097,9 +1099,9 @@ def test_an_index_on_the_cpu_is_made_on_the_gpu() -> None:
     gpu 7        [{TO_GPU}<1]
     """
 
-    (found,) = drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 65536}})
+    (finding,) = drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 65536}})
 
-    assert "make the index on the GPU" in found.advice
+    assert "make the index on the GPU" in finding.advice
 
 
 def test_many_small_copies_count_by_their_calls() -> None:
@@ -1111,10 +1113,10 @@ def test_many_small_copies_count_by_their_calls() -> None:
 def test_a_list_is_an_index_that_is_copied_too() -> None:
     names = ("empty", "to>", "lift_fresh", "index")
 
-    (found,) = sent(*names, *names)
+    (finding,) = sent(*names, *names)
 
-    assert "used as indices" in found.message
-    assert "copy the index to the GPU once" in found.advice
+    assert "used as indices" in finding.message
+    assert "copy the index to the GPU once" in finding.advice
 
 
 def test_an_array_that_is_indexed_is_no_index() -> None:
@@ -1128,18 +1130,18 @@ def test_an_array_that_is_indexed_is_no_index() -> None:
     gpu 7                             [{TO_GPU}<1]
     """
 
-    (found,) = drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 65536}})
+    (finding,) = drawn_findings(drawing, "CPY003", args={TO_GPU: {"bytes": 65536}})
 
-    assert "indices" not in found.message
+    assert "indices" not in finding.message
 
 
 @pytest.mark.parametrize(("count", "size"), [(2, 64 << 20), (1, 65536)])
 def test_an_array_that_is_large_or_alone_is_not_joined_with_others(
     count: int, size: int
 ) -> None:
-    (found,) = sent(*("lift_fresh", "to>", "mm") * count, size=size)
+    (finding,) = sent(*("lift_fresh", "to>", "mm") * count, size=size)
 
-    assert "join" not in found.advice
+    assert "join" not in finding.advice
 
 
 def test_copies_that_make_the_host_wait_are_not_counted_as_small_ones() -> None:

@@ -27,12 +27,12 @@ WAITING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def test_a_loader_without_workers_is_found_at_the_line_of_its_loop() -> None:
-    (found,) = case_findings("public/v100_resnet50_workers0.json.gz", "DAT001")
+    (finding,) = case_findings("public/v100_resnet50_workers0.json.gz", "DAT001")
 
-    assert "num_workers=0" in found.message
-    assert (found.place.file, found.place.line) == ("resnet50_profiler_api.py", 42)
+    assert "num_workers=0" in finding.message
+    assert (finding.place.file, finding.place.line) == ("resnet50_profiler_api.py", 42)
     # The GPU idles 33% of 178 ms there; the repaired run is 36 ms faster.
-    assert 40e6 < found.gpu_ns < 65e6
+    assert 40e6 < finding.gpu_ns < 65e6
 
 
 def test_the_same_program_with_workers_has_no_finding() -> None:
@@ -40,15 +40,15 @@ def test_the_same_program_with_workers_has_no_finding() -> None:
 
 
 def test_workers_that_do_not_keep_up_are_found() -> None:
-    (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
+    (finding,) = case_findings("public/t4_amp.json.gz", "DAT001")
 
-    assert "waits for the DataLoader's workers" in found.message
-    assert found.subject == "_MultiProcessingDataLoaderIter"
+    assert "waits for the DataLoader's workers" in finding.message
+    assert finding.subject == "_MultiProcessingDataLoaderIter"
 
 
 def test_loading_counts_only_while_the_gpu_idles() -> None:
     space = " " * (len(WAITING) - 20)
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         host  [ProfilerStep#1 {space}                                     ]
         host  [cudaLaunchKernel>1][{WAITING}]
@@ -58,13 +58,13 @@ def test_loading_counts_only_while_the_gpu_idles() -> None:
     )
 
     loading = len(WAITING) + 2
-    assert found.data["loading_ns"] == loading * 1000
-    assert found.gpu_ns == (loading - 18) * 1000
+    assert finding.data["loading_ns"] == loading * 1000
+    assert finding.gpu_ns == (loading - 18) * 1000
 
 
 def test_the_function_that_loads_is_named() -> None:
     space = " " * (len(WAITING) - 20)
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1 {space}                                   ]
         host   [train.py(7): main {space}                              ]
@@ -75,8 +75,8 @@ def test_the_function_that_loads_is_named() -> None:
         "DAT001",
     )
 
-    assert (found.place.file, found.place.function) == ("train.py", "main")
-    (inside,) = (line for line in found.evidence if line.label == "inside")
+    assert (finding.place.file, finding.place.function) == ("train.py", "main")
+    (inside,) = (line for line in finding.evidence if line.label == "inside")
     assert (inside.name, inside.value, inside.count) == (
         "__getitem__ (data.py:30)",
         26_000,
@@ -124,7 +124,7 @@ def _by_rows(rows: int, tensors: int = 1, other: str = "") -> Finding:
     calls = TENSOR * (tensors + 1)
     picks, calls = f"[{PICKS.ljust(len(calls))}]" * rows, f" {calls} " * rows
     width = len(picks) + 400
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         host  [ProfilerStep#1{" " * (width + 300)}]
         host   [train.py(7): main{" " * (width + 250)}]
@@ -135,20 +135,20 @@ def _by_rows(rows: int, tensors: int = 1, other: str = "") -> Finding:
         """,
         "DAT001",
     )
-    return found
+    return finding
 
 
 def test_rows_of_a_tensor_dataset_are_to_be_picked_by_batches() -> None:
-    found = _by_rows(30)
+    finding = _by_rows(30)
 
-    assert "picks 30 rows a step out of a TensorDataset one by one" in found.message
-    assert found.severity is Severity.warning
-    assert "a BatchSampler as sampler and batch_size=None" in found.advice
-    assert "num_workers" not in found.advice
-    assert "BatchSampler(RandomSampler(data), 30, drop_last=False)" in found.example
+    assert "picks 30 rows a step out of a TensorDataset one by one" in finding.message
+    assert finding.severity is Severity.warning
+    assert "a BatchSampler as sampler and batch_size=None" in finding.advice
+    assert "num_workers" not in finding.advice
+    assert "BatchSampler(RandomSampler(data), 30, drop_last=False)" in finding.example
     # One tensor, and 30 rows of it.
-    assert found.data["whole_batches_ns"] == 30_000 + 30 * 500
-    assert 0 < found.saves_ns < found.gpu_ns - 45_000
+    assert finding.data["whole_batches_ns"] == 30_000 + 30 * 500
+    assert 0 < finding.saves_ns < finding.gpu_ns - 45_000
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def test_rows_of_a_tensor_dataset_are_to_be_picked_by_batches() -> None:
     ],
 )
 def test_what_else_is_called_for_rows_may_not_take_batches(other: str) -> None:
-    found = _by_rows(30, other=f"[{other}]")
+    finding = _by_rows(30, other=f"[{other}]")
 
-    assert "one by one" not in found.message
-    assert "BatchSampler" not in found.advice
-    assert not found.example
+    assert "one by one" not in finding.message
+    assert "BatchSampler" not in finding.advice
+    assert not finding.example
 
 
 def test_a_batch_that_is_picked_whole_is_no_row() -> None:
@@ -179,37 +179,37 @@ def _loading(us: int, then_us: int, cores: int | None = None) -> Finding:
     recording = Recording(
         "drawn", replace(trace, run=run, rank=rank), step_ns=1000 * (us + then_us)
     )
-    (found,) = outcome(recording, "DAT001").findings
-    return found
+    (finding,) = outcome(recording, "DAT001").findings
+    return finding
 
 
 def test_workers_needed_are_the_loading_over_the_step_after_it() -> None:
     """A worker takes 1.3 times as long for a batch as the training process does."""
-    found = _loading(4_800, 2_000, cores=16)
+    finding = _loading(4_800, 2_000, cores=16)
 
-    assert found.data["workers_needed"] == 4
-    assert "num_workers=4, pin_memory" in found.advice
+    assert finding.data["workers_needed"] == 4
+    assert "num_workers=4, pin_memory" in finding.advice
 
 
 def test_fewer_workers_than_needed_leave_loading_over_their_number() -> None:
     """1.3 times 5.28 ms over 4 are 1.7 a step, though the step after takes 0.6."""
-    found = _loading(5_280, 600, cores=4)
+    finding = _loading(5_280, 600, cores=4)
 
-    assert found.data["workers"] == 4
-    after = (5_280 + 600) * 1000 - found.saves_ns
+    assert finding.data["workers"] == 4
+    after = (5_280 + 600) * 1000 - finding.saves_ns
     assert after == pytest.approx(1.3 * 5_280_000 / 4, rel=0.1)
-    assert "num_workers=4, one for each core" in found.advice
-    assert f"it takes {found.data['workers_needed']} workers" in found.advice
+    assert "num_workers=4, one for each core" in finding.advice
+    assert f"it takes {finding.data['workers_needed']} workers" in finding.advice
 
 
 @pytest.mark.parametrize("cores", [2, 4, 16])
 def test_the_saving_is_that_of_the_workers_which_are_advised(cores: int) -> None:
-    found = _loading(5_280, 600, cores=cores)
+    finding = _loading(5_280, 600, cores=cores)
 
-    assert found.data["workers_now"] == 0
-    assert f"num_workers={found.data['workers']}" in found.advice
-    saved = found.data["saves_with_workers_ns"]
-    assert saved == pytest.approx(found.saves_ns, rel=0.02)
+    assert finding.data["workers_now"] == 0
+    assert f"num_workers={finding.data['workers']}" in finding.advice
+    saved = finding.data["saves_with_workers_ns"]
+    assert saved == pytest.approx(finding.saves_ns, rel=0.02)
 
 
 def test_ranks_share_the_cores_of_their_machine() -> None:
@@ -219,23 +219,23 @@ def test_ranks_share_the_cores_of_their_machine() -> None:
     run = Run(Path(), (), {}, tuple(ranks), (), "finished")
     recording = Recording("drawn", replace(trace, run=run, rank=ranks[0]))
 
-    (found,) = findings_of(recording, "DAT001")
+    (finding,) = findings_of(recording, "DAT001")
 
-    assert found.data["workers"] == 2
+    assert finding.data["workers"] == 2
 
 
 def test_without_known_cores_the_advice_is_to_check_them() -> None:
-    found = _loading(5_280, 600)
+    finding = _loading(5_280, 600)
 
-    assert found.data["workers"] == 8
-    assert "check that the machine has 8 cores" in found.advice
+    assert finding.data["workers"] == 8
+    assert "check that the machine has 8 cores" in finding.advice
 
 
 def test_handing_many_tensors_over_from_a_worker_stays() -> None:
     copies = "".join(f"[cudaMemcpyAsync>{n}]" for n in range(10, 40))
     gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in range(10, 40))
     space = " " * (len(copies) + 3000)
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         host  [ProfilerStep#1{" " * len(LOADING)}{space}]
         host   [{LOADING}{" " * 3000}]{copies}
@@ -244,10 +244,10 @@ def test_handing_many_tensors_over_from_a_worker_stays() -> None:
         "DAT001",
     )
 
-    (handed,) = (line for line in found.evidence if line.label == "tensors")
+    (handed,) = (line for line in finding.evidence if line.label == "tensors")
     assert handed.value == 30
     # 30 tensors at 250 µs are more than the 3 ms that loading takes.
-    assert found.saves_ns == 0
+    assert finding.saves_ns == 0
 
 
 @pytest.mark.parametrize(("tensors", "said"), [(4, False), (30, True)])
@@ -257,7 +257,7 @@ def test_only_many_tensors_are_to_be_collated(tensors: int, *, said: bool) -> No
     gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in numbers)
     # Handing each over takes 250 µs: more than a quarter of this for four.
     loads = LOADING.ljust(3_500)
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1{" " * (len(loads) + len(copies) + 2000)}]
         host   [{loads}]{copies}
@@ -266,21 +266,21 @@ def test_only_many_tensors_are_to_be_collated(tensors: int, *, said: bool) -> No
         "DAT001",
     )
 
-    assert ("collate them into a few" in found.advice) == said
+    assert ("collate them into a few" in finding.advice) == said
 
 
 def test_the_workers_of_a_real_program_are_as_many_as_its_loading_needs() -> None:
-    (found,) = case_findings("public/v100_resnet50_workers0.json.gz", "DAT001")
+    (finding,) = case_findings("public/v100_resnet50_workers0.json.gz", "DAT001")
 
     # 69 ms of loading as recorded, before a step of 103 to 110 ms.
-    assert found.data["workers_needed"] == 1
-    assert "num_workers=2" in found.advice
+    assert finding.data["workers_needed"] == 1
+    assert "num_workers=2" in finding.advice
 
 
 def test_workers_that_are_too_few_are_needed_in_proportion() -> None:
-    (found,) = case_findings("public/t4_amp.json.gz", "DAT001")
+    (finding,) = case_findings("public/t4_amp.json.gz", "DAT001")
 
-    assert "to about 6 times the present number" in found.advice
+    assert "to about 6 times the present number" in finding.advice
 
 
 def _taken(inside: str, then_us: int = 400) -> Finding:
@@ -289,7 +289,7 @@ def _taken(inside: str, then_us: int = 400) -> Finding:
     After it the GPU works for ``then_us``.
     """
     region = f"[{WAITING}]"
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1{" " * (len(region) + then_us)}]
         host   {region}[cudaLaunchKernel>1]
@@ -298,7 +298,7 @@ def _taken(inside: str, then_us: int = 400) -> Finding:
         """,
         "DAT001",
     )
-    return found
+    return finding
 
 
 _GET = "[torch/utils/data/dataloader.py(9): _get_data              ]"
@@ -311,21 +311,21 @@ _GET = "[torch/utils/data/dataloader.py(9): _get_data              ]"
 def test_taking_a_batch_that_is_ready_is_told_from_waiting_for_it(
     polls: str, *, ready: bool
 ) -> None:
-    found = _taken(f"{_GET}\n        host    {polls}")
+    finding = _taken(f"{_GET}\n        host    {polls}")
 
-    assert ("that is ready" in found.message) is ready
+    assert ("that is ready" in finding.message) is ready
     # What is ahead in one step says nothing of many.
-    assert ("keeps batches ahead" in found.advice) is ready
-    assert "do not help" not in found.advice
-    (waits,) = (line.value for line in found.evidence if line.label == "waits")
+    assert ("keeps batches ahead" in finding.advice) is ready
+    assert "do not help" not in finding.advice
+    (waits,) = (line.value for line in finding.evidence if line.label == "waits")
     assert (waits == 0) is ready
 
 
 def test_without_stacks_a_short_wait_may_be_the_taking_of_a_batch() -> None:
-    found = _taken("")
+    finding = _taken("")
 
-    assert "stacks tell which it is" in found.advice
-    assert "times the present number" not in found.advice
+    assert "stacks tell which it is" in finding.advice
+    assert "times the present number" not in finding.advice
 
 
 def test_without_stacks_a_long_wait_is_for_the_workers() -> None:
@@ -362,10 +362,10 @@ def _epochs(*begins: tuple[str, str]) -> str:
 
 
 def test_workers_that_are_started_in_each_epoch_are_to_be_kept() -> None:
-    (found,) = drawn_findings(_epochs(*[(_BEGINS, _PROCESS)] * 2), "DAT002")
+    (finding,) = drawn_findings(_epochs(*[(_BEGINS, _PROCESS)] * 2), "DAT002")
 
-    assert found.advice.startswith("pass persistent_workers=True")
-    assert found.data["processes"] == 2
+    assert finding.advice.startswith("pass persistent_workers=True")
+    assert finding.data["processes"] == 2
 
 
 def test_workers_that_were_started_once_may_be_those_of_a_long_epoch() -> None:
@@ -377,9 +377,9 @@ def test_workers_that_were_started_once_may_be_those_of_a_long_epoch() -> None:
 def test_a_loader_that_is_made_in_each_epoch_is_to_be_made_once() -> None:
     made = "[torch/utils/data/dataloader.py(9): __init__]"
     drawing = _epochs((_BEGINS, _PROCESS), (made, ""), (_BEGINS, _PROCESS))
-    (found,) = drawn_findings(drawing, "DAT002")
+    (finding,) = drawn_findings(drawing, "DAT002")
 
-    assert found.advice.startswith("make the DataLoader once")
+    assert finding.advice.startswith("make the DataLoader once")
 
 
 def test_an_iterator_that_starts_no_process_has_no_workers_to_keep() -> None:
@@ -388,7 +388,7 @@ def test_an_iterator_that_starts_no_process_has_no_workers_to_keep() -> None:
 
 def test_more_workers_do_not_bring_the_first_batch_of_an_epoch() -> None:
     region = f"[{WAITING}]"
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1{" " * (len(region) + 70)}]
         host   [torch/utils/data/dataloader.py(4): __iter__]
@@ -398,5 +398,5 @@ def test_more_workers_do_not_bring_the_first_batch_of_an_epoch() -> None:
         "DAT001",
     )
 
-    assert "first batch of an epoch" in found.message
-    assert "num_workers" not in found.advice
+    assert "first batch of an epoch" in finding.message
+    assert "num_workers" not in finding.advice

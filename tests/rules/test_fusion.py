@@ -51,19 +51,23 @@ def of_model(name: str) -> RecordingReport:
 
 
 def test_a_program_has_one_finding_of_all_its_chains() -> None:
-    (found,) = (one for one in of_model("gpt2_eager").findings if one.code == "FUS001")
+    (finding,) = (
+        item for item in of_model("gpt2_eager").findings if item.code == "FUS001"
+    )
 
-    assert mentions(found, "memory-bound", "fuse")
-    assert found.doubt == "preview"
-    assert found.saves_ns > 0.02 * of_model("gpt2_eager").step_ns
+    assert mentions(finding, "memory-bound", "fuse")
+    assert finding.doubt == "preview"
+    assert finding.saves_ns > 0.02 * of_model("gpt2_eager").step_ns
 
 
 def test_kernels_of_other_findings_are_not_counted_again() -> None:
     findings = of_model("gpt2_eager").findings
-    (mine,) = (one for one in findings if one.code == "FUS001")
-    others = [one for one in findings if not one.residual]
+    (mine,) = (finding for finding in findings if finding.code == "FUS001")
+    others = [finding for finding in findings if not finding.residual]
 
-    assert not mine.kernels & frozenset[int]().union(*(one.kernels for one in others))
+    assert not mine.kernels & frozenset[int]().union(
+        *(finding.kernels for finding in others)
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,35 +110,37 @@ def test_a_host_bound_step_has_no_account_of_gpu_losses() -> None:
 
 
 def test_a_fix_that_saves_time_after_another_says_so() -> None:
-    found = of_model("t5_norms")
-    (later,) = (one for one in found.findings if one.after)
+    report = of_model("t5_norms")
+    (later,) = (finding for finding in report.findings if finding.after)
 
     assert (later.code, later.after, later.minor) == ("ATT001", ("LCH002",), "")
-    assert later.saves_ns > 0.02 * found.step_ns > (later.saves_alone_ns or 0)
-    assert found.together[-1].step_ns == found.step_ns - sum(
-        one.saves_after_ns or 0 for one in found.findings
+    assert later.saves_ns > 0.02 * report.step_ns > (later.saves_alone_ns or 0)
+    assert report.together[-1].step_ns == report.step_ns - sum(
+        finding.saves_after_ns or 0 for finding in report.findings
     )
 
 
 def test_a_torch_without_a_compiler_is_to_be_upgraded_first() -> None:
-    found = case_findings("public/v100_resnet50_workers0.json.gz", "FUS001")
+    findings = case_findings("public/v100_resnet50_workers0.json.gz", "FUS001")
 
-    assert [one.advice.startswith("upgrade torch") for one in found] == [True]
+    assert [finding.advice.startswith("upgrade torch") for finding in findings] == [
+        True
+    ]
 
 
 @pytest.mark.real
 def test_a_wait_that_costs_time_after_other_fixes_is_in_the_plan() -> None:
-    found = outcome(Recording("3", load(ROOT / "fixtures/tutorial/3/trace.json.gz")))
-    (sync,) = (one for one in found.findings if one.code == "SYN001")
+    report = outcome(Recording("3", load(ROOT / "fixtures/tutorial/3/trace.json.gz")))
+    (sync,) = (finding for finding in report.findings if finding.code == "SYN001")
 
     assert sync.after
-    assert sync.saves_ns > 0.02 * found.together[-1].step_ns
+    assert sync.saves_ns > 0.02 * report.together[-1].step_ns
 
 
 def test_the_place_is_where_the_library_saves_most() -> None:
-    found = of_model("gpt2_eager").findings
-    (mine,) = (one for one in found if one.code == "FUS001")
-    (chain,) = (one for one in mine.evidence if one.label == "chain")
+    findings = of_model("gpt2_eager").findings
+    (mine,) = (finding for finding in findings if finding.code == "FUS001")
+    (chain,) = (evidence for evidence in mine.evidence if evidence.label == "chain")
 
     # Once it was the first function of the library, which checks for packed sequences.
     assert "(transformers/activations.py:65)" in (mine.place.via or "")
@@ -142,16 +148,22 @@ def test_the_place_is_where_the_library_saves_most() -> None:
 
 
 def test_lines_that_save_next_to_nothing_are_not_named() -> None:
-    (mine,) = (one for one in of_model("gpt2_eager").findings if one.code == "FUS001")
-    lines = [one.value or 0 for one in mine.evidence if one.label == "line"]
+    (mine,) = (
+        finding
+        for finding in of_model("gpt2_eager").findings
+        if finding.code == "FUS001"
+    )
+    lines = [
+        evidence.value or 0 for evidence in mine.evidence if evidence.label == "line"
+    ]
 
     assert min(lines) > 0.05 * max(lines)
 
 
 def test_a_loop_over_parameters_is_left_to_its_own_finding() -> None:
     findings = of_model("averaged_weights").findings
-    (loop,) = (one for one in findings if one.code == "LCH001")
-    (chains,) = (one for one in findings if one.code == "FUS001")
+    (loop,) = (finding for finding in findings if finding.code == "LCH001")
+    (chains,) = (finding for finding in findings if finding.code == "FUS001")
 
     assert loop.kernels
     assert not chains.kernels & loop.kernels
@@ -159,8 +171,8 @@ def test_a_loop_over_parameters_is_left_to_its_own_finding() -> None:
 
 def test_compiling_a_host_bound_model_includes_what_it_fuses() -> None:
     findings = of_model("averaged_weights").findings
-    (graph,) = (one for one in findings if one.code == "LCH002")
-    (chains,) = (one for one in findings if one.code == "FUS001")
+    (graph,) = (finding for finding in findings if finding.code == "LCH002")
+    (chains,) = (finding for finding in findings if finding.code == "FUS001")
 
     shares = {fix.kernel_share for fix in graph.fixes if len(fix.kernels)}
     assert len(shares) > 1
@@ -195,8 +207,10 @@ def breaks(model: str, *, inside: bool) -> list[str]:
         drawing = drawing.replace(after, f"{after}  {READ}")
     drawing = drawing.replace("MODEL".ljust(len(model)), model)
     trace = load_drawn(drawing, OPS, device=H200)
-    (found,) = outcome(Recording("drawn", trace), "FUS001").findings
-    return [one.name for one in found.evidence if one.label == "breaks"]
+    (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
+    return [
+        evidence.name for evidence in finding.evidence if evidence.label == "breaks"
+    ]
 
 
 @pytest.mark.parametrize("model", ["nn.Module: Model_0", "model.py(9): forward"])
@@ -231,6 +245,6 @@ def test_a_tanh_in_a_chain_is_a_gelu_with_tanh() -> None:
     ops = {**OPS, "aten::pow": OPS["aten::add"]}
     trace = load_drawn(drawing, ops, device=H200)
 
-    (found,) = outcome(Recording("drawn", trace), "FUS001").findings
+    (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
 
-    assert found.advice.endswith('or call `F.gelu(x, approximate="tanh")` here')
+    assert finding.advice.endswith('or call `F.gelu(x, approximate="tanh")` here')

@@ -54,7 +54,7 @@ def found_in(name: str, *codes: str) -> tuple[Finding, ...]:
 
 
 def labels(finding: Finding) -> set[str]:
-    return {one.label for one in finding.evidence}
+    return {evidence.label for evidence in finding.evidence}
 
 
 @pytest.mark.parametrize("name", SICK)
@@ -70,27 +70,29 @@ def test_a_plain_transformer_has_none_of_it(name: str) -> None:
 
 
 def test_experts_with_new_shapes_are_found_with_line_dimension_and_count() -> None:
-    (found,) = found_in("moe_dropless", "HST001")
+    (finding,) = found_in("moe_dropless", "HST001")
 
-    assert (found.place.file, found.place.line) == ("moe_dropless.py", 21)
-    assert "dimension 0 of input 0 of aten::mm varies" in found.message
+    assert (finding.place.file, finding.place.line) == ("moe_dropless.py", 21)
+    assert "dimension 0 of input 0 of aten::mm varies" in finding.message
     # The library searched for 45 of the 552 products in these three steps.
-    assert found.count == 15
-    assert "multiples of 256" in found.advice
-    assert "grouped_mm" in found.advice
+    assert finding.count == 15
+    assert "multiples of 256" in finding.advice
+    assert "grouped_mm" in finding.advice
 
 
 def test_padding_the_experts_saves_what_was_measured() -> None:
-    (found,) = found_in("moe_dropless", "HST001")
+    (finding,) = found_in("moe_dropless", "HST001")
 
     # 36.0 ms a step, 25.6 ms with tokens padded to multiples of 256, no profiler.
-    assert found.saves_ns == pytest.approx(36.0e6 - 25.6e6, rel=0.3)
+    assert finding.saves_ns == pytest.approx(36.0e6 - 25.6e6, rel=0.3)
 
 
 def test_loading_of_kernels_is_told_from_the_search() -> None:
-    (found,) = found_in("moe_dropless", "HST001")
+    (finding,) = found_in("moe_dropless", "HST001")
 
-    (loading,) = (one for one in found.evidence if one.label == "loading")
+    (loading,) = (
+        evidence for evidence in finding.evidence if evidence.label == "loading"
+    )
     # Four kernels were loaded in three steps, 3 to 5 ms each, in 45 searches.
     assert loading.value == pytest.approx(5e6, rel=0.2)
     assert "ends once all were used" in loading.note
@@ -109,18 +111,20 @@ def test_cudnn_attention_on_new_lengths_names_the_switch() -> None:
 
 
 def test_lengths_that_repeat_save_what_was_measured() -> None:
-    found = found_in("varying_length", "HST001")
+    findings = found_in("varying_length", "HST001")
 
     # 133 ms a step, 7.2 ms with lengths rounded up to 128, no profiler.
-    assert sum(one.saves_ns for one in found) == pytest.approx(126e6, rel=0.3)
+    assert sum(finding.saves_ns for finding in findings) == pytest.approx(
+        126e6, rel=0.3
+    )
 
 
 def test_image_sizes_that_vary_are_two_dimensions() -> None:
-    (found,) = case_findings("pairs/conv_sizes_free.trace.json.gz", "HST001")
+    (finding,) = case_findings("pairs/conv_sizes_free.trace.json.gz", "HST001")
 
-    assert "dimensions 2 and 3 of input 0 of aten::cudnn_convolution" in found.message
+    assert "dimensions 2 and 3 of input 0 of aten::cudnn_convolution" in finding.message
     # 83.5 ms a step, 20.9 ms with sizes rounded up to 32, no profiler.
-    assert found.saves_ns == pytest.approx(83.5e6 - 20.9e6, rel=0.3)
+    assert finding.saves_ns == pytest.approx(83.5e6 - 20.9e6, rel=0.3)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_one_step_with_a_new_shape_counts_where_sizes_vary(
     findings = findings_of(Recording("drawn", trace), "HST001")
 
     assert len(findings) == found
-    assert all("once in 4 steps" in one.message for one in findings)
+    assert all("once in 4 steps" in finding.message for finding in findings)
 
 
 def test_sizes_that_repeat_have_no_finding() -> None:
@@ -186,9 +190,9 @@ def test_python_in_the_step_is_found_by_function() -> None:
 
 
 def test_a_step_without_that_python_is_predicted() -> None:
-    found = checked("python_in_step", "HST003")
+    report = checked("python_in_step", "HST003")
 
-    assert found.together[-1].step_ns == pytest.approx(
+    assert report.together[-1].step_ns == pytest.approx(
         step_ns("twins/python_in_step_fixed"), rel=0.2
     )
 
@@ -242,9 +246,9 @@ def test_what_a_function_calls_says_what_it_does(called: str, looks: str) -> Non
         gpu 7                   [gemm<1]
     """
 
-    (found,) = drawn_findings(drawing, "HST003")
+    (finding,) = drawn_findings(drawing, "HST003")
 
-    assert mentions(found, "note", looks, "once")
+    assert mentions(finding, "note", looks, "once")
 
 
 @pytest.mark.parametrize(
@@ -260,12 +264,12 @@ def test_what_other_processes_make_is_not_to_be_made_in_a_process(called: str) -
         gpu 7                   [gemm<1]
     """
 
-    (found,) = drawn_findings(drawing, "HST003")
+    (finding,) = drawn_findings(drawing, "HST003")
 
-    assert "start more of them" in found.advice
-    assert "smaller messages" in found.advice
-    assert "in a process of its own" not in found.advice
-    assert not found.example
+    assert "start more of them" in finding.advice
+    assert "smaller messages" in finding.advice
+    assert "in a process of its own" not in finding.advice
+    assert not finding.example
 
 
 @pytest.mark.parametrize(
@@ -282,11 +286,11 @@ def test_python_of_an_environment_is_to_run_in_a_process_of_its_own(
         gpu 7                   [gemm<1]
     """
 
-    (found,) = drawn_findings(drawing, "HST003")
+    (finding,) = drawn_findings(drawing, "HST003")
 
-    assert ("AsyncVectorEnv" in found.advice) == own_process
-    assert ("NumPy" in found.advice) != own_process
-    assert not found.example
+    assert ("AsyncVectorEnv" in finding.advice) == own_process
+    assert ("NumPy" in finding.advice) != own_process
+    assert not finding.example
 
 
 @pytest.mark.parametrize(
@@ -310,14 +314,14 @@ def test_python_of_a_forward_is_not_to_run_in_a_worker_or_once_in_many_steps(
         gpu 7                   [gemm<1]
     """
 
-    (found,) = drawn_findings(drawing, "HST003")
+    (finding,) = drawn_findings(drawing, "HST003")
 
     away = not module and "Triton" not in looks
-    assert mentions(found, "forward", looks, "once")
-    assert ("NumPy" in found.advice) == away
-    assert "once in many steps" not in found.advice
-    assert "workers" not in found.advice
-    assert not found.example
+    assert mentions(finding, "forward", looks, "once")
+    assert ("NumPy" in finding.advice) == away
+    assert "once in many steps" not in finding.advice
+    assert "workers" not in finding.advice
+    assert not finding.example
 
 
 @pytest.mark.parametrize(
@@ -341,10 +345,10 @@ def test_what_a_function_does_without_a_call_is_not_known(
         gpu 7                    [gemm<1]{" " * 1594}[gemm<2]
     """
 
-    (found,) = drawn_findings(drawing, "HST003")
+    (finding,) = drawn_findings(drawing, "HST003")
 
-    assert found.message.startswith(f"main {looks}")
-    assert ("not in the trace" in found.advice) == (not inside)
+    assert finding.message.startswith(f"main {looks}")
+    assert ("not in the trace" in finding.advice) == (not inside)
 
 
 @pytest.mark.parametrize(
@@ -410,13 +414,13 @@ def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
         gpu 7   [gemm]
     """
 
-    (found,) = drawn_findings(drawing, "HST002")
+    (finding,) = drawn_findings(drawing, "HST002")
 
-    assert mentions(found, "aten::matmul", "once")
-    slow_for, usual_for = found.evidence
+    assert mentions(finding, "aten::matmul", "once")
+    slow_for, usual_for = finding.evidence
     # Of both: 194 and 161 µs, 4 and 10 where it is usual.
     assert (slow_for.value, usual_for.value) == (355_000, 14_000)
-    assert len(found.ops) == 4
+    assert len(finding.ops) == 4
 
 
 @pytest.mark.parametrize(("elements", "found"), [(8, 1), (2048 * 2048, 0)])
@@ -436,18 +440,18 @@ def test_fresh_memory_of_a_large_tensor_on_the_cpu_takes_nobody_the_processor(
 
 
 def test_slow_operators_all_over_the_program_are_contention() -> None:
-    (found,) = case_findings("public/t4_fp32.json.gz", "HST002")
+    (finding,) = case_findings("public/t4_fp32.json.gz", "HST002")
 
-    assert found.subject == "operators at random places"
-    assert "DataLoader workers" in found.advice
-    assert {"ops", "slow", "usual"} <= {*labels(found)}
-    assert "alike" not in labels(found)
+    assert finding.subject == "operators at random places"
+    assert "DataLoader workers" in finding.advice
+    assert {"ops", "slow", "usual"} <= {*labels(finding)}
+    assert "alike" not in labels(finding)
 
 
 def test_stalls_of_one_length_are_turns_of_another_process() -> None:
-    (found,) = case_findings("public/t4_amp.json.gz", "HST002")
+    (finding,) = case_findings("public/t4_amp.json.gz", "HST002")
 
-    (alike,) = (line for line in found.evidence if line.label == "alike")
+    (alike,) = (line for line in finding.evidence if line.label == "alike")
     assert alike.name == "4 of 5 take"
     assert alike.value == pytest.approx(2.02e6, rel=0.01)
 
@@ -499,17 +503,17 @@ def searches(around: str) -> str:
 
 
 def test_compiled_code_is_told_how_to_keep_one_graph() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         searches("Torch-Compiled Region: 0/0"), "HST001", args=ROWS
     )
 
-    assert "torch._dynamo.mark_dynamic" in found.advice
+    assert "torch._dynamo.mark_dynamic" in finding.advice
 
 
 def test_code_that_is_not_compiled_is_not() -> None:
-    (found,) = drawn_findings(searches("aten::linear"), "HST001", args=ROWS)
+    (finding,) = drawn_findings(searches("aten::linear"), "HST001", args=ROWS)
 
-    assert "mark_dynamic" not in found.advice
+    assert "mark_dynamic" not in finding.advice
 
 
 def paused(
@@ -538,16 +542,16 @@ def paused(
 
 
 def test_a_pause_in_one_step_of_several_is_found() -> None:
-    (found,) = priced_findings(paused(10, 20_000, 10), "HST004")
+    (finding,) = priced_findings(paused(10, 20_000, 10), "HST004")
 
-    assert mentions(found, "20.0 ms", "1 of 3")
-    assert found.saves_ns == pytest.approx(20e6 / 3, rel=0.01)
+    assert mentions(finding, "20.0 ms", "1 of 3")
+    assert finding.saves_ns == pytest.approx(20e6 / 3, rel=0.01)
 
 
 def test_a_pause_at_the_start_of_a_step_is_found() -> None:
-    (found,) = drawn_findings(paused(20, 20_000, 20, 20, first=True), "HST004")
+    (finding,) = drawn_findings(paused(20, 20_000, 20, 20, first=True), "HST004")
 
-    assert mentions(found, "20.0 ms", "1 of 4")
+    assert mentions(finding, "20.0 ms", "1 of 4")
 
 
 def test_the_profilers_own_start_is_no_pause() -> None:
@@ -577,9 +581,11 @@ def test_a_pause_counts_as_far_as_steps_without_the_profiler_have_it(
     trace = replace(load_drawn(paused(10, 20_000, 10)), rank=rank)
     recording = Recording("drawn", trace=trace, step_ns=mean_ns)
 
-    found = outcome(recording, "HST004").findings
+    findings = outcome(recording, "HST004").findings
 
-    assert [one.fixes[0].host_share for one in found] == pytest.approx(shares, rel=0.01)
+    assert [finding.fixes[0].host_share for finding in findings] == pytest.approx(
+        shares, rel=0.01
+    )
 
 
 def test_stacks_are_asked_for_only_where_there_are_none() -> None:
@@ -588,12 +594,15 @@ def test_stacks_are_asked_for_only_where_there_are_none() -> None:
         paused(10, 20_000, 10, frames="train.py(3): main"), "HST004"
     )
 
-    assert ["with_stack" in one.advice for one in (*without, *frames)] == [True, False]
+    assert ["with_stack" in finding.advice for finding in (*without, *frames)] == [
+        True,
+        False,
+    ]
 
 
 def in_function(name: str) -> Finding:
     """Return what HST003 finds of a function of the program's that loops in Python."""
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host   [ProfilerStep#1                     {" " * 50}]
         host    [torch/nn.py(5): f    ] [train.py(30): {name:<35}]
@@ -603,29 +612,29 @@ def in_function(name: str) -> Finding:
         """,
         "HST003",
     )
-    return found
+    return finding
 
 
 def test_a_loop_that_neither_logs_nor_makes_a_batch_is_not_to_run_in_a_worker() -> None:
-    found = in_function("discount_cumsum")
+    finding = in_function("discount_cumsum")
 
-    assert "NumPy" in found.advice
-    assert "DataLoader" not in found.advice
-    assert not found.example
+    assert "NumPy" in finding.advice
+    assert "DataLoader" not in finding.advice
+    assert not finding.example
 
 
 def test_what_makes_the_batch_is_to_run_ahead_but_not_once_in_many_steps() -> None:
-    found = in_function("get_batch")
+    finding = in_function("get_batch")
 
-    assert "DataLoader's workers" in found.advice
-    assert "many steps" not in found.advice + found.example
+    assert "DataLoader's workers" in finding.advice
+    assert "many steps" not in finding.advice + finding.example
 
 
 def test_what_logs_is_to_run_once_in_many_steps() -> None:
-    found = in_function("log_metrics")
+    finding = in_function("log_metrics")
 
-    assert "once in many steps" in found.advice
-    assert "step % 100" in found.example
+    assert "once in many steps" in finding.advice
+    assert "step % 100" in finding.example
 
 
 FORK = "<built-in function fork>"
@@ -634,16 +643,16 @@ FORK = "<built-in function fork>"
 def stopped(*pauses: int, call: str) -> Finding:
     """Return what HST004 finds where a call of the program's takes long."""
     drawing = paused(*pauses, frames="train.py(3): main", call=call)
-    (found,) = drawn_findings(drawing, "HST004")
-    return found
+    (finding,) = drawn_findings(drawing, "HST004")
+    return finding
 
 
 def test_the_call_that_fills_a_pause_is_named_and_the_collector_is_not_blamed() -> None:
-    found = stopped(40, 20_000, 40, call=FORK)
+    finding = stopped(40, 20_000, 40, call=FORK)
 
-    assert mentions(found, "`fork`", "20.0 ms", "1 of 3")
-    assert "starts a process" in found.advice
-    assert "gc." not in found.advice + found.example
+    assert mentions(finding, "`fork`", "20.0 ms", "1 of 3")
+    assert "starts a process" in finding.advice
+    assert "gc." not in finding.advice + finding.example
 
 
 @pytest.mark.parametrize(
@@ -658,20 +667,20 @@ def test_the_call_that_fills_a_pause_is_named_and_the_collector_is_not_blamed() 
 def test_a_call_that_waits_fills_its_pause_however_short_it_mostly_is(
     call: str, advice: str
 ) -> None:
-    found = stopped(60, 20_000, 60, call=call)
+    finding = stopped(60, 20_000, 60, call=call)
 
-    assert advice in found.advice
-    assert "gc." not in found.advice + found.example
+    assert advice in finding.advice
+    assert "gc." not in finding.advice + finding.example
 
 
 @pytest.mark.parametrize("name", ["append of list", "join of str", "select of type"])
 def test_a_call_that_is_mostly_short_and_waits_for_nothing_may_be_interrupted(
     name: str,
 ) -> None:
-    found = stopped(60, 20_000, 60, call=f"<built-in method {name} object>")
+    finding = stopped(60, 20_000, 60, call=f"<built-in method {name} object>")
 
-    assert "gc.disable()" in found.advice
-    assert name.split(maxsplit=1)[0] not in found.message
+    assert "gc.disable()" in finding.advice
+    assert name.split(maxsplit=1)[0] not in finding.message
 
 
 def test_what_workers_of_a_data_loader_take_to_start_is_left_to_its_rule() -> None:
@@ -682,10 +691,12 @@ def test_what_workers_of_a_data_loader_take_to_start_is_left_to_its_rule() -> No
 
 
 def test_pauses_of_one_place_are_counted_and_summed() -> None:
-    (found,) = drawn_findings(paused(40, 20_000, 40, times=3), "HST004")
-    (total,) = (one.value for one in found.evidence if one.label == "total")
+    (finding,) = drawn_findings(paused(40, 20_000, 40, times=3), "HST004")
+    (total,) = (
+        evidence.value for evidence in finding.evidence if evidence.label == "total"
+    )
 
-    assert mentions(found, "3 times", "60.0 ms", "1 of 3")
+    assert mentions(finding, "3 times", "60.0 ms", "1 of 3")
     assert total == pytest.approx(20e6, rel=0.01)
 
 
@@ -764,9 +775,9 @@ def test_a_tensor_made_on_the_cpu_is_made_on_the_gpu_or_before_the_loop() -> Non
 
 
 def test_operators_on_the_cpu_with_a_launch_between_them_are_apart() -> None:
-    found = chained("aten::sort", "aten::round", between="cudaLaunchKernel")
+    findings = chained("aten::sort", "aten::round", between="cudaLaunchKernel")
 
-    assert {one.subject for one in found} == {"aten::sort", "aten::round"}
+    assert {finding.subject for finding in findings} == {"aten::sort", "aten::round"}
 
 
 def test_rows_picked_on_the_cpu_are_advised_to_be_picked_on_the_gpu() -> None:
@@ -834,7 +845,7 @@ def test_what_a_data_loader_does_on_the_cpu_is_left_to_its_own_rule() -> None:
     step = "[ProfilerStep#{0}".ljust(200) + "] "
     region = "[enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__".ljust(180)
     op = " [aten::index".ljust(175) + "]"
-    found = drawn_findings(
+    findings = drawn_findings(
         f"""
         host   {step.format(1)}{step.format(2)}
         host    {region}] [cudaLaunchKernel>1] {region}] [cudaLaunchKernel>2]
@@ -845,7 +856,7 @@ def test_what_a_data_loader_does_on_the_cpu_is_left_to_its_own_rule() -> None:
         args={"aten::index": inputs([[256, 3, 224, 224], []], ["float", ""])},
     )
 
-    assert found == ()
+    assert findings == ()
 
 
 def decoded(searches: int, *, sizes: tuple[int, ...], tmp_path: Path) -> Trace:
@@ -875,11 +886,13 @@ def test_iterations_of_one_step_that_bring_new_shapes_count_as_steps(
 ) -> None:
     trace = decoded(4, sizes=(101, 102, 103, 104), tmp_path=tmp_path)
 
-    (found,) = findings_of(Recording("drawn", trace), "HST001")
+    (finding,) = findings_of(Recording("drawn", trace), "HST001")
 
-    assert "4 times a step: dimension 0 of input 0" in found.message
-    assert found.data["sizes"] == [101, 102, 103, 104]
-    (seen,) = (one.name for one in found.evidence if one.label == "seen")
+    assert "4 times a step: dimension 0 of input 0" in finding.message
+    assert finding.data["sizes"] == [101, 102, 103, 104]
+    (seen,) = (
+        evidence.name for evidence in finding.evidence if evidence.label == "seen"
+    )
     assert seen == "in 4 of 4 iterations; each size costs this once"
 
 
@@ -895,12 +908,12 @@ def test_iterations_that_search_once_are_warm_up(
 
 
 def test_a_generation_with_new_lengths_saves_what_the_switch_was_measured_to() -> None:
-    (found,) = case_findings("pairs/gen_cudnn.trace.json.gz", "HST001")
+    (finding,) = case_findings("pairs/gen_cudnn.trace.json.gz", "HST001")
 
-    assert "enable_cudnn_sdp(False)" in found.advice
-    assert "dimension 2 of input 1" in found.message
+    assert "enable_cudnn_sdp(False)" in finding.advice
+    assert "dimension 2 of input 1" in finding.message
     # 589.5 ms a step, 113.2 ms with the switch, no profiler.
-    assert found.saves_ns == pytest.approx(589.5e6 - 113.2e6, rel=0.3)
+    assert finding.saves_ns == pytest.approx(589.5e6 - 113.2e6, rel=0.3)
 
 
 def first_uses(loading: str, *, rows: tuple[int, ...], tmp_path: Path) -> Trace:
@@ -939,19 +952,19 @@ def test_sizes_that_padding_would_not_change_are_not_advised_to_be_padded_to(
 ) -> None:
     trace = first_uses("", rows=(2048, 4096, 8192, 6144), tmp_path=tmp_path)
 
-    (found,) = findings_of(Recording("drawn", trace), "HST001")
+    (finding,) = findings_of(Recording("drawn", trace), "HST001")
 
-    assert "are left" not in found.advice
-    assert "pad the inputs to fewer sizes" in found.advice
+    assert "are left" not in finding.advice
+    assert "pad the inputs to fewer sizes" in finding.advice
 
 
 def test_the_sizes_to_pad_are_those_of_the_images() -> None:
     # Later layers have sizes of their own, as 1, 6, 8 and 11, that nobody can pad.
     trace = load(ROOT / "benchmarks" / "models" / "mobilenet_sizes.trace.json.gz")
-    (found,) = findings_of(Recording("mobilenet_sizes", trace), "HST001")
+    (finding,) = findings_of(Recording("mobilenet_sizes", trace), "HST001")
 
-    assert found.data["sizes"] == [167, 237]
-    assert "multiples of 16 (176, 240 are left)" in found.advice
+    assert finding.data["sizes"] == [167, 237]
+    assert "multiples of 16 (176, 240 are left)" in finding.advice
 
 
 def test_the_example_of_a_hook_is_a_hook() -> None:

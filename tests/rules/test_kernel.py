@@ -64,25 +64,25 @@ def test_a_slow_kernel_is_named_once_with_what_following_the_advice_saved(
 ) -> None:
     code, saved_ns, facts = MEASURED[name]
 
-    found = linted(DATA / f"{name}.trace.json.gz").findings
+    findings = linted(DATA / f"{name}.trace.json.gz").findings
 
     # Nothing else but what a compiler would fuse, and in one that a step is left out.
-    (one,) = (one for one in found if one.code not in ("FUS001", "TRC003"))
-    assert one.code == code
-    assert mentions(one, *facts)
-    assert one.place.file in ("kernels.py", "kernels2.py")
+    (finding,) = (item for item in findings if item.code not in ("FUS001", "TRC003"))
+    assert finding.code == code
+    assert mentions(finding, *facts)
+    assert finding.place.file in ("kernels.py", "kernels2.py")
     # Cautious, but no less than two thirds of what was measured.
-    assert 2 / 3 * saved_ns < one.saves_ns < 1.1 * saved_ns
+    assert 2 / 3 * saved_ns < finding.saves_ns < 1.1 * saved_ns
 
 
 def test_rows_that_are_picked_often_are_found_by_the_time_of_their_gradient() -> None:
-    (one,) = case_findings("moe_batched.trace.json.gz", "KRN002")
+    (finding,) = case_findings("moe_batched.trace.json.gz", "KRN002")
 
-    assert mentions(one, "[8192,512]", 3)
-    assert one.place.function == "forward"
+    assert mentions(finding, "[8192,512]", 3)
+    assert finding.place.function == "forward"
     # One of the three calls takes 1.13 ms: all of its rows go to one place.
-    assert 1_100_000 > one.kernel_ns > 700_000
-    assert "F.embedding(index, x)" in one.advice
+    assert 1_100_000 > finding.kernel_ns > 700_000
+    assert "F.embedding(index, x)" in finding.advice
 
 
 def _index(
@@ -118,8 +118,8 @@ def _index(
         args,
         DEVICE,
     )
-    (found,) = outcome(Recording("drawn", trace), "KRN002").findings
-    return found
+    (finding,) = outcome(Recording("drawn", trace), "KRN002").findings
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -140,23 +140,23 @@ def test_the_dimension_of_an_index_is_that_of_its_size_and_stride(
 
 
 def test_an_index_that_nothing_is_known_of_has_no_dimension() -> None:
-    found = _index([4, 8, 16], [4, 8, 16])
+    finding = _index([4, 8, 16], [4, 8, 16])
 
-    assert "x.index_select(dim, index), dim being" in found.advice
+    assert "x.index_select(dim, index), dim being" in finding.advice
 
 
 def test_several_dimensions_that_are_indexed_at_once_need_one_index() -> None:
-    found = _index([4, 8, 16], [4, 3, 16], ([4, 3], 4, 128), ([4, 3], 8, 16))
+    finding = _index([4, 8, 16], [4, 3, 16], ([4, 3], 4, 128), ([4, 3], 8, 16))
 
-    assert "one index, of x with the 2 dimensions" in found.advice
+    assert "one index, of x with the 2 dimensions" in finding.advice
 
 
 def test_an_index_as_long_as_its_dimension_may_only_reverse_it() -> None:
-    found = _index([1, 80, 96, 3], [1, 80, 96, 3], ([3], 3, 1))
+    finding = _index([1, 80, 96, 3], [1, 80, 96, 3], ([3], 3, 1))
 
-    assert "x.flip(3)" in found.advice
-    assert "x.index_select(3, index)" in found.advice
-    assert not found.example
+    assert "x.flip(3)" in finding.advice
+    assert "x.index_select(3, index)" in finding.advice
+    assert not finding.example
 
 
 def test_gradients_of_two_shapes_at_a_line_are_of_one_index() -> None:
@@ -181,9 +181,9 @@ def test_gradients_of_two_shapes_at_a_line_are_of_one_index() -> None:
         DEVICE,
     )
 
-    (found,) = outcome(Recording("drawn", trace), "KRN002").findings
+    (finding,) = outcome(Recording("drawn", trace), "KRN002").findings
 
-    assert mentions(found, "[1,160,96,3]", "twice")
+    assert mentions(finding, "[1,160,96,3]", "twice")
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_a_compiler_is_advised_for_what_it_computes_itself(
         DEVICE,
     )
 
-    (found,) = outcome(Recording("drawn", trace), "KRN010").findings
+    (finding,) = outcome(Recording("drawn", trace), "KRN010").findings
 
-    assert ("torch.compile" in found.advice) is advised
+    assert ("torch.compile" in finding.advice) is advised
 
 
 def lost_in_a_convolution(dtype: str, kernel: str, **facts: bool) -> str:
@@ -312,17 +312,19 @@ def slow_op(
         {op: arguments},
         DEVICE,
     )
-    (found,) = outcome(Recording("drawn", trace), "KRN008").findings
-    return found
+    (finding,) = outcome(Recording("drawn", trace), "KRN008").findings
+    return finding
 
 
 def test_a_topk_along_the_last_dimension_of_a_contiguous_tensor_promises_nothing() -> (
     None
 ):
-    found = slow_op("aten::topk", [64, 128], [128, 1], ["", "20", "-1", "True", "True"])
+    finding = slow_op(
+        "aten::topk", [64, 128], [128, 1], ["", "20", "-1", "True", "True"]
+    )
 
-    assert not found.fixes
-    assert found.minor
+    assert not finding.fixes
+    assert finding.minor
 
 
 @pytest.mark.parametrize(
@@ -346,11 +348,11 @@ def test_the_gradient_of_an_enlarged_image_has_matmuls_as_a_remedy() -> None:
     dims, strides = [1, 3, 64, 64], [12288, 4096, 64, 1]
     values = ["", "[64, 64]", "[1, 3, 4, 4]", "False", "16.", "16."]
 
-    found = slow_op("aten::upsample_bilinear2d_backward", dims, strides, values)
+    finding = slow_op("aten::upsample_bilinear2d_backward", dims, strides, values)
 
-    assert "rows.T @ x @ columns" in found.advice
-    assert "F.interpolate(eye" in found.example
-    assert "[1, 3, 4, 4]" in [one.name for one in found.evidence]
+    assert "rows.T @ x @ columns" in finding.advice
+    assert "F.interpolate(eye" in finding.example
+    assert "[1, 3, 4, 4]" in [evidence.name for evidence in finding.evidence]
 
 
 def test_gradients_of_images_of_other_sizes_are_other_groups(tmp_path: Path) -> None:
@@ -373,9 +375,9 @@ def test_gradients_of_images_of_other_sizes_are_other_groups(tmp_path: Path) -> 
     path = tmp_path / "two.json"
     path.write_text(json.dumps(written))
 
-    (found,) = outcome(Recording("two", load(path)), "KRN008").findings
+    (finding,) = outcome(Recording("two", load(path)), "KRN008").findings
 
-    assert found.count == 1
+    assert finding.count == 1
 
 
 def slow_convolution(kernel: str, window: int, half: str = "c10::Half") -> Finding:
@@ -392,25 +394,25 @@ def slow_convolution(kernel: str, window: int, half: str = "c10::Half") -> Findi
         {"aten::convolution": inputs(dims, [half, half, *[""] * 7], None, values)},
         DEVICE,
     )
-    (found,) = outcome(Recording("drawn", trace), "KRN005").findings
-    return found
+    (finding,) = outcome(Recording("drawn", trace), "KRN005").findings
+    return finding
 
 
 @pytest.mark.parametrize(
     "kernel", ["conv2d_c1_k1_nchw_x", "dgrad2d_c1_k1_nchw_x", "wgrad2d_shmem_tiling"]
 )
 def test_cudnn_has_slow_kernels_for_depthwise_images_in_nchw(kernel: str) -> None:
-    found = slow_convolution(kernel, 5)
+    finding = slow_convolution(kernel, 5)
 
-    assert mentions(found, 1, "depthwise", "NCHW")
-    assert "channels_last" in found.advice
-    assert "cudnn.benchmark" in found.advice
+    assert mentions(finding, 1, "depthwise", "NCHW")
+    assert "channels_last" in finding.advice
+    assert "cudnn.benchmark" in finding.advice
 
 
 def test_a_convolution_by_fourier_transforms_asks_for_a_search() -> None:
-    found = slow_convolution("fft2d_r2c_32x32", 7, "float")
+    finding = slow_convolution("fft2d_r2c_32x32", 7, "float")
 
-    assert found.advice.startswith("set torch.backends.cudnn.benchmark = True")
+    assert finding.advice.startswith("set torch.backends.cudnn.benchmark = True")
 
 
 def test_a_search_for_algorithms_that_is_on_is_not_advised() -> None:

@@ -63,28 +63,28 @@ ACCUMULATION = """
 """
 
 
-def loop(found: Finding) -> tuple[str, int, int]:
+def loop(finding: Finding) -> tuple[str, int, int]:
     """Return what a loop is over, how many there are, and the launches in each."""
-    (what,) = {"experts", "parameters", "iterations"} & set(found.message.split())
-    data: dict[str, Any] = dict(found.data)
+    (what,) = {"experts", "parameters", "iterations"} & set(finding.message.split())
+    data: dict[str, Any] = dict(finding.data)
     return what, round(data["iterations"]), round(data["launches"])
 
 
 def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
-    (found,) = case_findings("moe_loop.trace.json.gz", *WAITING, measured=True)
+    (finding,) = case_findings("moe_loop.trace.json.gz", *WAITING, measured=True)
 
-    assert loop(found) == ("experts", 32, 10 + 17)
-    assert found.data["backward_launches"] == pytest.approx(17, abs=0.5)
-    assert "syncs" in found.message
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
+    assert loop(finding) == ("experts", 32, 10 + 17)
+    assert finding.data["backward_launches"] == pytest.approx(17, abs=0.5)
+    assert "syncs" in finding.message
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 87)
     saved = saved_ns("moe_loop", "moe_batched")
-    assert 0.8 * saved < found.saves_ns <= saved
+    assert 0.8 * saved < finding.saves_ns <= saved
 
 
 def test_all_layers_of_experts_are_one_finding() -> None:
-    (found,) = case_findings("moe_loop.trace.json.gz", "LCH001")
+    (finding,) = case_findings("moe_loop.trace.json.gz", "LCH001")
 
-    assert found.data["modules"] == [f"Sequential_0/LoopMoE_{n}" for n in range(3)]
+    assert finding.data["modules"] == [f"Sequential_0/LoopMoE_{n}" for n in range(3)]
 
 
 # Most of these look host-bound in their trace.
@@ -106,19 +106,21 @@ def test_replayed_graphs_have_no_finding() -> None:
 
 
 def test_the_loop_of_an_optimizer_costs_what_the_fused_one_is_faster() -> None:
-    found = case_findings("optimizer_loop_sync.trace.json.gz", "LCH003", measured=True)
+    findings = case_findings(
+        "optimizer_loop_sync.trace.json.gz", "LCH003", measured=True
+    )
 
-    (one,) = found
-    assert mentions(one, "AdamW", 52, 8)
-    assert "fused=True" in one.advice
+    (finding,) = findings
+    assert mentions(finding, "AdamW", 52, 8)
+    assert "fused=True" in finding.advice
     saved = saved_ns("optimizer_loop_sync", "optimizer_fused")
-    assert 0.8 * saved < one.saves_ns <= saved
+    assert 0.8 * saved < finding.saves_ns <= saved
 
 
 def test_the_rest_of_the_step_is_counted_apart_from_the_optimizer() -> None:
     by_code = {
-        found.code: found
-        for found in case_findings(
+        finding.code: finding
+        for finding in case_findings(
             "optimizer_loop_sync.trace.json.gz", "LCH", measured=True
         )
     }
@@ -152,9 +154,9 @@ def test_a_closure_is_no_part_of_the_optimizers_loop() -> None:
 def test_an_optimizer_that_multiplies_matrices_is_told_to_stack_them() -> None:
     muon = STEP_OF_ADAMW.replace("AdamW", "Muon ").replace("aten::tanh", "aten::mm  ")
 
-    (found,) = drawn_findings(muon, "LCH003")
+    (finding,) = drawn_findings(muon, "LCH003")
 
-    assert "batched matmuls" in found.advice
+    assert "batched matmuls" in finding.advice
 
 
 def test_lbfgs_has_no_loop_over_parameters() -> None:
@@ -162,30 +164,30 @@ def test_lbfgs_has_no_loop_over_parameters() -> None:
 
 
 def test_a_fused_optimizer_has_no_finding_of_its_own_in_a_launch_bound_step() -> None:
-    (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH", measured=True)
+    (finding,) = case_findings("optimizer_fused.trace.json.gz", "LCH", measured=True)
 
-    assert found.code == "LCH002"
-    assert mentions(found, 153)
+    assert finding.code == "LCH002"
+    assert mentions(finding, 153)
 
 
 def test_it_is_only_likely_where_the_bound_is() -> None:
-    (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002")
+    (finding,) = case_findings("optimizer_fused.trace.json.gz", "LCH002")
     # Alone: what LCH004 finds leaves too little to report.
     replayed = Recording("replayed", loaded(CAPTURES.trace("graph_replay")))
     (unsure,) = outcome(replayed, "LCH002").findings
 
-    assert not mentions(found, "likely")
-    assert found.severity is Severity.warning
+    assert not mentions(finding, "likely")
+    assert finding.severity is Severity.warning
     assert mentions(unsure, "likely")
     assert unsure.severity is Severity.info
 
 
 def test_what_a_graph_leaves_is_little_more_than_the_kernels() -> None:
-    (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
+    (finding,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
 
     kernels = int(loaded(CAPTURES.trace("optimizer_fused")).kernels["dur"].sum()) / 2
     step = CAPTURES.step_ns("optimizer_fused")
-    assert kernels < step - found.saves_ns < 2.2 * kernels
+    assert kernels < step - finding.saves_ns < 2.2 * kernels
 
 
 def test_a_step_as_a_graph_is_in_the_range_of_what_is_left() -> None:
@@ -200,28 +202,30 @@ def test_a_step_as_a_graph_is_in_the_range_of_what_is_left() -> None:
 
 
 def test_it_lists_what_the_gpu_waits_for_the_longest_first() -> None:
-    (found,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
+    (finding,) = case_findings("optimizer_fused.trace.json.gz", "LCH002", measured=True)
 
-    waits = [one for one in found.evidence if one.label == "waits"]
+    waits = [evidence for evidence in finding.evidence if evidence.label == "waits"]
     assert " operators (most in aten::" in waits[0].note
     assert waits[1].note.startswith("in the autograd engine")
-    times = [one.value or 0 for one in waits]
+    times = [wait.value or 0 for wait in waits]
     assert times == sorted(times, reverse=True)
 
 
 def test_no_graph_is_promised_where_every_step_has_other_sizes() -> None:
-    (found,) = priced_findings(OTHER_SIZES, "LCH002", args=SIZES)
+    (finding,) = priced_findings(OTHER_SIZES, "LCH002", args=SIZES)
 
-    assert found.saves_ns == 0
-    assert found.severity is Severity.warning
-    (forbids,) = (one for one in found.evidence if one.label == "forbids")
+    assert finding.saves_ns == 0
+    assert finding.severity is Severity.warning
+    (forbids,) = (
+        evidence for evidence in finding.evidence if evidence.label == "forbids"
+    )
     assert forbids.name.startswith("sizes that are new in every step")
     assert "aten::bmm" in forbids.name
     assert forbids.name.endswith("once a step)")
-    assert "pad or bucket" in found.advice
+    assert "pad or bucket" in finding.advice
     # The largest entries are in the advice itself.
-    assert "mostly in" in found.advice
-    assert "--explain" not in found.advice
+    assert "mostly in" in finding.advice
+    assert "--explain" not in finding.advice
 
 
 READ_SIZES = """
@@ -233,12 +237,12 @@ READ_SIZES = """
 
 
 def test_sizes_that_are_made_by_values_are_not_advised_to_be_padded() -> None:
-    (found,) = priced_findings(READ_SIZES, "LCH002", args=SIZES)
+    (finding,) = priced_findings(READ_SIZES, "LCH002", args=SIZES)
 
-    assert found.saves_ns == 0
-    assert found.data["forbids"] == ["values", "syncs"]
-    assert "avoid data-dependent sizes" in found.advice
-    assert "pad" not in found.advice
+    assert finding.saves_ns == 0
+    assert finding.data["forbids"] == ["values", "syncs"]
+    assert "avoid data-dependent sizes" in finding.advice
+    assert "pad" not in finding.advice
 
 
 def test_an_input_of_a_new_size_after_a_value_is_advised_to_be_padded() -> None:
@@ -250,12 +254,12 @@ def test_an_input_of_a_new_size_after_a_value_is_advised_to_be_padded() -> None:
     gpu 7                  [k<1]                                     [Memcpy HtoD<2]
     """
 
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         sent, "LCH002", args={**SIZES, "aten::to": SIZES["aten::bmm"]}
     )
 
-    assert found.data["forbids"] == ["shapes", "syncs", "copies"]
-    assert "pad or bucket" in found.advice
+    assert finding.data["forbids"] == ["shapes", "syncs", "copies"]
+    assert "pad or bucket" in finding.advice
 
 
 def _first_launch(kernel: str) -> str:
@@ -274,11 +278,13 @@ def test_loading_of_kernels_is_not_what_bounds_every_step() -> None:
 
 
 def test_loading_of_kernels_in_a_public_trace_is_said_to_pass() -> None:
-    (found,) = case_findings("public/mi250_minitoy.json.gz", "LCH002")
+    (finding,) = case_findings("public/mi250_minitoy.json.gz", "LCH002")
 
-    (loading,) = (one for one in found.evidence if "passes by itself" in one.note)
+    (loading,) = (
+        evidence for evidence in finding.evidence if "passes by itself" in evidence.note
+    )
     assert "kernel loading" in loading.note
-    assert found.gpu_idle_ns < 2_000_000
+    assert finding.gpu_idle_ns < 2_000_000
 
 
 def test_a_module_that_one_step_alone_runs_has_no_other_size() -> None:
@@ -287,20 +293,20 @@ def test_a_module_that_one_step_alone_runs_has_no_other_size() -> None:
     lines = OTHER_SIZES.splitlines()
     lines.insert(2, f"    {first}       {second.removeprefix('host    ')}")
 
-    found = drawn_findings("\n".join(lines), "LCH002", args=SIZES)
+    findings = drawn_findings("\n".join(lines), "LCH002", args=SIZES)
 
-    forbids = [line.name for one in found for line in one.evidence]
+    forbids = [line.name for finding in findings for line in finding.evidence]
     assert not any("new in every step" in (name or "") for name in forbids)
 
 
 def test_what_is_around_replayed_graphs_is_no_saving_of_another_graph() -> None:
     """Compiled with reduce-overhead: guards, wrappers, gradients and the optimizer."""
     trace = loaded(FOLDER / "mobilenet.compiled.json.gz")
-    (found,) = outcome(Recording("compiled", trace), "LCH002").findings
+    (finding,) = outcome(Recording("compiled", trace), "LCH002").findings
 
-    assert mentions(found, "CUDA graphs")
-    assert found.saves_ns < 0.1 * bound_of(trace, None).step_ns
-    assert not found.example
+    assert mentions(finding, "CUDA graphs")
+    assert finding.saves_ns < 0.1 * bound_of(trace, None).step_ns
+    assert not finding.example
 
 
 PICKED = """
@@ -313,20 +319,22 @@ gpu 7                 [pick<1                        ]                   [gemm<2
 
 @pytest.mark.parametrize("op", ["nonzero", "masked_select", "_unique2"])
 def test_no_graph_is_promised_for_data_dependent_sizes(op: str) -> None:
-    (found,) = priced_findings(PICKED.format(op=op), "LCH002")
+    (finding,) = priced_findings(PICKED.format(op=op), "LCH002")
 
-    assert found.saves_ns == 0
-    (forbids,) = (one for one in found.evidence if one.label == "forbids")
+    assert finding.saves_ns == 0
+    (forbids,) = (
+        evidence for evidence in finding.evidence if evidence.label == "forbids"
+    )
     assert forbids.name.startswith("data-dependent sizes")
-    assert not found.example
-    assert "torch.where" in found.advice
+    assert not finding.example
+    assert "torch.where" in finding.advice
 
 
 def test_a_value_that_is_only_read_does_not_forbid_a_graph() -> None:
-    (found,) = drawn_findings(PICKED.format(op="item"), "LCH002")
+    (finding,) = drawn_findings(PICKED.format(op="item"), "LCH002")
 
-    assert "forbids" not in [one.label for one in found.evidence]
-    assert "take the syncs out of the model" in found.advice
+    assert "forbids" not in [evidence.label for evidence in finding.evidence]
+    assert "take the syncs out of the model" in finding.advice
 
 
 def _branching(times: int) -> str:
@@ -346,8 +354,8 @@ def test_a_model_that_branches_on_values_is_no_graph() -> None:
 
     assert checks.data["forbids"] == ["syncs"]
     assert solver.data["forbids"] == ["branches"]
-    assert "forbids" not in [one.label for one in checks.evidence]
-    assert "forbids" in [one.label for one in solver.evidence]
+    assert "forbids" not in [evidence.label for evidence in checks.evidence]
+    assert "forbids" in [evidence.label for evidence in solver.evidence]
 
 
 @pytest.mark.parametrize(
@@ -367,11 +375,11 @@ def test_neither_weights_elsewhere_nor_sparse_gradients_are_a_graph(
     gpu 7                                                            [gemm<2]
     """
 
-    (found,) = priced_findings(drawing, "LCH002")
+    (finding,) = priced_findings(drawing, "LCH002")
 
-    assert found.saves_ns == 0
-    assert found.data["forbids"] == [reason]
-    assert advice in found.advice
+    assert finding.saves_ns == 0
+    assert finding.data["forbids"] == [reason]
+    assert advice in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -392,11 +400,11 @@ def test_a_trainer_is_told_to_compile_in_its_own_way(function: str, told: str) -
         "gpu 7          " + "".join(f"[k<{n}]".ljust(21) for n in launches),
     )
 
-    (found,) = drawn_findings("\n".join(drawing), "LCH002")
+    (finding,) = drawn_findings("\n".join(drawing), "LCH002")
 
-    assert told in found.advice
-    assert ("LightningModule" in told) == ("self.net" in found.example)
-    assert ("TrainingArguments" in told) == ("torch_compile=True" in found.example)
+    assert told in finding.advice
+    assert ("LightningModule" in told) == ("self.net" in finding.example)
+    assert ("TrainingArguments" in told) == ("torch_compile=True" in finding.example)
 
 
 def _saved_with_a_gap(gap: int, *, closure: bool) -> float:
@@ -418,8 +426,8 @@ def _saved_with_a_gap(gap: int, *, closure: bool) -> float:
         "host     " + drawn("[cuLaunchKernel>{}]"),
         "gpu 7          " + drawn("[k<{}]"),
     )
-    (found,) = priced_findings("\n".join(rows), "LCH002", args=args)
-    return found.saves_ns
+    (finding,) = priced_findings("\n".join(rows), "LCH002", args=args)
+    return finding.saves_ns
 
 
 @pytest.mark.parametrize(
@@ -450,17 +458,17 @@ def test_only_short_gaps_between_ops_go_with_a_graph(
 def test_what_forbids_a_graph_is_named(case: str, reasons: list[str]) -> None:
     trace = loaded(CAPTURES.trace(case))
 
-    found = graph_obstacles(trace, steady_steps(trace))
+    result = graph_obstacles(trace, steady_steps(trace))
 
-    assert [one.reason for one in found] == reasons
+    assert [entry.reason for entry in result] == reasons
 
 
 def test_two_backward_passes_in_a_step_are_named() -> None:
     trace = load_drawn(ACCUMULATION)
 
-    (found,) = graph_obstacles(trace, steady_steps(trace))
+    (result,) = graph_obstacles(trace, steady_steps(trace))
 
-    assert (found.reason, found.count) == ("backwards", 2)
+    assert (result.reason, result.count) == ("backwards", 2)
 
 
 def passes(*modules: str) -> str:
@@ -468,10 +476,10 @@ def passes(*modules: str) -> str:
     width = 30
     calls = " ".join([*modules]).split()
     drawn = [
-        "<built-in method run_backward" if one == "|" else f"nn.Module: {one}"
-        for one in calls
+        "<built-in method run_backward" if call == "|" else f"nn.Module: {call}"
+        for call in calls
     ]
-    frames = "".join(f"[{one}".ljust(width - 1) + "]" for one in drawn)
+    frames = "".join(f"[{name}".ljust(width - 1) + "]" for name in drawn)
     numbers = range(1, len(calls) + 1)
     ops = "".join("  [aten::mm            ]".ljust(width) for _ in numbers)
     launches = "".join(f"    [cuLaunchKernel>{n}]".ljust(width) for n in numbers)
@@ -499,9 +507,9 @@ def test_backward_passes_of_one_kind_are_told_from_others(
 ) -> None:
     trace = load_drawn(passes(modules))
 
-    found = graph_obstacles(trace, steady_steps(trace))
+    result = graph_obstacles(trace, steady_steps(trace))
 
-    assert [one.reason for one in found] == [reason]
+    assert [entry.reason for entry in result] == [reason]
 
 
 def read(second: str) -> str:
@@ -533,9 +541,9 @@ def read(second: str) -> str:
 def test_a_value_that_is_read_between_two_modules_of_a_pass_forbids_a_graph() -> None:
     trace = load_drawn(read(second="nn.Module: B_0"))
 
-    (found,) = graph_obstacles(trace, steady_steps(trace))
+    (result,) = graph_obstacles(trace, steady_steps(trace))
 
-    assert (found.reason, found.count) == ("between", 1)
+    assert (result.reason, result.count) == ("between", 1)
 
 
 def test_a_module_that_a_backward_runs_again_is_of_no_other_pass() -> None:
@@ -556,9 +564,9 @@ def test_a_module_that_a_backward_runs_again_is_of_no_other_pass() -> None:
         """
     )
 
-    found = graph_obstacles(trace, steady_steps(trace))
+    result = graph_obstacles(trace, steady_steps(trace))
 
-    assert "between" not in [one.reason for one in found]
+    assert "between" not in [entry.reason for entry in result]
 
 
 def test_a_value_that_is_read_after_all_modules_of_a_pass_forbids_nothing() -> None:
@@ -587,36 +595,38 @@ def test_a_backward_within_a_backward_is_no_other_pass() -> None:
 def test_a_recurrent_layer_is_graphed_without_compiling_it(op: str) -> None:
     drawn = passes("Net_0 |").replace("aten::mm   ", op.ljust(11))
 
-    (found,) = drawn_findings(drawn, "LCH002")
+    (finding,) = drawn_findings(drawn, "LCH002")
 
-    assert found.advice.startswith("torch.cuda.make_graphed_callables(model, (batch,))")
-    assert "for each forward and backward pass" in found.advice
-    assert found.fixes
-    assert not found.example
+    assert finding.advice.startswith(
+        "torch.cuda.make_graphed_callables(model, (batch,))"
+    )
+    assert "for each forward and backward pass" in finding.advice
+    assert finding.fixes
+    assert not finding.example
 
 
 @pytest.mark.parametrize("op", ["aten::lstm", "aten::gru"])
 def test_a_graph_of_a_program_without_backward_is_of_its_forward_alone(op: str) -> None:
     drawn = passes("Net_0 Net_0").replace("aten::mm   ", op.ljust(11))
 
-    (found,) = drawn_findings(drawn, "LCH002")
+    (finding,) = drawn_findings(drawn, "LCH002")
 
-    assert "a CUDA graph for each forward pass, for batches" in found.advice
+    assert "a CUDA graph for each forward pass, for batches" in finding.advice
 
 
 def test_nothing_is_promised_for_the_passes_of_a_gan() -> None:
-    (found,) = drawn_findings(passes("G_0 D_0 D_0 | D_0 |"), "LCH002")
+    (finding,) = drawn_findings(passes("G_0 D_0 D_0 | D_0 |"), "LCH002")
 
-    assert not found.fixes
-    assert "no CUDA graph can be replayed with several backward" in found.advice
+    assert not finding.fixes
+    assert "no CUDA graph can be replayed with several backward" in finding.advice
 
 
 def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
-    (found,) = case_findings("public/v100_resnet50_workers4.json.gz", "LCH003")
+    (finding,) = case_findings("public/v100_resnet50_workers4.json.gz", "LCH003")
 
-    assert mentions(found, 161)
-    assert "upgrade torch" in found.advice
-    assert not found.example
+    assert mentions(finding, 161)
+    assert "upgrade torch" in finding.advice
+    assert not finding.example
 
 
 def an_optimizer(name: str, *ops: str) -> str:
@@ -640,9 +650,9 @@ def an_optimizer(name: str, *ops: str) -> str:
     [("SGD", ", fused=True"), ("RMSprop", "")],
 )
 def test_the_example_is_of_the_optimizer_that_was_found(name: str, fixed: str) -> None:
-    (found,) = drawn_findings(an_optimizer(name, *["add_"] * 8), "LCH003")
+    (finding,) = drawn_findings(an_optimizer(name, *["add_"] * 8), "LCH003")
 
-    assert found.example.splitlines() == [
+    assert finding.example.splitlines() == [
         f"- optimizer = torch.optim.{name}(parameters, lr=3e-4, foreach=False)",
         f"+ optimizer = torch.optim.{name}(parameters, lr=3e-4{fixed})",
     ]
@@ -664,9 +674,9 @@ def test_the_example_is_of_the_optimizer_that_was_found(name: str, fixed: str) -
 def test_an_optimizer_saves_what_its_own_steps_show(
     name: str, ops: list[str], kernels: float, host: float
 ) -> None:
-    (found,) = priced_findings(an_optimizer(name, *ops * 8), "LCH003")
+    (finding,) = priced_findings(an_optimizer(name, *ops * 8), "LCH003")
 
-    (fix,) = found.fixes
+    (fix,) = finding.fixes
     assert (fix.kernel_share, fix.host_share) == pytest.approx((kernels, host))
 
 
@@ -674,17 +684,17 @@ def test_an_upgrade_of_torch_brings_foreach_and_not_fused() -> None:
     trace = load_drawn(an_optimizer("AdamW", *["mul_", "addcdiv_"] * 8))
     old = replace(trace, facts=replace(trace.facts, torch_from="", torch_to="1.13"))
 
-    (found,) = findings_of(Recording("old", old), "LCH003")
+    (finding,) = findings_of(Recording("old", old), "LCH003")
 
-    assert found.advice.startswith("upgrade torch")
-    assert found.fixes[0].kernel_share == 0.15
+    assert finding.advice.startswith("upgrade torch")
+    assert finding.fixes[0].kernel_share == 0.15
 
 
 def test_an_optimizer_of_ones_own_has_no_example() -> None:
-    (found,) = drawn_findings(an_optimizer("Mine", *["add_"] * 8), "LCH003")
+    (finding,) = drawn_findings(an_optimizer("Mine", *["add_"] * 8), "LCH003")
 
-    assert "torch._foreach_*" in found.advice
-    assert not found.example
+    assert "torch._foreach_*" in finding.advice
+    assert not finding.example
 
 
 FOREACH = ["_foreach_mul_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_"]
@@ -695,12 +705,12 @@ def test_a_fused_optimizer_is_foretold_to_save_what_was_measured() -> None:
     captures = read_captures(ROOT / "benchmarks" / "models")
     recording = Recording("adam", trace, step_ns=captures.step_ns("adam_foreach"))
 
-    (found,) = outcome(recording, "LCH004").findings
+    (finding,) = outcome(recording, "LCH004").findings
 
     saved = captures.step_ns("adam_foreach") - captures.step_ns("adam_fused")
-    assert found.saves_ns == pytest.approx(saved, rel=0.3)
-    assert found.advice.startswith("pass fused=True to torch.optim.Adam,")
-    assert "torch.optim.Adam(parameters, lr=3e-4, fused=True)" in found.example
+    assert finding.saves_ns == pytest.approx(saved, rel=0.3)
+    assert finding.advice.startswith("pass fused=True to torch.optim.Adam,")
+    assert "torch.optim.Adam(parameters, lr=3e-4, fused=True)" in finding.example
 
 
 @pytest.mark.parametrize("twin", ["adam_fused", "optimizer_fused"])
@@ -712,10 +722,10 @@ def test_nothing_is_said_of_an_optimizer_that_is_fused(twin: str) -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_foreach_operators_of_adam_are_reported(name: str) -> None:
-    (found,) = drawn_findings(an_optimizer(name, *FOREACH), "LCH003", "LCH004")
+    (finding,) = drawn_findings(an_optimizer(name, *FOREACH), "LCH003", "LCH004")
 
-    assert mentions(found, name, 4)
-    assert f"torch.optim.{name}(" in found.example
+    assert mentions(finding, name, 4)
+    assert f"torch.optim.{name}(" in finding.example
 
 
 @pytest.mark.parametrize("name", ["SGD", "NAdam", "Adagrad", "AdamW8bit"])
@@ -759,10 +769,10 @@ def test_a_stall_between_foreach_operators_is_no_saving() -> None:
     at = rows[3].index("[aten::_foreach_addcmul_")
     stalled = [row[:at] + stall + row[at:] for row in rows]
 
-    (found,) = priced_findings("\n".join(rows), "LCH004")
+    (finding,) = priced_findings("\n".join(rows), "LCH004")
     (late,) = priced_findings("\n".join(stalled), "LCH004")
 
-    assert late.host_ns == found.host_ns
+    assert late.host_ns == finding.host_ns
 
 
 def test_an_optimizer_that_is_little_of_the_step_is_not_reported() -> None:
@@ -795,25 +805,25 @@ def a_loop(*iterations: str, width: int = 20) -> str:
 def test_experts_are_recognised_whether_results_are_added_in_place_or_not(
     add: str,
 ) -> None:
-    (found,) = drawn_findings(a_loop(*[f"where linear {add}"] * 8), "LCH001")
+    (finding,) = drawn_findings(a_loop(*[f"where linear {add}"] * 8), "LCH001")
 
-    assert loop(found) == ("experts", 8, 3)
+    assert loop(finding) == ("experts", 8, 3)
 
 
 def test_most_ops_of_an_iteration_may_be_called_twice_in_it() -> None:
     expert = "where index linear mul linear mul index index_add_"
 
-    (found,) = drawn_findings(a_loop(*[expert] * 16), "LCH001")
+    (finding,) = drawn_findings(a_loop(*[expert] * 16), "LCH001")
 
-    assert loop(found) == ("experts", 16, 8)
+    assert loop(finding) == ("experts", 16, 8)
 
 
 def test_ops_around_a_loop_do_not_count_as_iterations_of_it() -> None:
     expert = "where index linear index mul to mul index_add_"
 
-    (found,) = drawn_findings(a_loop("index mul", *[expert] * 8, "mul to"), "LCH001")
+    (finding,) = drawn_findings(a_loop("index mul", *[expert] * 8, "mul to"), "LCH001")
 
-    assert loop(found) == ("experts", 8, 8)
+    assert loop(finding) == ("experts", 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -839,35 +849,35 @@ def test_a_loop_that_steps_an_environment_cannot_be_stacked(
         gpu 7         {kernels.rstrip()}
         """
 
-    (found,) = drawn_findings(drawing, "LCH001")
+    (finding,) = drawn_findings(drawing, "LCH001")
 
-    assert ("step several environments at once" in found.advice) == acts
-    assert ("stack what the loop" in found.advice) != acts
-    assert found.severity is (Severity.info if acts else Severity.warning)
-    assert bool(found.fixes) != acts
+    assert ("step several environments at once" in finding.advice) == acts
+    assert ("stack what the loop" in finding.advice) != acts
+    assert finding.severity is (Severity.info if acts else Severity.warning)
+    assert bool(finding.fixes) != acts
 
 
 def test_what_is_picked_after_the_weights_ran_makes_no_experts() -> None:
     environment = "tanh cat add linear pow index index_put_"
 
-    (found,) = drawn_findings(a_loop(*[environment] * 16), "LCH001")
+    (finding,) = drawn_findings(a_loop(*[environment] * 16), "LCH001")
 
-    assert loop(found)[:2] == ("iterations", 16)
+    assert loop(finding)[:2] == ("iterations", 16)
 
 
 def test_an_expert_without_tokens_is_an_expert() -> None:
     used, skipped = "where index linear index mul index_add_", "where"
     experts = [used, used, skipped, used, used, used, used, used]
 
-    (found,) = drawn_findings(a_loop(*experts), "LCH001")
+    (finding,) = drawn_findings(a_loop(*experts), "LCH001")
 
-    assert loop(found)[:2] == ("experts", 8)
+    assert loop(finding)[:2] == ("experts", 8)
 
 
 def test_a_loop_in_a_loop_is_counted_by_the_outer_one() -> None:
-    (found,) = drawn_findings(a_loop(*["add relu mul mul mul"] * 8), "LCH001")
+    (finding,) = drawn_findings(a_loop(*["add relu mul mul mul"] * 8), "LCH001")
 
-    assert loop(found) == ("iterations", 8, 5)
+    assert loop(finding) == ("iterations", 8, 5)
 
 
 def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over() -> (
@@ -878,10 +888,10 @@ def test_a_module_that_is_called_again_and_again_is_what_its_caller_loops_over()
     rows = a_loop(*["addmm tanh"] * 8).splitlines()
     rows.insert(3, f"        host    {cells}")
 
-    (found,) = drawn_findings("\n".join(rows), "LCH001")
+    (finding,) = drawn_findings("\n".join(rows), "LCH001")
 
-    assert loop(found) == ("iterations", 8, 2)
-    assert found.place.function == "forward"
+    assert loop(finding) == ("iterations", 8, 2)
+    assert finding.place.function == "forward"
 
 
 def test_ops_that_come_again_and_again_in_no_order_are_no_loop() -> None:
@@ -916,10 +926,10 @@ def test_an_op_that_is_called_often_with_others_between_is_no_loop(
 def test_the_same_op_before_and_after_a_loop_is_no_iteration_of_it() -> None:
     before, after = ("mul exp", "mul", "mul zeros"), ("stack", "mul add silu", "mul")
 
-    (found,) = drawn_findings(a_loop(*before, *["mul add mm"] * 64, *after), "LCH001")
+    (finding,) = drawn_findings(a_loop(*before, *["mul add mm"] * 64, *after), "LCH001")
 
-    assert loop(found) == ("iterations", 64, 3)
-    assert found.data["ops"] == ["aten::mul", "aten::add", "aten::mm"]
+    assert loop(finding) == ("iterations", 64, 3)
+    assert finding.data["ops"] == ["aten::mul", "aten::add", "aten::mm"]
 
 
 def test_what_the_sum_of_a_loop_is_divided_by_is_no_iteration_of_it() -> None:
@@ -928,18 +938,18 @@ def test_what_the_sum_of_a_loop_is_divided_by_is_no_iteration_of_it() -> None:
 
     drawing = a_loop(*[class_of] * 21, "div add", width=40)
 
-    (found,) = drawn_findings(drawing, "LCH001")
+    (finding,) = drawn_findings(drawing, "LCH001")
 
-    assert found.data["iterations"] == 21
+    assert finding.data["iterations"] == 21
 
 
 def test_the_last_two_iterations_may_both_be_left_early() -> None:
     expert = "eq where index linear silu linear mul index_add_"
     experts = [*[expert] * 14, "eq where", "eq where"]
 
-    (found,) = drawn_findings(a_loop(*experts, "to add relu mm tanh"), "LCH001")
+    (finding,) = drawn_findings(a_loop(*experts, "to add relu mm tanh"), "LCH001")
 
-    assert loop(found)[:2] == ("experts", 16)
+    assert loop(finding)[:2] == ("experts", 16)
 
 
 def test_a_loop_that_begins_again_has_only_its_own_iterations() -> None:
@@ -947,10 +957,10 @@ def test_a_loop_that_begins_again_has_only_its_own_iterations() -> None:
     data, update = "rand mul sub add sin mul", ("mse_loss ones_like", *["mul sub"] * 6)
     task = (data, *update, *update, data, "mse_loss add")
 
-    (found,) = drawn_findings(a_loop(*task * 8, width=40), "LCH001")
+    (finding,) = drawn_findings(a_loop(*task * 8, width=40), "LCH001")
 
-    assert loop(found) == ("iterations", 96, 2)
-    assert found.data["ops"] == ["aten::mul", "aten::sub"]
+    assert loop(finding) == ("iterations", 96, 2)
+    assert finding.data["ops"] == ["aten::mul", "aten::sub"]
 
 
 def test_iterations_that_take_another_branch_are_of_the_loop() -> None:
@@ -958,9 +968,9 @@ def test_iterations_that_take_another_branch_are_of_the_loop() -> None:
     other, more = usual.replace("sub", "rsub"), usual.replace("relu", "gelu neg")
     taken = [usual, other, usual, usual, more, usual, usual, usual, more, other, usual]
 
-    (found,) = drawn_findings(a_loop(*taken), "LCH001")
+    (finding,) = drawn_findings(a_loop(*taken), "LCH001")
 
-    assert loop(found) == ("iterations", 11, 8)
+    assert loop(finding) == ("iterations", 11, 8)
 
 
 def test_modules_that_take_turns_are_one_iteration() -> None:
@@ -975,9 +985,9 @@ def test_modules_that_take_turns_are_one_iteration() -> None:
     assert not drawn_findings("\n".join(rows), "LCH001")
 
     twice = "\n".join(rows).replace("Conv_1", "Conv_0")
-    (found,) = drawn_findings(twice, "LCH001")
+    (finding,) = drawn_findings(twice, "LCH001")
 
-    assert loop(found) == ("iterations", 10, 2)
+    assert loop(finding) == ("iterations", 10, 2)
 
 
 @pytest.mark.parametrize(("iterations", "unrolled"), [(8, False), (40, True)])
@@ -986,9 +996,9 @@ def test_compiling_a_long_loop_is_said_to_unroll_it(
     *,
     unrolled: bool,
 ) -> None:
-    (found,) = drawn_findings(a_loop(*["addmm tanh"] * iterations), "LCH001")
+    (finding,) = drawn_findings(a_loop(*["addmm tanh"] * iterations), "LCH001")
 
-    assert ("unrolls all 40 iterations" in found.advice) == unrolled
+    assert ("unrolls all 40 iterations" in finding.advice) == unrolled
 
 
 @pytest.mark.parametrize(("iterations", "reasons"), [(8, []), (40, ["loop"])])
@@ -1001,10 +1011,10 @@ def test_a_long_loop_of_a_model_is_graphed_without_compiling_it(
     )
     trace = load_drawn("\n".join(rows))
 
-    found = graph_obstacles(trace, steady_steps(trace))
+    result = graph_obstacles(trace, steady_steps(trace))
 
-    assert [one.reason for one in found] == reasons
-    assert [one.count for one in found] == [40 for _ in reasons]
+    assert [entry.reason for entry in result] == reasons
+    assert [entry.count for entry in result] == [40 for _ in reasons]
 
 
 def test_a_loop_over_the_layers_of_a_model_is_not_reported() -> None:
@@ -1046,14 +1056,14 @@ def _trained(
             f"{lane} ": " " + "".join(f"[cuLaunch>{n}]".ljust(32) for n in kernels),
             "gpu 7": "  " + "".join(f"[k<{n}]".ljust(32) for n in kernels),
         }
-        for one in lanes:
-            lanes[one] += drawn.get(one, "").ljust(width)[:width]
+        for item in lanes:
+            lanes[item] += drawn.get(item, "").ljust(width)[:width]
 
     forward, backward = launches
     passes = ("host", op, forward), ("host 2", "LinearBackward0", backward)
     order = passes * 8 if at_once else (*passes[:1] * 8, *passes[1:] * 8)
-    for one in order:
-        run(*one)
+    for row in order:
+        run(*row)
     width = len(lanes["host"])
     rows = [
         f"host    [ProfilerStep#1{' ' * width}]",
@@ -1062,9 +1072,9 @@ def _trained(
     ]
     events = draw("\n".join(rows))
     for thread, name in ((0, op), (1, "LinearBackward0")):
-        called = (one for one in events["traceEvents"] if one["name"] == name)
-        for number, one in enumerate(called, 1):
-            one["args"] |= {"Sequence number": number, "Fwd thread id": thread}
+        called = (event for event in events["traceEvents"] if event["name"] == name)
+        for number, row in enumerate(called, 1):
+            row["args"] |= {"Sequence number": number, "Fwd thread id": thread}
     path = folder / "drawn.json"
     path.write_text(json.dumps(events))
     return findings_of(Recording("drawn", load(path, cache=False)), "LCH001")
@@ -1073,9 +1083,9 @@ def _trained(
 def test_the_backward_after_a_loop_does_not_make_its_iterations_large(
     tmp_path: Path,
 ) -> None:
-    (found,) = _trained(tmp_path, (40, 70))
+    (finding,) = _trained(tmp_path, (40, 70))
 
-    assert loop(found) == ("iterations", 8, 40 + 70)
+    assert loop(finding) == ("iterations", 8, 40 + 70)
 
 
 def test_a_loop_that_trains_in_each_iteration_is_one_over_batches(
@@ -1087,17 +1097,17 @@ def test_a_loop_that_trains_in_each_iteration_is_one_over_batches(
 def test_a_large_loop_that_is_most_of_a_host_bound_step_is_reported(
     tmp_path: Path,
 ) -> None:
-    (found,) = _trained(tmp_path, (110, 120))
+    (finding,) = _trained(tmp_path, (110, 120))
 
-    assert loop(found) == ("iterations", 8, 110 + 120)
+    assert loop(finding) == ("iterations", 8, 110 + 120)
 
 
 def test_the_backward_of_a_write_into_a_slice_is_of_the_loop(tmp_path: Path) -> None:
     node = "autograd::engine::evaluate_function: torch::autograd::CopySlices"
 
-    (found,) = _trained(tmp_path, (10, 12), node=node)
+    (finding,) = _trained(tmp_path, (10, 12), node=node)
 
-    assert found.data["backward_launches"] == 12
+    assert finding.data["backward_launches"] == 12
 
 
 @pytest.mark.parametrize(("op", "found"), [("aten::copy_", 0), ("aten::mm", 1)])
@@ -1118,17 +1128,17 @@ def test_a_recurrent_layer_that_a_loop_calls_for_one_moment_takes_all_of_them(
     rows = a_loop(*["lstm linear mul"] * 8)
     sizes = inputs([[length, 64, 8]], ["float"])
 
-    (found,) = drawn_findings(rows, "LCH001", args={"aten::lstm": sizes})
+    (finding,) = drawn_findings(rows, "LCH001", args={"aten::lstm": sizes})
 
     called = "call nn.LSTM once on the whole sequence where its inputs are known"
-    assert found.advice.startswith(called) == is_called
-    assert ("nn.LSTMCell" in found.advice) == is_called
+    assert finding.advice.startswith(called) == is_called
+    assert ("nn.LSTMCell" in finding.advice) == is_called
 
 
 def test_a_cell_in_a_loop_has_a_layer_for_the_whole_sequence() -> None:
-    (found,) = drawn_findings(a_loop(*["lstm_cell mul"] * 8), "LCH001")
+    (finding,) = drawn_findings(a_loop(*["lstm_cell mul"] * 8), "LCH001")
 
-    assert found.advice.startswith("call nn.LSTM on the whole sequence")
+    assert finding.advice.startswith("call nn.LSTM on the whole sequence")
 
 
 def test_without_stacks_experts_are_counted_in_each_layer() -> None:
@@ -1143,7 +1153,7 @@ def test_without_stacks_experts_are_counted_in_each_layer() -> None:
         lines["op"] += f"[aten::{name}".ljust(width - 1) + "]"
         lines["call"] += f" {launch}".ljust(width)
         lines["gpu"] += f"[k<{number}]".ljust(width)
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1{" " * len(lines["op"])}]
         host    {lines["op"]}
@@ -1153,9 +1163,9 @@ def test_without_stacks_experts_are_counted_in_each_layer() -> None:
         "LCH001",
     )
 
-    assert loop(found) == ("experts", 8, 3)
-    assert "syncs" in found.message
-    assert found.count == 2 * 8 * len(expert)
+    assert loop(finding) == ("experts", 8, 3)
+    assert "syncs" in finding.message
+    assert finding.count == 2 * 8 * len(expert)
 
 
 def over_parameters(*iterations: str) -> str:
@@ -1169,10 +1179,10 @@ def over_parameters(*iterations: str) -> str:
 
 
 def test_a_loop_over_parameters_has_ops_that_take_all_of_them() -> None:
-    (found,) = drawn_findings(over_parameters(*["mul_ add_"] * 8), "LCH001")
+    (finding,) = drawn_findings(over_parameters(*["mul_ add_"] * 8), "LCH001")
 
-    assert loop(found) == ("parameters", 8, 2)
-    assert found.advice.endswith("lists to torch._foreach_mul_, torch._foreach_add_")
+    assert loop(finding) == ("parameters", 8, 2)
+    assert finding.advice.endswith("lists to torch._foreach_mul_, torch._foreach_add_")
 
 
 ONE_ITERATION = (
@@ -1206,10 +1216,10 @@ def _iterations(last: str, first: str = "mul", second: str = "add") -> str:
 
 @pytest.mark.parametrize(("last", "asked"), [("item", True), ("mean", False)])
 def test_a_loop_that_reads_values_may_need_them(last: str, *, asked: bool) -> None:
-    (found,) = drawn_findings(_iterations(last), "LCH001")
+    (finding,) = drawn_findings(_iterations(last), "LCH001")
 
-    assert "syncs" in found.message
-    assert ("read on the host" in found.advice) is asked
+    assert "syncs" in finding.message
+    assert ("read on the host" in finding.advice) is asked
 
 
 def test_a_loop_that_averages_weights_is_told_of_foreach() -> None:
@@ -1232,16 +1242,16 @@ def test_a_loop_that_averages_weights_is_told_of_foreach() -> None:
 )
 def test_weights_that_are_averaged_take_one_lerp(ops: str, *, averages: bool) -> None:
     for drawing in (a_loop(*[ops] * 12), over_parameters(*[ops] * 12)):
-        (found,) = drawn_findings(drawing, "LCH001")
+        (finding,) = drawn_findings(drawing, "LCH001")
 
         one_call = "torch._foreach_lerp_(targets, parameters, tau)"
-        assert (one_call in found.advice) == averages
+        assert (one_call in finding.advice) == averages
 
 
 def test_what_a_loop_over_parameters_copies_is_computed_for_all_as_well() -> None:
-    (found,) = drawn_findings(over_parameters(*["mul sub copy_"] * 12), "LCH001")
+    (finding,) = drawn_findings(over_parameters(*["mul sub copy_"] * 12), "LCH001")
 
-    assert found.advice.endswith(
+    assert finding.advice.endswith(
         "lists to torch._foreach_mul, torch._foreach_sub, torch._foreach_copy_"
     )
 
@@ -1280,9 +1290,9 @@ def test_a_sync_outside_of_ops_is_of_ddp_where_there_are_collectives(
     kernels = kernels.replace("[k<101]", " " * 7).replace("[k<102]", " " * 7)
     drawing = f"{step}\n{ops}\n{launches}\n{kernels}"
 
-    (found,) = drawn_findings(drawing, "LCH002")
+    (finding,) = drawn_findings(drawing, "LCH002")
 
-    assert ("take the syncs out of the model" in found.advice) is is_of_model
+    assert ("take the syncs out of the model" in finding.advice) is is_of_model
 
 
 def test_a_step_that_no_graph_runs_names_the_functions_that_take_longest() -> None:
@@ -1292,12 +1302,12 @@ def test_a_step_that_no_graph_runs_names_the_functions_that_take_longest() -> No
     )
     step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
     drawing = "\n".join([step, f"host    {around}", *rest])
-    (found,) = _with_obstacles(drawing, Obstacle("passes", 2))
+    (finding,) = _with_obstacles(drawing, Obstacle("passes", 2))
 
-    assert found.advice.startswith(
+    assert finding.advice.startswith(
         "do less on the host while the GPU waits, which is mostly in forward (net.py:8)"
     )
-    assert "a step) and in loss (loss.py:3)" in found.advice
+    assert "a step) and in loss (loss.py:3)" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -1314,10 +1324,10 @@ def test_a_function_that_calls_several_models_is_one_graph(
     wide = step.replace("]", " " * (len(backward) + 8) + "]")
     around = f"host   [td3.py(8): train{' ' * (len(models) + len(backward) - 10)}]"
     frames = f"host    {models}{backward}"
-    (found,) = _with_obstacles("\n".join([wide, around, frames, ops, *rest]))
+    (finding,) = _with_obstacles("\n".join([wide, around, frames, ops, *rest]))
 
     assert (
-        "one CUDA graph of all that train (td3.py:8) runs" in found.advice
+        "one CUDA graph of all that train (td3.py:8) runs" in finding.advice
     ) == is_update
 
 
@@ -1326,10 +1336,10 @@ def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:
     first, *rest = MANY.splitlines()
     width = first.rindex("]") - 9
     around = f"host   [{region:<{width}}]"
-    (found,) = drawn_findings("\n".join([first, around, *rest]), "LCH002")
+    (finding,) = drawn_findings("\n".join([first, around, *rest]), "LCH002")
 
-    assert found.advice.startswith("the model is compiled already")
-    assert not found.example
+    assert finding.advice.startswith("the model is compiled already")
+    assert not finding.example
 
 
 SOURCE = """def forward(self):
@@ -1347,13 +1357,17 @@ def test_a_loop_is_at_the_lines_of_the_source_that_call_its_ops() -> None:
         *("rank-0", 0, "done", None, None, None, ()),
         sources={"moe.py": "\n" * 7 + SOURCE},
     )
-    (found,) = findings_of(Recording("drawn", replace(trace, rank=rank)), "LCH001")
+    (finding,) = findings_of(Recording("drawn", replace(trace, rank=rank)), "LCH001")
 
     assert (without.place.line, without.place.exact) == (8, False)
-    assert (found.place.line, found.place.exact, found.place.begins) == (9, True, 8)
-    (loops,) = (one for one in found.evidence if one.label == "loops")
+    assert (finding.place.line, finding.place.exact, finding.place.begins) == (
+        9,
+        True,
+        8,
+    )
+    (loops,) = (evidence for evidence in finding.evidence if evidence.label == "loops")
     assert loops.name == "lines 9 and 11"
-    assert found.fingerprint == without.fingerprint
+    assert finding.fingerprint == without.fingerprint
 
 
 @pytest.mark.parametrize("stacks", [True, False])
@@ -1366,7 +1380,7 @@ def test_stacks_that_were_not_recorded_are_no_caveat(*, stacks: bool) -> None:
     with patch.object(View, "bound", unsure):
         evidence = [*host_bound_advice.evidence(view, [], [])]
 
-    (caveat,) = (one.name for one in evidence if one.label == "caveat")
+    (caveat,) = (entry.name for entry in evidence if entry.label == "caveat")
     assert ("stacks" in caveat) == stacks
 
 
@@ -1407,20 +1421,20 @@ def test_a_loop_over_tensors_of_several_shapes_cannot_be_stacked(
     ops = trace.ops.with_columns(inputs=pl.int_range(pl.len(), dtype=pl.UInt32))
     varied = replace(trace, ops=ops, inputs=rows)
 
-    (found,) = findings_of(Recording("drawn", varied), "LCH001")
+    (finding,) = findings_of(Recording("drawn", varied), "LCH001")
 
-    assert found.advice.startswith("stack what the loop goes over") is alike
+    assert finding.advice.startswith("stack what the loop goes over") is alike
 
 
 def test_a_loop_that_reads_a_value_of_each_parameter_reads_them_after_it() -> None:
     name = "gradient_norms_logged"
     trace = loaded(ROOT / "benchmarks" / "models" / f"{name}.trace.json.gz")
-    (found,) = findings_of(Recording(name, trace), "LCH001")
+    (finding,) = findings_of(Recording(name, trace), "LCH001")
 
-    assert loop(found) == ("parameters", 76, 2)
-    assert found.message.endswith("syncs with the GPU")
-    assert found.advice.endswith("as with torch.stack(results).tolist()")
-    assert "call torch.nn.utils.get_total_norm" in found.advice
+    assert loop(finding) == ("parameters", 76, 2)
+    assert finding.message.endswith("syncs with the GPU")
+    assert finding.advice.endswith("as with torch.stack(results).tolist()")
+    assert "call torch.nn.utils.get_total_norm" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -1430,10 +1444,10 @@ def test_a_loop_that_reads_a_value_of_each_parameter_reads_them_after_it() -> No
 def test_a_loop_that_reads_the_norm_of_each_tensor_computes_all_at_once(
     ops: str, *, norm: bool
 ) -> None:
-    (found,) = drawn_findings(a_loop(*[f"{ops} item"] * 9), "LCH001")
+    (finding,) = drawn_findings(a_loop(*[f"{ops} item"] * 9), "LCH001")
 
-    assert ("torch.nn.utils.get_total_norm" in found.advice) is norm
-    assert ("stack what" in found.advice) is not norm
+    assert ("torch.nn.utils.get_total_norm" in finding.advice) is norm
+    assert ("stack what" in finding.advice) is not norm
 
 
 @pytest.mark.parametrize(("power", "norm"), [("2", True), ("4", False)])
@@ -1441,17 +1455,17 @@ def test_only_squares_are_a_norm(power: str, *, norm: bool) -> None:
     args = {"aten::pow": {**inputs([[4], []], ["float", "Scalar"])}}
     args["aten::pow"]["Concrete Inputs"] = ["", power]
 
-    (found,) = drawn_findings(a_loop(*["pow sum item"] * 9), "LCH001", args=args)
+    (finding,) = drawn_findings(a_loop(*["pow sum item"] * 9), "LCH001", args=args)
 
-    assert ("get_total_norm" in found.advice) is norm
+    assert ("get_total_norm" in finding.advice) is norm
 
 
 def test_a_wait_in_a_loop_that_reads_norms_is_of_its_finding() -> None:
     trace = load_drawn(_iterations("item", "pow", "sum"))
-    found = outcome(Recording("norms", trace), "LCH001", "SYN001").findings
+    findings = outcome(Recording("norms", trace), "LCH001", "SYN001").findings
 
-    assert [one.code for one in found if not one.minor] == ["LCH001"]
-    loop, *waits = found
+    assert [finding.code for finding in findings if not finding.minor] == ["LCH001"]
+    loop, *waits = findings
     assert len(loop.fixes[-1].syncs) == len(waits[0].fixes[0].syncs) == 9
 
 
@@ -1472,11 +1486,11 @@ def test_a_loop_that_fills_gradients_with_zeros_sets_them_to_none(
         for piece in (f"[cuLaunch>{number}]", f"[k<{number}]"):
             drawing = drawing.replace(piece, " " * len(piece))
 
-    found = drawn_findings(drawing, "LCH001")
+    findings = drawn_findings(drawing, "LCH001")
 
-    assert len(found) == count
-    assert all("zero_grad(set_to_none=True)" in one.advice for one in found)
-    assert all(len(one.fixes[-1].kernels) == 8 for one in found)
+    assert len(findings) == count
+    assert all("zero_grad(set_to_none=True)" in finding.advice for finding in findings)
+    assert all(len(finding.fixes[-1].kernels) == 8 for finding in findings)
 
 
 def _evaluating(*functions: str) -> str:
@@ -1507,7 +1521,10 @@ def _evaluating(*functions: str) -> str:
 def test_steps_with_more_passes_of_the_same_launches_forbid_no_graph() -> None:
     trace = load_drawn(_evaluating(*["nn.Module: Net_0"] * 3))
 
-    assert [one.reason for one in graph_obstacles(trace, steady_steps(trace))] == []
+    assert [
+        graph_obstacle.reason
+        for graph_obstacle in graph_obstacles(trace, steady_steps(trace))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -1516,7 +1533,7 @@ def test_steps_with_more_passes_of_the_same_launches_forbid_no_graph() -> None:
 def test_what_compiling_the_model_leaves_is_named(others: str, *, named: bool) -> None:
     drawing = _evaluating("nn.Module: Net_0", others, others)
 
-    (found,) = priced_findings(drawing, "LCH002")
+    (finding,) = priced_findings(drawing, "LCH002")
 
-    assert ("outside of the model" in found.advice) is named
-    assert ("get_edges (graph.py:3)" in found.advice) is named
+    assert ("outside of the model" in finding.advice) is named
+    assert ("get_edges (graph.py:3)" in finding.advice) is named

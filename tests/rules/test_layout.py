@@ -45,13 +45,13 @@ def drawn(kernel: str, device: dict[str, Any]) -> Finding:
 
 
 def test_batch_norms_in_nchw_count_with_what_they_take_longer() -> None:
-    one = drawn("_kernel<a, b>", H200)
+    finding = drawn("_kernel<a, b>", H200)
 
-    assert mentions(one, "1 kernel", "1 batch norm", "NCHW")
+    assert mentions(finding, "1 kernel", "1 batch norm", "NCHW")
     transpose = len("[nchwToNhwcKernel<1 ]")
     norm = len("[batch_norm_transform_input_kernel<a, b><3]")
     # 3.2 MB, read and written at 42% of 4.8 TB/s; at least 5 µs.
-    assert one.kernel_ns == 1000 * (transpose + norm - 5)
+    assert finding.kernel_ns == 1000 * (transpose + norm - 5)
 
 
 @pytest.mark.parametrize("dims", [[8, 64, 1, 4767], [8, 64, 4767]])
@@ -68,9 +68,9 @@ def test_a_convolution_of_one_dimension_has_no_channels_last(dims: list[int]) ->
     ids=["channels_last", "AMD"],
 )
 def test_other_batch_norms_do_not_count(kernel: str, device: dict[str, Any]) -> None:
-    one = drawn(kernel, device)
+    finding = drawn(kernel, device)
 
-    assert one.kernel_ns == 1000 * len("[nchwToNhwcKernel<1 ]")
+    assert finding.kernel_ns == 1000 * len("[nchwToNhwcKernel<1 ]")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_a_view_that_flattens_images_fails_in_channels_last_and_is_named(
         ),
     }
     trace = load_drawn(drawing, args, H200)
-    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+    (finding,) = findings_of(Recording("drawn", trace), "LAY001")
 
-    assert ("flatten(1)" in found.advice and "(net.py:3)" in found.advice) is named
-    assert bool(found.example) is not named
+    assert ("flatten(1)" in finding.advice and "(net.py:3)" in finding.advice) is named
+    assert bool(finding.example) is not named
 
 
 @pytest.mark.parametrize("dims", [[4, 5, 3, 84, 84], [20, 3, 84, 84], [16, 1, 8192]])
@@ -161,11 +161,11 @@ def test_what_has_no_4_dims_is_not_copied_in_channels_last(dims: list[int]) -> N
         "aten::copy_": inputs([dims, dims], ["float", "float"]),
     }
     trace = load_drawn(drawing, args, H200)
-    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+    (finding,) = findings_of(Recording("drawn", trace), "LAY001")
 
-    assert ("images.to(device" in found.advice) is (len(dims) == len(IMAGES))
-    assert (".contiguous(memory_format" in found.advice) is (len(dims) != len(IMAGES))
-    assert bool(found.example) is (len(dims) == len(IMAGES))
+    assert ("images.to(device" in finding.advice) is (len(dims) == len(IMAGES))
+    assert (".contiguous(memory_format" in finding.advice) is (len(dims) != len(IMAGES))
+    assert bool(finding.example) is (len(dims) == len(IMAGES))
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_weights_of_functional_convolutions_are_converted_by_themselves(
     """
     args = {"aten::cudnn_convolution": inputs([IMAGES], ["c10::BFloat16"], [STRIDES])}
     trace = load_drawn(drawing, args, H200)
-    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+    (finding,) = findings_of(Recording("drawn", trace), "LAY001")
 
-    assert ("that forward (net.py:3) passes to F.conv2d" in found.advice) is named
+    assert ("that forward (net.py:3) passes to F.conv2d" in finding.advice) is named
 
 
 @pytest.mark.parametrize("normed", [True, False])
@@ -212,9 +212,9 @@ def test_weights_of_weight_norm_stay_and_the_images_are_converted(
         ),
     }
     trace = load_drawn(drawing, args, H200)
-    (found,) = findings_of(Recording("drawn", trace), "LAY001")
+    (finding,) = findings_of(Recording("drawn", trace), "LAY001")
 
-    assert ("weight_norm computes the weights" in found.advice) is normed
-    assert ("model = model.to(" in found.advice) is not normed
-    assert bool(found.example) is not normed
-    assert [fix.kernel_share for fix in found.fixes] == [1 / (1 + normed)]
+    assert ("weight_norm computes the weights" in finding.advice) is normed
+    assert ("model = model.to(" in finding.advice) is not normed
+    assert bool(finding.example) is not normed
+    assert [fix.kernel_share for fix in finding.fixes] == [1 / (1 + normed)]

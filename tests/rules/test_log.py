@@ -32,36 +32,36 @@ WARNED = "train.py:31: UserWarning: called a synchronizing CUDA operation\n"
 
 
 def test_a_line_that_explains_a_finding_becomes_its_evidence() -> None:
-    found = drawn_findings(SYNC, "SYN001", "LOG009", log=WARNED)
+    findings = drawn_findings(SYNC, "SYN001", "LOG009", log=WARNED)
 
-    assert [one.code for one in found] == ["SYN001"]
+    assert [finding.code for finding in findings] == ["SYN001"]
     assert ("log", "torch warns that this line syncs with the GPU") in [
-        (line.label, line.name) for line in found[0].evidence
+        (line.label, line.name) for line in findings[0].evidence
     ]
 
 
 def test_a_line_that_explains_nothing_found_is_a_finding() -> None:
-    (found,) = log_findings(WARNED, "LOG")
+    (finding,) = log_findings(WARNED, "LOG")
 
-    assert found.code == "LOG009"
-    assert (found.place.file, found.place.line) == ("train.py", 31)
+    assert finding.code == "LOG009"
+    assert (finding.place.file, finding.place.line) == ("train.py", 31)
 
 
 def test_the_log_of_the_graphs_explains_their_capture() -> None:
-    found = case_findings("graph_rerecord.trace.json.gz", "JIT001", "LOG", log=True)
+    findings = case_findings("graph_rerecord.trace.json.gz", "JIT001", "LOG", log=True)
 
-    assert [one.code for one in found] == ["JIT001"]
-    assert any("9 distinct input sizes" in line.name for line in found[0].evidence)
+    assert [finding.code for finding in findings] == ["JIT001"]
+    assert any("9 distinct input sizes" in line.name for line in findings[0].evidence)
 
 
 def test_a_warning_repeated_is_one_finding_with_its_last_number() -> None:
     log = "\n".join(CAPTURED_AGAIN.format(count) for count in (9, 10, 10, 11))
 
-    (found,) = log_findings(log, "LOG008")
+    (finding,) = log_findings(log, "LOG008")
 
-    assert "11 distinct input sizes" in found.message
-    assert found.count == 4
-    (line,) = found.evidence
+    assert "11 distinct input sizes" in finding.message
+    assert finding.count == 4
+    (line,) = finding.evidence
     assert (line.label, line.count, line.note) == ("line", 4, "(line 1)")
     assert line.name.endswith("We have observed 11 distinct sizes.")
 
@@ -73,9 +73,9 @@ def test_the_same_message_on_two_functions_is_two_findings() -> None:
         f"{limit}   function: 'loss' (/src/loss.py:3)\n   last reason: b\n"
     )
 
-    found = log_findings(log, "LOG001")
+    findings = log_findings(log, "LOG001")
 
-    assert {(one.place.function, one.place.line) for one in found} == {
+    assert {(finding.place.function, finding.place.line) for finding in findings} == {
         ("forward", 12),
         ("loss", 3),
     }
@@ -92,12 +92,12 @@ def test_a_program_that_printed_nothing_has_no_finding(code: str) -> None:
 
 
 def test_a_place_in_a_library_is_not_a_place_of_the_user() -> None:
-    (found,) = log_findings(
+    (finding,) = log_findings(
         f"/venv/lib/python3.12/site-packages/torch/{WARNED}",
         "LOG009",
     )
 
-    assert found.place.file is None
+    assert finding.place.file is None
 
 
 @pytest.mark.parametrize(
@@ -111,24 +111,24 @@ def test_a_place_in_a_library_is_not_a_place_of_the_user() -> None:
 def test_full_memory_is_distinguished_from_fragmented_memory(
     rest: str, advice: str
 ) -> None:
-    (found,) = log_findings(
+    (finding,) = log_findings(
         f"CUDA out of memory. Tried to allocate 512.00 MiB. {rest}", "LOG006"
     )
 
-    assert found.severity == "error"
-    assert advice in found.advice
+    assert finding.severity == "error"
+    assert advice in finding.advice
 
 
 def test_expandable_segments_are_not_advised_under_a_limit() -> None:
-    (found,) = log_findings(
+    (finding,) = log_findings(
         "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity"
         " of 139.80 GiB of which 9.00 GiB is free. 2.00 GiB is reserved by PyTorch but"
         " unallocated.",
         "LOG006",
     )
 
-    assert "set_per_process_memory_fraction" in found.advice
-    assert "expandable_segments" not in found.advice
+    assert "set_per_process_memory_fraction" in finding.advice
+    assert "expandable_segments" not in finding.advice
 
 
 def test_logs_of_healthy_programs_have_no_finding() -> None:
@@ -140,8 +140,8 @@ def test_rules_on_logs_are_skipped_without_one() -> None:
 
     skipped = outcome(Recording("nothing"), *on_logs).skipped
 
-    assert {one.code for one in skipped} == on_logs
-    assert {one.reason for one in skipped} == {Need.LOG.value}
+    assert {item.code for item in skipped} == on_logs
+    assert {item.reason for item in skipped} == {Need.LOG.value}
 
 
 TF32 = (
@@ -158,11 +158,11 @@ gpu 7                [nvjet_tst_128x64_bf16<1       ]
 
 def test_a_warning_that_the_trace_does_not_confirm_is_minor() -> None:
     """Compiled code warns of TF32 though no float32 matmul is worth a word."""
-    (found,) = priced_findings(MATMUL, "GEM001", "LOG004", log=TF32)
+    (finding,) = priced_findings(MATMUL, "GEM001", "LOG004", log=TF32)
 
-    assert (found.code, found.severity) == ("LOG004", "info")
+    assert (finding.code, finding.severity) == ("LOG004", "info")
     assert ("trace", "shows nothing of it (GEM001)") in [
-        (line.label, line.name) for line in found.evidence
+        (line.label, line.name) for line in finding.evidence
     ]
 
 
@@ -196,9 +196,9 @@ def test_a_warning_stays_one_where_no_rule_looked_for_it_in_a_trace() -> None:
 def test_warnings_of_things_that_the_steps_do_not_have_are_minor(
     log: str, rule: str, code: str
 ) -> None:
-    (found,) = priced_findings(MATMUL, rule, code, log=log)
+    (finding,) = priced_findings(MATMUL, rule, code, log=log)
 
-    assert (found.code, found.severity) == (code, "info")
+    assert (finding.code, finding.severity) == (code, "info")
 
 
 def test_a_function_that_compilation_gave_up_on_matters_whatever_the_trace_has() -> (
@@ -209,9 +209,9 @@ def test_a_function_that_compilation_gave_up_on_matters_whatever_the_trace_has()
         "   function: 'f' (/src/m.py:12)\n"
     )
 
-    (found,) = priced_findings(MATMUL, "JIT002", "LOG001", log=log)
+    (finding,) = priced_findings(MATMUL, "JIT002", "LOG001", log=log)
 
-    assert found.severity == "warning"
+    assert finding.severity == "warning"
 
 
 HEAD = "V1115 23:36:27.53 18 torch/_dynamo/guards.py:4760] [{}] [__recompiles] "
@@ -264,35 +264,35 @@ def recompiled(*guards: str, more: str = "") -> str:
 def test_a_recompilation_says_what_changes_and_how_to_keep_it(
     guard: str, says: str, advice: str
 ) -> None:
-    (found,) = log_findings(recompiled(guard), "LOG001")
+    (finding,) = log_findings(recompiled(guard), "LOG001")
 
-    assert found.message == f"torch.compile recompiles forward: {says}"
-    assert advice in found.advice
+    assert finding.message == f"torch.compile recompiles forward: {says}"
+    assert advice in finding.advice
 
 
 def test_a_size_that_changes_seven_times_is_one_finding() -> None:
     sizes = "tensor 'x' size mismatch at index 0. expected {}, actual {}"
 
-    (found,) = log_findings(
+    (finding,) = log_findings(
         recompiled(*(sizes.format(size, size + 1) for size in range(7))), "LOG001"
     )
 
-    assert found.count == 7
-    assert "(6, then 7)" in found.message
+    assert finding.count == 7
+    assert "(6, then 7)" in finding.message
 
 
 def test_two_guards_of_a_function_are_two_findings() -> None:
-    found = log_findings(recompiled("self.n == 3", "scale == 0.5"), "LOG001")
+    findings = log_findings(recompiled("self.n == 3", "scale == 0.5"), "LOG001")
 
-    assert len(found) == 2
+    assert len(findings) == 2
 
 
 def test_the_line_that_uses_what_changed_is_evidence() -> None:
     quoted = "       # return y + self.n  # src/model.py:17 in forward"
 
-    (found,) = log_findings(recompiled("self.n == 3", more=quoted), "LOG001")
+    (finding,) = log_findings(recompiled("self.n == 3", more=quoted), "LOG001")
 
-    (guard,) = [one for one in found.evidence if one.label == "guard"]
+    (guard,) = [evidence for evidence in finding.evidence if evidence.label == "guard"]
     assert (guard.name, guard.note) == ("self.n == 3", "(model.py:17)")
 
 
@@ -304,13 +304,13 @@ def test_a_function_that_was_given_up_on_has_one_finding_for_its_cause() -> None
         f"   last reason: 0/7: {guard}\n"
     )
 
-    (found,) = log_findings(recompiled(guard) + limit, "LOG001")
+    (finding,) = log_findings(recompiled(guard) + limit, "LOG001")
 
-    assert "gave up on forward after 8" in found.message
+    assert "gave up on forward after 8" in finding.message
 
 
 def test_a_break_in_a_library_is_at_the_users_line_that_calls_it() -> None:
-    (found,) = log_findings(
+    (finding,) = log_findings(
         "Graph break in user code at /usr/lib/python3.12/logging/__init__.py:2087\n"
         "Graph Break Reason: logging.Logger method not supported\n"
         "User code traceback:\n"
@@ -319,5 +319,5 @@ def test_a_break_in_a_library_is_at_the_users_line_that_calls_it() -> None:
         "LOG001",
     )
 
-    assert (found.place.file, found.place.line) == ("/src/net.py", 75)
-    assert "ignore_logging_functions" in found.advice
+    assert (finding.place.file, finding.place.line) == ("/src/net.py", 75)
+    assert "ignore_logging_functions" in finding.advice

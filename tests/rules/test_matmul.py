@@ -159,17 +159,17 @@ def test_autocast_is_faster_only_where_the_gpu_bounds_the_step(
         DEVICE,
     )
 
-    (found,) = outcome(Recording("drawn", trace), "GEM001").findings
+    (finding,) = outcome(Recording("drawn", trace), "GEM001").findings
 
-    assert ("autocast" in found.advice) is advised
+    assert ("autocast" in finding.advice) is advised
 
 
 def test_the_example_of_a_head_has_the_program_s_sizes() -> None:
     rule = bundled_rules()["GEM002"]
-    bad = next(one for one in rule.examples if isinstance(one, Bad))
+    bad = next(example for example in rule.examples if isinstance(example, Bad))
     sizes = inputs([[64, 1024], [1024, 32003]], ["c10::BFloat16"] * 2)
 
-    (found,) = drawn_findings(bad.drawing, "GEM002", args={"aten::mm": sizes})
+    (finding,) = drawn_findings(bad.drawing, "GEM002", args={"aten::mm": sizes})
 
-    assert "nn.Linear(1024, 32003" in found.example
-    assert "nn.Linear(1024, 32064" in found.example
+    assert "nn.Linear(1024, 32003" in finding.example
+    assert "nn.Linear(1024, 32064" in finding.example

@@ -18,10 +18,10 @@ host   [ProfilerStep#1                     ] [ProfilerStep#2                    
 
 
 def test_a_leak_is_found_with_what_each_step_leaks() -> None:
-    (found,) = case_findings("memory_leak.trace.json.gz", "MEM001", measured=True)
+    (finding,) = case_findings("memory_leak.trace.json.gz", "MEM001", measured=True)
 
-    assert mentions(found, "cudaMalloc", "once", "32.0 MiB")
-    assert found.subject == "leak"
+    assert mentions(finding, "cudaMalloc", "once", "32.0 MiB")
+    assert finding.subject == "leak"
 
 
 @pytest.mark.parametrize("name", ["attn_flash", "moe_loop", "copies", "recompile"])
@@ -30,10 +30,10 @@ def test_programs_whose_memory_is_steady_have_no_finding(name: str) -> None:
 
 
 def test_memory_of_a_graph_that_is_being_captured_does_not_count() -> None:
-    (found,) = case_findings("graph_record.trace.json.gz", "MEM001")
+    (finding,) = case_findings("graph_record.trace.json.gz", "MEM001")
 
     # Seven more calls, all of cudaFree, lie inside of CUDAGraphNode.record.
-    assert found.data["calls"] == {"cudaMalloc": 7}
+    assert finding.data["calls"] == {"cudaMalloc": 7}
 
 
 def test_the_cache_emptied_by_the_program_is_told_from_memory_that_is_full() -> None:
@@ -44,21 +44,21 @@ host      [cudaFree][cudaMalloc]               [cudaFree][cudaMalloc]
     emptied = frees.format(frame="torch/cuda/memory.py(222): empty_cache")
     full = frees.format(frame="train.py(9): step                     ")
 
-    assert [one.subject for one in drawn_findings(TWO_STEPS + emptied, "MEM001")] == [
-        "empty_cache"
-    ]
-    assert [one.subject for one in drawn_findings(TWO_STEPS + full, "MEM001")] == [
-        "full"
-    ]
+    assert [
+        finding.subject for finding in drawn_findings(TWO_STEPS + emptied, "MEM001")
+    ] == ["empty_cache"]
+    assert [
+        finding.subject for finding in drawn_findings(TWO_STEPS + full, "MEM001")
+    ] == ["full"]
 
 
 def test_calls_of_some_steps_are_counted_in_whole_numbers() -> None:
     calls = """
 host     [cudaFree][cudaMalloc]               [cudaMalloc]
 """
-    (found,) = drawn_findings(TWO_STEPS + calls, "MEM001")
+    (finding,) = drawn_findings(TWO_STEPS + calls, "MEM001")
 
-    assert mentions(found, "cudaMalloc once", "cudaFree once in 2")
+    assert mentions(finding, "cudaMalloc once", "cudaFree once in 2")
 
 
 ALLOCATING = """
@@ -77,17 +77,17 @@ def _relu(*shapes: list[int]) -> dict[str, dict[str, object]]:
 
 def test_shapes_that_differ_between_steps_are_to_be_padded() -> None:
     args = _relu([1024, 500], [1024, 600])
-    (found,) = drawn_findings(TWO_STEPS + ALLOCATING, "MEM001", args=args)
+    (finding,) = drawn_findings(TWO_STEPS + ALLOCATING, "MEM001", args=args)
 
-    assert found.subject == "shapes"
-    assert found.advice.startswith("give all steps the same shapes")
+    assert finding.subject == "shapes"
+    assert finding.advice.startswith("give all steps the same shapes")
 
 
 def test_where_shapes_are_not_recorded_it_is_not_said_that_they_differ() -> None:
-    (found,) = drawn_findings(TWO_STEPS + ALLOCATING, "MEM001")
+    (finding,) = drawn_findings(TWO_STEPS + ALLOCATING, "MEM001")
 
-    assert found.subject == "shapes"
-    assert found.advice.startswith("if shapes differ from step to step, pad them")
+    assert finding.subject == "shapes"
+    assert finding.advice.startswith("if shapes differ from step to step, pad them")
 
 
 def test_steps_of_the_same_shapes_are_not_to_be_padded() -> None:
@@ -95,16 +95,16 @@ def test_steps_of_the_same_shapes_are_not_to_be_padded() -> None:
     small = """
 host                  [aten::add.1]                          [aten::add.2]
 """
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         TWO_STEPS + ALLOCATING + small,
         "MEM001",
         args=_relu([1024, 500], [1024, 500])
         | {f"aten::add.{step}": inputs([[step]], ["float"]) for step in (1, 2)},
     )
 
-    assert found.subject == "same shapes"
-    assert "pad" not in found.advice
-    assert "keeps tensors" in found.advice
+    assert finding.subject == "same shapes"
+    assert "pad" not in finding.advice
+    assert "keeps tensors" in finding.advice
 
 
 def _mallocs(*counts: int) -> str:
@@ -153,7 +153,7 @@ def test_what_the_profiler_keeps_of_vmap_is_not_the_programs() -> None:
 
 
 def test_pinning_on_a_thread_without_ops_costs_the_step_nothing() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#1                   ] [ProfilerStep#2                   ]
         host    [aten::mm                       ]   [aten::mm                       ]
@@ -164,11 +164,11 @@ def test_pinning_on_a_thread_without_ops_costs_the_step_nothing() -> None:
         "MEM002",
     )
 
-    assert (found.host_ns, found.gpu_ns) == (0, 0)
+    assert (finding.host_ns, finding.gpu_ns) == (0, 0)
 
 
 def test_a_single_step_is_no_proof() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#1               ]
         host    [aten::empty ]
@@ -177,10 +177,10 @@ def test_a_single_step_is_no_proof() -> None:
         "MEM001",
     )
 
-    assert found.severity == "info"
+    assert finding.severity == "info"
 
 
 def test_a_checkpointed_resnet_is_found_in_a_public_trace() -> None:
-    (one,) = case_findings("public/mi300_resnet_checkpoint.json.gz", "MEM011")
+    (finding,) = case_findings("public/mi300_resnet_checkpoint.json.gz", "MEM011")
 
-    assert (one.count, one.place.function) == (4, "train_step")
+    assert (finding.count, finding.place.function) == (4, "train_step")

@@ -46,8 +46,8 @@ SICK = {
 
 
 def one(snapshot: Snapshot | str, *codes: str) -> Finding:
-    (found,) = memory_findings(snapshot, *codes)
-    return found
+    (finding,) = memory_findings(snapshot, *codes)
+    return finding
 
 
 def said(finding: Finding, what: str) -> list[str]:
@@ -64,9 +64,9 @@ def peak(name: str) -> int:
 
 @pytest.mark.parametrize("name", OWN_SNAPSHOTS)
 def test_each_program_has_its_findings_and_no_others(name: str) -> None:
-    found = memory_findings(case_snapshot(f"{name}{ENDING}"), "MEM")
+    findings = memory_findings(case_snapshot(f"{name}{ENDING}"), "MEM")
 
-    assert {finding.code for finding in found} == SICK.get(name, set())
+    assert {finding.code for finding in findings} == SICK.get(name, set())
 
 
 @pytest.mark.parametrize("name", PUBLIC_SNAPSHOTS or ["public/snapshot_train"])
@@ -80,11 +80,11 @@ def test_no_rule_fails_on_a_snapshot_of_any_age(name: str) -> None:
 
 
 def test_the_leak_is_at_the_line_that_makes_what_is_kept() -> None:
-    found = one(case_snapshot(f"memory_leak{ENDING}"), "MEM003")
+    finding = one(case_snapshot(f"memory_leak{ENDING}"), "MEM003")
 
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 168)
-    assert found.cost_bytes == 32 * MIB
-    assert mentions(found, "32.0 MiB", "1 line")
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 168)
+    assert finding.cost_bytes == 32 * MIB
+    assert mentions(finding, "32.0 MiB", "1 line")
 
 
 def test_a_leak_is_an_error_with_the_steps_that_are_left() -> None:
@@ -92,55 +92,57 @@ def test_a_leak_is_an_error_with_the_steps_that_are_left() -> None:
     trace = loaded(path_of("memory_leak.trace.json.gz"))
     recording = Recording("run", trace, snapshots={0: snapshot})
 
-    (found,) = outcome(recording, "MEM003").findings
+    (finding,) = outcome(recording, "MEM003").findings
 
     # 139 GiB of an H200 less 1.4 GiB, 32 MiB a step.
-    assert found.severity == "error"
-    assert mentions(found, "4,400 steps")
+    assert finding.severity == "error"
+    assert mentions(finding, "4,400 steps")
 
 
 def test_fragmentation_is_why_an_allocation_failed() -> None:
-    found = one(case_snapshot(f"oom_fragmented{ENDING}"), "MEM010")
+    finding = one(case_snapshot(f"oom_fragmented{ENDING}"), "MEM010")
 
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 198)
-    assert found.severity == "error"
-    assert mentions(found, "512 MiB", "2.09 GiB", 195, "11.0 MiB")
-    assert said(found, "held by") == [
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 198)
+    assert finding.severity == "error"
+    assert mentions(finding, "512 MiB", "2.09 GiB", 195, "11.0 MiB")
+    assert said(finding, "held by") == [
         "dev_cases.py:195 oom: 1.71 GiB in 195 allocations, 2.09 GiB free in the same"
         " segments"
     ]
     # Not expandable segments, which do not help there.
-    assert found.advice.startswith("the device has room, but a limit forbids using it")
+    assert finding.advice.startswith(
+        "the device has room, but a limit forbids using it"
+    )
 
 
 def test_attention_scores_cost_what_the_repaired_twin_does_not_need() -> None:
-    found = one(case_snapshot(f"attn_manual{ENDING}"), "MEM006")
+    finding = one(case_snapshot(f"attn_manual{ENDING}"), "MEM006")
 
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 54)
-    assert found.cost_bytes == pytest.approx(
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 54)
+    assert finding.cost_bytes == pytest.approx(
         peak("attn_manual") - peak("attn_flash"), rel=0.02
     )
 
 
 def test_fp32_logits_and_their_gradients_are_counted_together() -> None:
-    found = one(case_snapshot(f"norm_mismatch{ENDING}"), "MEM007")
+    finding = one(case_snapshot(f"norm_mismatch{ENDING}"), "MEM007")
 
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 71)
-    assert found.data["float32_bytes"] == 2000 * MIB
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 71)
+    assert finding.data["float32_bytes"] == 2000 * MIB
     # Without them, the peak is at another moment.
-    assert found.cost_bytes < 3000 * MIB
+    assert finding.cost_bytes < 3000 * MIB
 
 
 def test_autocast_copies_of_weights_are_half_of_them() -> None:
-    found = one(case_snapshot(f"layernorm_autocast{ENDING}"), "MEM009")
+    finding = one(case_snapshot(f"layernorm_autocast{ENDING}"), "MEM009")
 
-    assert mentions(found, 17, "101 MiB")
-    assert said(found, "weights") == ["202 MiB in fp32"]
-    assert said(found, "copies") == ["101 MiB in 16-bit"]
+    assert mentions(finding, 17, "101 MiB")
+    assert said(finding, "weights") == ["202 MiB in fp32"]
+    assert said(finding, "copies") == ["101 MiB in 16-bit"]
 
 
 def test_there_are_no_more_copies_of_a_size_than_weights() -> None:
-    found = one(
+    finding = one(
         """
         cast = at::autocast::cached_cast, at::_ops::linear::call, model.py:12 forward
         gradient = torch::autograd::Engine::evaluate_function
@@ -154,7 +156,7 @@ def test_there_are_no_more_copies_of_a_size_than_weights() -> None:
         "MEM009",
     )
 
-    assert found.count == 1
+    assert finding.count == 1
 
 
 def python_only(name: str, folder: Path) -> Snapshot:
@@ -193,9 +195,9 @@ def test_with_python_stacks_the_trace_shows_what_was_cast(tmp_path: Path) -> Non
     snapshot = python_only("layernorm_autocast", tmp_path)
     trace = loaded(path_of("layernorm_autocast.trace.json.gz"))
 
-    (found,) = findings_of(Recording("run", trace, snapshots={0: snapshot}), "MEM009")
+    (finding,) = findings_of(Recording("run", trace, snapshots={0: snapshot}), "MEM009")
 
-    assert mentions(found, 17, "101 MiB")
+    assert mentions(finding, 17, "101 MiB")
 
 
 def test_with_python_stacks_the_trace_shows_what_attention_keeps(
@@ -204,12 +206,12 @@ def test_with_python_stacks_the_trace_shows_what_attention_keeps(
     snapshot = python_only("attn_manual", tmp_path)
     trace = loaded(path_of("attn_manual.trace.json.gz"))
 
-    (found,) = outcome(
+    (finding,) = outcome(
         Recording("run", trace, snapshots={0: snapshot}), "MEM006"
     ).findings
 
-    assert found.cost_bytes == 768 * MIB
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 54)
+    assert finding.cost_bytes == 768 * MIB
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 54)
 
 
 @pytest.mark.parametrize(
@@ -226,10 +228,10 @@ def test_a_finding_has_the_module_and_the_op_of_the_trace(
     snapshot = case_snapshot(f"{name}{ENDING}")
     trace = loaded(path_of(f"{name}.trace.json.gz"))
 
-    (found,) = findings_of(Recording(name, trace, snapshots={0: snapshot}), code)
+    (finding,) = findings_of(Recording(name, trace, snapshots={0: snapshot}), code)
 
-    assert found.place.module == module
-    assert said(found, "op") == [op]
+    assert finding.place.module == module
+    assert said(finding, "op") == [op]
 
 
 # Leaks.
@@ -280,11 +282,11 @@ def test_a_kept_graph_is_inferred_from_its_many_lines() -> None:
     )
     regions = "region           [ProfilerStep#1     ][ProfilerStep#2     ]"
 
-    found = one(f"{regions}\n{lines}", "MEM003")
+    finding = one(f"{regions}\n{lines}", "MEM003")
 
-    assert mentions(found, "14.0 MiB", "4 lines")
-    assert found.place.line == 5
-    assert "autograd graph" in found.advice
+    assert mentions(finding, "14.0 MiB", "4 lines")
+    assert finding.place.line == 5
+    assert "autograd graph" in finding.advice
 
 
 def test_without_two_steps_leaks_are_not_looked_for() -> None:
@@ -309,7 +311,7 @@ def test_a_history_that_allocates_little_does_not_show_what_is_unused() -> None:
 
 
 def test_whole_free_segments_are_told_from_fragmentation() -> None:
-    found = one(
+    finding = one(
         """
         train.py:3 step    [90M  ]
         train.py:4 step            [100M  ]
@@ -318,13 +320,13 @@ def test_whole_free_segments_are_told_from_fragmentation() -> None:
         "MEM004",
     )
 
-    assert found.subject == "segments"
-    assert found.place.file is None
-    assert "empty_cache() once" in found.advice
+    assert finding.subject == "segments"
+    assert finding.place.file is None
+    assert "empty_cache() once" in finding.advice
 
 
 def test_the_line_that_empties_the_cache_is_named() -> None:
-    found = one(
+    finding = one(
         """
         emptied = torch/cuda/memory.py:222 empty_cache, train.py:12 step
         region          [ProfilerStep#1  ][ProfilerStep#2  ]
@@ -334,9 +336,9 @@ def test_the_line_that_empties_the_cache_is_named() -> None:
         "MEM005",
     )
 
-    assert found.subject == "empty_cache"
-    assert (found.place.file, found.place.line) == ("train.py", 12)
-    assert "remove torch.cuda.empty_cache()" in found.advice
+    assert finding.subject == "empty_cache"
+    assert (finding.place.file, finding.place.line) == ("train.py", 12)
+    assert "remove torch.cuda.empty_cache()" in finding.advice
 
 
 def test_segments_that_come_and_go_once_are_not_churn() -> None:
@@ -387,7 +389,7 @@ def test_a_limit_is_told_from_a_full_device() -> None:
 
 
 def test_what_a_model_needs_is_dropped_last() -> None:
-    found = one(
+    finding = one(
         """
         made = torch/nn/modules/module.py:1343 to, train.py:3 main
         kept = train.py:8 main
@@ -399,7 +401,7 @@ def test_what_a_model_needs_is_dropped_last() -> None:
         "MEM010",
     )
 
-    holders = said(found, "held by")
+    holders = said(finding, "held by")
     assert holders[0].startswith("train.py:8 main: 10.0 MiB")
     assert holders[1].startswith("train.py:3 main: 60.0 MiB in 1 allocation of weights")
 
@@ -416,10 +418,10 @@ def test_memory_of_another_stream_is_of_no_use(tmp_path: Path) -> None:
     )
     content["segments"][1]["stream"] = 7
 
-    found = one(read(content, tmp_path), "MEM010")
+    finding = one(read(content, tmp_path), "MEM010")
 
-    assert found.subject == "full"
-    assert said(found, "streams") == ["10.0 MiB more are free, but for other streams"]
+    assert finding.subject == "full"
+    assert said(finding, "streams") == ["10.0 MiB more are free, but for other streams"]
 
 
 def test_a_failure_after_which_the_program_goes_on_is_a_warning() -> None:
@@ -431,13 +433,13 @@ def test_a_failure_after_which_the_program_goes_on_is_a_warning() -> None:
     """
 
     assert one(end, "MEM010").severity == "error"
-    found = one(f"{end}\n    {after}", "MEM010")
-    assert found.severity == "warning"
-    assert said(found, "after") == ["the program goes on: 100 allocations follow"]
+    finding = one(f"{end}\n    {after}", "MEM010")
+    assert finding.severity == "warning"
+    assert said(finding, "after") == ["the program goes on: 100 allocations follow"]
 
 
 def test_failures_at_one_line_are_one_finding_with_a_count() -> None:
-    found = one(
+    finding = one(
         """
         segment                <80M
         train.py:9 main         [78M
@@ -446,7 +448,7 @@ def test_failures_at_one_line_are_one_finding_with_a_count() -> None:
         "MEM010",
     )
 
-    assert found.count == 2
+    assert finding.count == 2
 
 
 def test_every_rule_on_snapshots_is_skipped_without_one() -> None:
@@ -462,7 +464,7 @@ def test_every_rule_on_snapshots_is_skipped_without_one() -> None:
 
 def test_copies_of_weights_save_no_more_than_they_hold() -> None:
     """At the same line, autocast casts an activation that is as large as a copy."""
-    (found,) = memory_findings(
+    (finding,) = memory_findings(
         """
         linear = at::autocast::cached_cast, at::_ops::linear::call, model.py:12 forward
         gradient = torch::autograd::Engine::evaluate_function
@@ -476,12 +478,12 @@ def test_copies_of_weights_save_no_more_than_they_hold() -> None:
         "MEM009",
     )
 
-    assert mentions(found, 1, "32.0 MiB")
-    assert found.cost_bytes == 32 << 20
+    assert mentions(finding, 1, "32.0 MiB")
+    assert finding.cost_bytes == 32 << 20
 
 
 def test_copies_that_save_less_than_they_hold_say_so() -> None:
-    (found,) = memory_findings(
+    (finding,) = memory_findings(
         """
         linear = at::autocast::cached_cast, at::_ops::linear::call, model.py:12 forward
         update = at::_ops::sqrt::call, torch/optim/adamw.py:90 step, train.py:12 step
@@ -496,8 +498,8 @@ def test_copies_that_save_less_than_they_hold_say_so() -> None:
         "MEM009",
     )
 
-    assert found.cost_bytes == 12 << 20
-    (saves,) = (line for line in found.evidence if line.label == "saves")
+    assert finding.cost_bytes == 12 << 20
+    (saves,) = (line for line in finding.evidence if line.label == "saves")
     assert saves.value == 12 << 20
     assert saves.note == "of the peak: another moment is the highest then"
 
@@ -522,18 +524,18 @@ MANY = """
 def test_scores_that_take_little_of_the_peak_are_minor(
     weights: str, size: str, severity: str
 ) -> None:
-    found = one(MANY.format(around="", weights=weights, size=size), "MEM006")
+    finding = one(MANY.format(around="", weights=weights, size=size), "MEM006")
 
-    assert found.severity.value == severity
+    assert finding.severity.value == severity
 
 
 def test_scores_of_torch_s_own_attention_are_not_computed_without_weights() -> None:
     torch = "torch/nn/functional.py:6200 multi_head_attention_forward, "
 
-    found = one(MANY.format(around=torch, weights="100M", size="64M"), "MEM006")
+    finding = one(MANY.format(around=torch, weights="100M", size="64M"), "MEM006")
 
-    assert "pass need_weights=False to nn.MultiheadAttention" in found.advice
-    assert "need_weights=False" in found.example
+    assert "pass need_weights=False to nn.MultiheadAttention" in finding.advice
+    assert "need_weights=False" in finding.example
 
 
 @pytest.mark.parametrize("code", ["MEM008", "MEM009"])
@@ -542,10 +544,10 @@ def test_a_single_gpu_is_not_told_to_shard(code: str, rank: int) -> None:
     drawn = bundled_rules()[code].examples[0].history
     recording = Recording("run", snapshots={rank: load_history(drawn)})
 
-    (found,) = findings_of(recording, code)
+    (finding,) = findings_of(recording, code)
 
-    assert ("FSDP" in found.advice) == bool(rank)
-    assert ("fully_shard" in found.example) == (bool(rank) and code == "MEM009")
+    assert ("FSDP" in finding.advice) == bool(rank)
+    assert ("fully_shard" in finding.example) == (bool(rank) and code == "MEM009")
 
 
 @pytest.mark.parametrize(("total", "minor"), [(3 << 30, False), (30 << 30, True)])
@@ -565,6 +567,6 @@ def test_scores_are_minor_where_most_of_the_gpu_is_not_reserved(
     )
 
     recording = Recording("x", trace, snapshots={0: history})
-    (found,) = outcome(recording, "MEM006").findings
+    (finding,) = outcome(recording, "MEM006").findings
 
-    assert bool(found.minor) is minor
+    assert bool(finding.minor) is minor

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real
 def found(name: str, code: str) -> list[Finding]:
     """Return the findings of a rule in the capture of a model, worst first."""
     outcome = linted(MODELS.trace(name), MODELS.step_ns(name))
-    return [one for one in outcome.findings if one.code == code]
+    return [finding for finding in outcome.findings if finding.code == code]
 
 
 def saved_ns(name: str) -> int:
@@ -44,23 +44,23 @@ def saved_ns(name: str) -> int:
     ],
 )
 def test_a_finding_saves_what_its_repair_did(name: str, code: str) -> None:
-    (one,) = found(name, code)
+    (finding,) = found(name, code)
 
-    assert one.saves_ns == pytest.approx(saved_ns(name), rel=0.25)
+    assert finding.saves_ns == pytest.approx(saved_ns(name), rel=0.25)
 
 
 def test_the_experts_of_a_model_are_counted_as_its_author_does() -> None:
-    (one,) = found("mixtral_experts", "LCH001")
+    (finding,) = found("mixtral_experts", "LCH001")
 
-    assert mentions(one, "16 experts", 20)
-    assert "38 in its backward" in one.message
+    assert mentions(finding, "16 experts", 20)
+    assert "38 in its backward" in finding.message
 
 
 @pytest.mark.parametrize("code", ["LCH001", "HST001", "CPY004"])
 def test_experts_of_a_library_are_computed_at_once_by_its_switch(code: str) -> None:
-    for one in found("mixtral_experts", code):
-        assert one.advice.startswith('load the model with experts_implementation="')
-        assert "pad" not in one.advice
+    for finding in found("mixtral_experts", code):
+        assert finding.advice.startswith('load the model with experts_implementation="')
+        assert "pad" not in finding.advice
 
 
 def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None:
@@ -81,10 +81,10 @@ def test_rows_of_different_length_that_are_copied_one_by_one_are_found() -> None
     ],
 )
 def test_a_loop_over_the_parameters_is_one_finding(name: str, parameters: int) -> None:
-    (one,) = found(name, "LCH001")
+    (finding,) = found(name, "LCH001")
 
-    assert mentions(one, f"{parameters} parameters")
-    assert "torch._foreach_" in one.advice
+    assert mentions(finding, f"{parameters} parameters")
+    assert "torch._foreach_" in finding.advice
 
 
 def test_the_layers_of_a_model_are_not_a_loop_to_stack() -> None:

@@ -23,14 +23,14 @@ def test_the_rank_that_waits_has_a_finding_and_the_straggler_does_not() -> None:
 
 
 def test_gradients_sent_after_the_backward_pass_are_exposed() -> None:
-    (found,) = case_findings("public/mi300_resnet_checkpoint.json.gz", "NET001")
+    (finding,) = case_findings("public/mi300_resnet_checkpoint.json.gz", "NET001")
 
-    assert mentions(found, "allreduce", "8 ranks", "twice")
-    assert 11e6 < found.gpu_ns < 12e6
+    assert mentions(finding, "allreduce", "8 ranks", "twice")
+    assert 11e6 < finding.gpu_ns < 12e6
 
 
 def test_what_kernels_cover_is_not_exposed() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#1                                                     ]
         host    [cudaLaunchKernel>1][cudaLaunchKernel>2][cudaLaunchKernel>3       ]
@@ -41,11 +41,11 @@ def test_what_kernels_cover_is_not_exposed() -> None:
     )
 
     # A copy is not compute to overlap with.
-    assert found.gpu_ns == (48 - 19) * 1000
+    assert finding.gpu_ns == (48 - 19) * 1000
 
 
 def test_two_collectives_at_once_count_once() -> None:
-    found = priced_findings(
+    findings = priced_findings(
         """
         host   [ProfilerStep#1                                                     ]
         host    [cudaLaunchKernel>1][cudaLaunchKernel>2]
@@ -55,17 +55,17 @@ def test_two_collectives_at_once_count_once() -> None:
         "NET001",
     )
 
-    assert {one.subject for one in found} == {"allreduce", "allgather"}
-    assert sum(one.gpu_ns for one in found) == 53_000
+    assert {finding.subject for finding in findings} == {"allreduce", "allgather"}
+    assert sum(finding.gpu_ns for finding in findings) == 53_000
 
 
 def test_without_sizes_nothing_is_called_a_wait() -> None:
-    found = case_findings("public/compact_sampled_rank0.json.gz", "NET")
+    findings = case_findings("public/compact_sampled_rank0.json.gz", "NET")
 
     # Shapes of lists of tensors are not in this one, so that of all-reduces is unknown.
-    unsized = [one for one in found if one.subject == "allreduce"]
-    assert {one.code for one in unsized} == {"NET001"}
-    assert all("were not recorded" in one.evidence[-1].name for one in unsized)
+    unsized = [finding for finding in findings if finding.subject == "allreduce"]
+    assert {finding.code for finding in unsized} == {"NET001"}
+    assert all("were not recorded" in finding.evidence[-1].name for finding in unsized)
 
 
 GLOO = """
@@ -80,9 +80,9 @@ gpu 7           [gemm<1     ]       [Memcpy DtoH (Device -> Pinned)<2] [Memcpy H
 
 
 def test_a_collective_of_gloo_is_communication_through_the_host() -> None:
-    found = priced_findings(GLOO)
+    findings = priced_findings(GLOO)
 
-    (exposed,) = (one for one in found if one.code == "NET001")
+    (exposed,) = (finding for finding in findings if finding.code == "NET001")
     assert mentions(exposed, "all_reduce", "gloo", "once")
     assert (exposed.place.file, exposed.place.function) == ("train.py", "step")
     assert exposed.saves_ns > 0
@@ -94,11 +94,11 @@ def test_the_waits_of_a_collective_of_gloo_are_not_the_programs() -> None:
 
 
 def test_copies_that_serve_gloo_are_its_cost_and_not_needed() -> None:
-    (found,) = drawn_findings(GLOO, "CPY001")
+    (finding,) = drawn_findings(GLOO, "CPY001")
 
-    (part,) = (line for line in found.evidence if line.label == "part")
+    (part,) = (line for line in finding.evidence if line.label == "part")
     assert part.name == "copies for collectives through the host"
-    assert found.data["needed"] == 0
+    assert finding.data["needed"] == 0
     assert not drawn_findings(GLOO.replace("Pinned", "Pageable"), "CPY003")
 
 
@@ -112,6 +112,6 @@ def test_the_gpu_idles_while_gloo_communicates() -> None:
 def test_copies_whose_launch_was_not_recorded_serve_no_collective() -> None:
     unlaunched = GLOO.replace("HtoD (Pinned -> Device)<3", "HtoD (Pinned -> Device)  ")
 
-    found = drawn_findings(unlaunched, "NET001", "CPY001")
+    findings = drawn_findings(unlaunched, "NET001", "CPY001")
 
-    assert {one.code for one in found} == {"NET001", "CPY001"}
+    assert {finding.code for finding in findings} == {"NET001", "CPY001"}

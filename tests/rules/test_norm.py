@@ -55,7 +55,7 @@ def ops_in_a_row(*names: str, around: tuple[str, ...] = (), copying: str = "k") 
         kernel = copying if name in ("aten::to", "aten::type_as") else "k"
         lines["gpu"] += f"[{kernel}<{number}".ljust(width - 1) + "]"
     calls = "\n".join(
-        f"    host   [{one}".ljust(10 + width * len(names)) + "]" for one in around
+        f"    host   [{item}".ljust(10 + width * len(names)) + "]" for item in around
     )
     return f"""
     host  [ProfilerStep#1{" " * width * len(names)}]
@@ -83,11 +83,11 @@ def test_a_handwritten_norm_reaches_from_its_first_cast_to_its_weight() -> None:
     names = ("to", "pow", "mean", "add", "rsqrt", "mul", "type_as", "mul_", "add_")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
-    (one,) = drawn_findings(drawing, "NRM", args=NORM)
+    (finding,) = drawn_findings(drawing, "NRM", args=NORM)
 
     # The sum with the residual is not part of the norm.
-    assert one.data["steps"] == list(names[:-1])
-    assert mentions(one, "RMSNorm", 768, 8, "once")
+    assert finding.data["steps"] == list(names[:-1])
+    assert mentions(finding, "RMSNorm", 768, 8, "once")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_cast_is_part_of_a_norm_and_a_transfer_is_not(
     names = ("to", "pow", "mean", "rsqrt", "mul", "type_as")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names), copying=copying)
 
-    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+    (finding,) = drawn_findings(drawing, "NRM002", args=NORM)
 
-    assert one.data["steps"] == list(names if casts else names[1:-1])
+    assert finding.data["steps"] == list(names if casts else names[1:-1])
 
 
 def test_a_norm_that_subtracts_its_mean_is_a_layer_norm() -> None:
@@ -114,11 +114,11 @@ def test_a_norm_that_subtracts_its_mean_is_a_layer_norm() -> None:
         "aten::div": inputs([DIMS, MEAN], [FLOAT] * 2),
     }
 
-    (one,) = drawn_findings(drawing, "NRM002", args=args)
+    (finding,) = drawn_findings(drawing, "NRM002", args=args)
 
-    assert one.subject == "LayerNorm"
-    assert "F.layer_norm(x, (768,)" in one.advice
-    assert "+ x = F.layer_norm(x" in one.example
+    assert finding.subject == "LayerNorm"
+    assert "F.layer_norm(x, (768,)" in finding.advice
+    assert "+ x = F.layer_norm(x" in finding.example
 
 
 def test_the_norm_of_a_library_is_replaced_and_not_where_it_is_called() -> None:
@@ -131,13 +131,13 @@ def test_the_norm_of_a_library_is_replaced_and_not_where_it_is_called() -> None:
         ),
     )
 
-    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+    (finding,) = drawn_findings(drawing, "NRM002", args=NORM)
 
-    assert one.place.function == "step"
-    assert one.advice.startswith(
+    assert finding.place.function == "step"
+    assert finding.advice.startswith(
         "in your own version of T5LayerNorm (transformers): call F.rms_norm("
     )
-    assert "T5LayerNorm.forward = forward" in one.example
+    assert "T5LayerNorm.forward = forward" in finding.example
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -154,12 +154,12 @@ def test_a_norm_that_multiplies_by_one_and_the_weight_passes_their_sum(
     names = ("to", "pow", "mean", "add_", "rsqrt", "mul", "add", "mul_", "type_as")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
-    (found,) = drawn_findings(drawing, "NRM002", args=NORM | shifted)
+    (finding,) = drawn_findings(drawing, "NRM002", args=NORM | shifted)
 
-    assert "F.rms_norm(x, (768,), 1 + weight, eps=eps)" in found.advice
-    assert ("the sum is rounded" in found.advice) == (dtype == "bfloat16")
-    assert "F.rms_norm(x, (x.size(-1),), 1 + self.weight, eps)" in found.example
-    assert "* (1 + self.weight)" in found.example
+    assert "F.rms_norm(x, (768,), 1 + weight, eps=eps)" in finding.advice
+    assert ("the sum is rounded" in finding.advice) == (dtype == "bfloat16")
+    assert "F.rms_norm(x, (x.size(-1),), 1 + self.weight, eps)" in finding.example
+    assert "* (1 + self.weight)" in finding.example
 
 
 def test_a_norm_that_adds_a_bias_passes_its_weight_as_it_is() -> None:
@@ -171,9 +171,9 @@ def test_a_norm_that_adds_a_bias_passes_its_weight_as_it_is() -> None:
     names = ("to", "pow", "mean", "add_", "rsqrt", "mul", "mul_", "add", "type_as")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
-    (found,) = drawn_findings(drawing, "NRM002", args=NORM | biased)
+    (finding,) = drawn_findings(drawing, "NRM002", args=NORM | biased)
 
-    assert "1 + weight" not in found.advice + found.example
+    assert "1 + weight" not in finding.advice + finding.example
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def test_the_example_of_an_unfused_norm_has_the_dtype_of_its_fix(
     dtypes = {"aten::rms_norm": inputs([DIMS, [], WEIGHT], [given, "", weight])}
     drawing = ops_in_a_row("aten::to", "aten::pow", around=("aten::rms_norm",))
 
-    (found,) = drawn_findings(drawing, "NRM001", args=dtypes)
+    (finding,) = drawn_findings(drawing, "NRM001", args=dtypes)
 
-    (named,) = set(re.findall(r"torch\.(\w*float\d+)", found.advice))
-    assert set(re.findall(r"torch\.(\w*float\d+)", found.example)) == {named}
+    (named,) = set(re.findall(r"torch\.(\w*float\d+)", finding.advice))
+    assert set(re.findall(r"torch\.(\w*float\d+)", finding.example)) == {named}
 
 
 def test_a_root_without_a_mean_is_not_a_norm() -> None:
@@ -228,9 +228,9 @@ def test_the_result_of_a_norm_may_be_viewed_as_a_matrix_before_it_is_cast() -> N
         "aten::copy_": inputs([[8 * 1024, 768]] * 2, [HALF, FLOAT]),
     }
 
-    (one,) = drawn_findings(drawing, "NRM003", args=args)
+    (finding,) = drawn_findings(drawing, "NRM003", args=args)
 
-    assert "its result is cast to bfloat16" in one.message
+    assert "its result is cast to bfloat16" in finding.message
 
 
 def test_the_casts_go_whole_and_the_norm_in_part() -> None:
@@ -247,14 +247,14 @@ def test_the_casts_go_whole_and_the_norm_in_part() -> None:
         "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
     }
 
-    (one,) = priced_findings(drawing, "NRM003", args=args)
+    (finding,) = priced_findings(drawing, "NRM003", args=args)
 
     norm, cast = 15_000, 10_000
-    assert [(len(fix.kernels), fix.kernel_share) for fix in one.fixes] == [
+    assert [(len(fix.kernels), fix.kernel_share) for fix in finding.fixes] == [
         (1, 1.0),
         (1, pytest.approx(1 / 3)),
     ]
-    assert one.kernel_ns == pytest.approx(cast + norm / 3, abs=1)
+    assert finding.kernel_ns == pytest.approx(cast + norm / 3, abs=1)
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -275,13 +275,13 @@ def test_a_model_that_is_trained_in_float16_is_not_to_be_kept_in_float16(
         "aten::copy_": inputs([DIMS] * 2, ["c10::Half", FLOAT]),
     }
 
-    (one,) = priced_findings(drawing, "NRM003", args=args)
+    (finding,) = priced_findings(drawing, "NRM003", args=args)
 
-    assert ("GradScaler" in one.advice) == trains
-    assert ("model.to(torch.float16)" in one.advice) != trains
+    assert ("GradScaler" in finding.advice) == trains
+    assert ("model.to(torch.float16)" in finding.advice) != trains
     # Compiled code computes the norm in float32 as before: only the casts go.
     norm, cast = 15_000, 10_000
-    assert one.kernel_ns == pytest.approx(cast + (not trains) * norm / 3, abs=1)
+    assert finding.kernel_ns == pytest.approx(cast + (not trains) * norm / 3, abs=1)
 
 
 def test_a_norm_that_runs_two_fused_ones_has_its_casts_counted_once() -> None:
@@ -298,9 +298,9 @@ def test_a_norm_that_runs_two_fused_ones_has_its_casts_counted_once() -> None:
         "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
     }
 
-    (one,) = drawn_findings(drawing, "NRM003", args=args)
+    (finding,) = drawn_findings(drawing, "NRM003", args=args)
 
-    (casts,) = (entry for entry in one.evidence if entry.label == "casts")
+    (casts,) = (entry for entry in finding.evidence if entry.label == "casts")
     assert casts.value == pytest.approx(10_000, abs=1)
 
 
@@ -308,10 +308,10 @@ def test_of_a_handwritten_norm_all_host_time_goes_but_that_of_a_fused_call() -> 
     names = ("to", "pow", "mean", "add", "rsqrt", "mul", "type_as", "mul_")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
-    (one,) = priced_findings(drawing, "NRM002", args=NORM)
+    (finding,) = priced_findings(drawing, "NRM002", args=NORM)
 
     # A fused norm takes the host as long as three launches.
-    assert one.host_ns == 1000 * 20 * (len(names) - 3)
+    assert finding.host_ns == 1000 * 20 * (len(names) - 3)
 
 
 def test_the_backward_of_a_handwritten_norm_goes_too() -> None:
@@ -326,10 +326,10 @@ def test_the_backward_of_a_handwritten_norm_goes_too() -> None:
         for number, name in enumerate(forward)
     } | {f"{name}Backward0": _numbered(at % 4, 1) for at, name in enumerate(nodes)}
 
-    (one,) = priced_findings(ops_in_a_row(*names), "NRM002", args=args)
+    (finding,) = priced_findings(ops_in_a_row(*names), "NRM002", args=args)
 
     # Of four launches the fused forward leaves three, of five its backward four.
-    assert one.host_ns == 1000 * 20 * (1 + 1)
+    assert finding.host_ns == 1000 * 20 * (1 + 1)
 
 
 def _numbered(sequence: int, thread: int) -> dict[str, int]:
@@ -350,9 +350,9 @@ def test_the_host_time_of_the_casts_around_a_norm_goes() -> None:
         "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
     }
 
-    (one,) = priced_findings(drawing, "NRM003", args=args)
+    (finding,) = priced_findings(drawing, "NRM003", args=args)
 
-    assert one.host_ns == 1000 * len("[aten::_to_copy                         ]")
+    assert finding.host_ns == 1000 * len("[aten::_to_copy                         ]")
 
 
 def test_a_cast_that_checkpointing_repeats_takes_not_the_node_it_is_repeated_in() -> (
@@ -380,11 +380,11 @@ def test_a_cast_that_checkpointing_repeats_takes_not_the_node_it_is_repeated_in(
         "AddmmBackward0": _numbered(1, 1),
     }
 
-    (one,) = priced_findings(drawing, "NRM003", args=args)
+    (finding,) = priced_findings(drawing, "NRM003", args=args)
 
-    assert mentions(one, "LayerNorm", "float32", "twice")
+    assert mentions(finding, "LayerNorm", "float32", "twice")
     # That of both casts, not of all that the node computes again.
-    assert one.host_ns < 45_000
+    assert finding.host_ns < 45_000
 
 
 IMAGES, LENGTH, SCALES = [8, 64, 32, 32], [8, 1, 32, 32], [1, 64, 1, 1]
@@ -402,11 +402,11 @@ def test_vectors_of_length_one_that_are_scaled_are_an_rms_norm() -> None:
     names = ("norm", "clamp_min", "div", "mul", "mul.scale")
     drawing = ops_in_a_row(*(f"aten::{name}" for name in names))
 
-    (one,) = drawn_findings(drawing, "NRM002", args=NORMALIZED)
+    (finding,) = drawn_findings(drawing, "NRM002", args=NORMALIZED)
 
-    assert mentions(one, "RMSNorm", 64, "dim 1", 5, "once")
-    assert "compile the model" in one.advice
-    assert "x.permute(0, 2, 3, 1)" in one.example
+    assert mentions(finding, "RMSNorm", 64, "dim 1", 5, "once")
+    assert "compile the model" in finding.advice
+    assert "x.permute(0, 2, 3, 1)" in finding.example
 
 
 def test_vectors_that_are_only_normalised_are_no_norm() -> None:
@@ -436,9 +436,9 @@ def test_a_mean_over_channels_is_that_of_a_norm() -> None:
         "aten::mul.weight": inputs([IMAGES, SCALES], [FLOAT] * 2),
     }
 
-    (one,) = drawn_findings(drawing, "NRM002", args=args)
+    (finding,) = drawn_findings(drawing, "NRM002", args=args)
 
-    assert "RMSNorm over the 64 of dim 1 is hand-written as 6 ops" in one.message
+    assert "RMSNorm over the 64 of dim 1 is hand-written as 6 ops" in finding.message
 
 
 def test_a_norm_in_a_function_of_autograd_is_a_norm() -> None:
@@ -447,6 +447,6 @@ def test_a_norm_in_a_function_of_autograd_is_a_norm() -> None:
     around = "    host   [MyNorm".ljust(len(lines[3]) - 1) + "]"
     drawing = "\n".join([*lines[:3], around, *lines[3:]])
 
-    (one,) = drawn_findings(drawing, "NRM002", args=NORM)
+    (finding,) = drawn_findings(drawing, "NRM002", args=NORM)
 
-    assert one.data["steps"] == list(names)
+    assert finding.data["steps"] == list(names)

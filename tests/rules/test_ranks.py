@@ -35,8 +35,8 @@ def _exposed(collective: str) -> Finding:
     )
     assert job is not None
     (outcome,) = lint_job("drawn", job, bundled_rules(), Config()).outcomes
-    (one,) = [one for one in outcome.findings if one.code == "RNK005"]
-    return one
+    (finding,) = [item for item in outcome.findings if item.code == "RNK005"]
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def _exposed(collective: str) -> Finding:
 def test_only_reduced_gradients_are_advised_on_as_such(
     collective: str, advised: str
 ) -> None:
-    one = _exposed(collective)
+    finding = _exposed(collective)
 
-    assert advised in one.advice
-    assert "DDP" not in one.advice
-    assert not one.example
+    assert advised in finding.advice
+    assert "DDP" not in finding.advice
+    assert not finding.example
 
 
 def test_reduced_gradients_are_put_into_buckets() -> None:
-    one = _exposed("allreduce")
+    finding = _exposed("allreduce")
 
-    assert "DDP's buckets" in one.advice
-    assert "all_reduce" in str(one.example)
+    assert "DDP's buckets" in finding.advice
+    assert "all_reduce" in str(finding.example)
 
 
 def test_without_steps_nothing_is_called_so_often_a_step() -> None:
@@ -75,5 +75,5 @@ def test_without_steps_nothing_is_called_so_often_a_step() -> None:
     (outcome,) = lint_job("drawn", job, bundled_rules(), Config()).outcomes
 
     assert job.job.step_ns is None
-    assert "RNK005" in [one.code for one in outcome.findings]
-    assert "a step" not in " ".join(one.message for one in outcome.findings)
+    assert "RNK005" in [finding.code for finding in outcome.findings]
+    assert "a step" not in " ".join(finding.message for finding in outcome.findings)

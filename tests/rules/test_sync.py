@@ -35,18 +35,18 @@ def read(method: str) -> str:
 
 
 def test_where_of_a_mask_is_found_at_its_line_in_all_layers_at_once() -> None:
-    (found,) = case_findings("moe_loop.trace.json.gz", "SYN001")
+    (finding,) = case_findings("moe_loop.trace.json.gz", "SYN001")
 
-    assert says(found, "`torch.where(mask)`", "96 times a step")
-    assert (found.place.file, found.place.line) == ("dev_cases.py", 87)
+    assert says(finding, "`torch.where(mask)`", "96 times a step")
+    assert (finding.place.file, finding.place.line) == ("dev_cases.py", 87)
 
 
 def test_items_on_the_cpu_are_not_reported() -> None:
     # The optimizer reads 52 step counters, which are on the CPU.
-    (found,) = case_findings("optimizer_loop_sync.trace.json.gz", "SYN")
+    (finding,) = case_findings("optimizer_loop_sync.trace.json.gz", "SYN")
 
-    assert says(found, "`.item()`", "once a step")
-    assert (found.place.file, found.place.function) == ("dev_cases.py", "step")
+    assert says(finding, "`.item()`", "once a step")
+    assert (finding.place.file, finding.place.function) == ("dev_cases.py", "step")
 
 
 @pytest.mark.parametrize("case", ["moe_batched", "optimizer_fused", "graph_replay"])
@@ -71,13 +71,13 @@ def test_waits_for_graph_capture_are_not_the_users(case: str) -> None:
 def test_a_copy_to_the_host_is_named_as_the_program_writes_it(
     frame: str, written: str
 ) -> None:
-    (found,) = drawn_findings(read(frame), "SYN001")
+    (finding,) = drawn_findings(read(frame), "SYN001")
 
-    assert says(found, written, "once a step")
+    assert says(finding, written, "once a step")
 
 
 def test_the_idle_time_is_the_shorter_of_the_wait_and_of_the_gap_after_it() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         {STEP}
         host   [aten::mm           ]                            [aten::add         ]
@@ -89,8 +89,8 @@ def test_the_idle_time_is_the_shorter_of_the_wait_and_of_the_gap_after_it() -> N
         "SYN001",
     )
 
-    assert found.data == {"wait_ns": 23_000, "gap_ns": 9_000}
-    assert found.gpu_idle_ns == 9_000
+    assert finding.data == {"wait_ns": 23_000, "gap_ns": 9_000}
+    assert finding.gpu_idle_ns == 9_000
 
 
 def test_a_wait_of_the_allocator_is_not_reported() -> None:
@@ -124,9 +124,11 @@ def test_a_pageable_batch_is_reported_as_a_copy_and_not_as_a_wait() -> None:
 
 
 def test_a_small_copy_that_waits_long_is_a_wait() -> None:
-    found = case_findings("public/v100_tp2_rank0.json.gz", "SYN001")
+    findings = case_findings("public/v100_tp2_rank0.json.gz", "SYN001")
 
-    assert any(says(one, "a copy to the GPU", "5 times a step") for one in found)
+    assert any(
+        says(finding, "a copy to the GPU", "5 times a step") for finding in findings
+    )
 
 
 def test_a_synchronize_can_be_allowed_in_the_program() -> None:
@@ -149,7 +151,7 @@ def test_a_synchronize_can_be_allowed_in_the_program() -> None:
 
 @pytest.mark.parametrize("caller", ["nn.Module: Model_0", "train.py(1): <module>"])
 def test_waits_in_two_files_of_libraries_are_two_findings(caller: str) -> None:
-    found = drawn_findings(
+    findings = drawn_findings(
         f"""
         host  [ProfilerStep#1                                                       ]
         host   [{caller:<69}]
@@ -162,15 +164,15 @@ def test_waits_in_two_files_of_libraries_are_two_findings(caller: str) -> None:
         "SYN001",
     )
 
-    assert len(found) == 2
+    assert len(findings) == 2
     for where in ("f (transformers/a.py:3)", "g (peft/b.py:8)"):
         what = f"`.item()` in {where}"
-        assert any(says(one, what, "once a step") for one in found)
-    assert len({one.fingerprint for one in found}) == len(found)
+        assert any(says(finding, what, "once a step") for finding in findings)
+    assert len({finding.fingerprint for finding in findings}) == len(findings)
 
 
 def test_a_wait_of_torch_itself_is_at_the_line_that_calls_torch() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         """
         host  [ProfilerStep#1                                                       ]
         host   [train.py(3): step                                                  ]
@@ -184,12 +186,12 @@ def test_a_wait_of_torch_itself_is_at_the_line_that_calls_torch() -> None:
     )
 
     what = "`.item()` in clip (torch/nn/utils/clip_grad.py:30)"
-    assert says(found, what, "once a step")
-    assert (found.place.file, found.place.line) == ("train.py", 3)
+    assert says(finding, what, "once a step")
+    assert (finding.place.file, finding.place.line) == ("train.py", 3)
 
 
 def test_waits_in_two_functions_of_torch_are_two_findings() -> None:
-    found = drawn_findings(
+    findings = drawn_findings(
         """
         host  [ProfilerStep#1                                                       ]
         host   [train.py(3): step                                                  ]
@@ -202,14 +204,14 @@ def test_waits_in_two_functions_of_torch_are_two_findings() -> None:
         "SYN001",
     )
 
-    assert len(found) == 2
+    assert len(findings) == 2
     for where in ("f (torch/a/b.py:3)", "g (torch/a/c.py:8)"):
         what = f"`.item()` in {where}"
-        assert any(says(one, what, "once a step") for one in found)
+        assert any(says(finding, what, "once a step") for finding in findings)
 
 
 def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
-    found = drawn_findings(
+    findings = drawn_findings(
         """
         host  [ProfilerStep#1                                                       ]
         host   [nn.Module: Model_0                                                 ]
@@ -222,7 +224,7 @@ def test_waits_of_two_functions_in_one_module_are_two_findings() -> None:
         "SYN001",
     )
 
-    assert {one.place.line for one in found} == {3, 8}
+    assert {finding.place.line for finding in findings} == {3, 8}
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_a_wait_of_a_library_is_named_with_its_switch(
     frame: str, op: str, written: str, switch: str
 ) -> None:
     wide = len(frame) + 4
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         f"""
         host  [ProfilerStep#1{" " * (wide + 60)}]
         host   [train.py(3): step{" " * (wide + 54)}]
@@ -319,12 +321,12 @@ def test_a_wait_of_a_library_is_named_with_its_switch(
         "SYN001",
     )
 
-    assert found.message.startswith(written)
-    assert switch in found.advice
+    assert finding.message.startswith(written)
+    assert switch in finding.advice
 
 
 def test_a_condition_of_a_model_that_a_trainer_calls_is_not_the_trainers() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         """
         host  [ProfilerStep#1                                                       ]
         host   [transformers/trainer.py(2400): _inner_training_loop                ]
@@ -337,7 +339,7 @@ def test_a_condition_of_a_model_that_a_trainer_calls_is_not_the_trainers() -> No
         "SYN001",
     )
 
-    assert found.message.startswith("`if tensor` ")
+    assert finding.message.startswith("`if tensor` ")
 
 
 def placed(
@@ -380,9 +382,9 @@ def _asks(*, twice: bool, first: str = "a.py(3): f", second: str = "b.py(8): g")
 def test_a_wait_that_the_next_one_would_take_over_goes_with_it() -> None:
     """Removing one of two waits in a row only moves the wait to the other."""
     (alone,) = priced_findings(_asks(twice=False), "SYN001")
-    found = priced_findings(_asks(twice=True), "SYN001")
+    findings = priced_findings(_asks(twice=True), "SYN001")
 
-    first = next(one for one in found if one.place.file == "a.py")
+    first = next(finding for finding in findings if finding.place.file == "a.py")
     assert first.saves_ns > 0.5 * alone.saves_ns
     (also,) = (line for line in first.evidence if line.label == "also")
     assert also.name == "g (b.py:8)"
@@ -403,32 +405,32 @@ def test_a_loop_of_reads_is_no_saving_of_the_wait_before_it() -> None:
         spans["host    "].append((start + 14, 24, "cudaStreamSynchronize"))
         spans["gpu 7"].append((start + 20, 2, f"Mem<{number + 2}"))
 
-    found = drawn_findings(placed(spans, 900), "SYN001")
+    findings = drawn_findings(placed(spans, 900), "SYN001")
 
-    waits = {one.place.file: len(one.fixes[0].syncs) for one in found}
+    waits = {finding.place.file: len(finding.fixes[0].syncs) for finding in findings}
     assert waits["a.py"] == 1
 
 
 def test_a_wait_is_not_said_to_take_the_place_of_itself() -> None:
     script = "train.py(3): <module>"
-    found = priced_findings(_asks(twice=True, first=script, second=script), "SYN001")
+    findings = priced_findings(_asks(twice=True, first=script, second=script), "SYN001")
 
-    assert [line.name for line in found[0].evidence if line.label == "also"] == []
+    assert [line.name for line in findings[0].evidence if line.label == "also"] == []
 
 
 def test_a_wait_that_one_of_a_library_takes_over_saves_only_what_is_left() -> None:
     (alone,) = priced_findings(_asks(twice=False), "SYN001")
     trainer = "transformers/trainer.py(8): g"
-    found = priced_findings(_asks(twice=True, second=trainer), "SYN001")
+    findings = priced_findings(_asks(twice=True, second=trainer), "SYN001")
 
-    first = next(one for one in found if one.place.file == "a.py")
+    first = next(finding for finding in findings if finding.place.file == "a.py")
     assert first.saves_ns < 0.5 * alone.saves_ns
     (also,) = (line for line in first.evidence if line.label == "also")
     assert "waits instead" in also.note
 
 
 def test_a_synchronize_is_not_said_to_be_in_torch() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         """
         host  [ProfilerStep#1                                                       ]
         host   [train.py(3): step                                                  ]
@@ -441,7 +443,7 @@ def test_a_synchronize_is_not_said_to_be_in_torch() -> None:
         "SYN002",
     )
 
-    assert says(found, "`torch.cuda.synchronize()`", "once a step")
+    assert says(finding, "`torch.cuda.synchronize()`", "once a step")
 
 
 def test_all_waits_of_printing_are_one_finding() -> None:
@@ -462,9 +464,9 @@ def test_all_waits_of_printing_are_one_finding() -> None:
         "gpu 7": [(10, 38, "gemm<1"), (58, 30, "gemm"), (110, 9, "gemm<3")],
     }
 
-    (found,) = drawn_findings(placed(spans, 120), "SYN001")
+    (finding,) = drawn_findings(placed(spans, 120), "SYN001")
 
-    assert says(found, "printing a tensor", "twice a step")
+    assert says(finding, "printing a tensor", "twice a step")
 
 
 def test_a_blocking_call_has_the_kind_of_its_own_copy() -> None:
@@ -482,7 +484,7 @@ def test_a_blocking_call_has_the_kind_of_its_own_copy() -> None:
 
 
 def test_what_coalesces_a_sparse_gradient_is_no_copy_to_the_host() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         """
         host   [ProfilerStep#1                                              ]
         host    [aten::mm           ]                            [aten::add  ]
@@ -494,8 +496,8 @@ def test_what_coalesces_a_sparse_gradient_is_no_copy_to_the_host() -> None:
         "SYN001",
     )
 
-    assert found.message.startswith("`coalesce()` of a sparse tensor ")
-    assert "sparse=False" in found.advice
+    assert finding.message.startswith("`coalesce()` of a sparse tensor ")
+    assert "sparse=False" in finding.advice
 
 
 def _checked(*functions: str, before: str = "aten::ge", inside: str = "") -> str:
@@ -527,7 +529,7 @@ def _checked(*functions: str, before: str = "aten::ge", inside: str = "") -> str
 
 
 def test_checks_of_a_distribution_at_one_line_are_one_finding() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         _checked(
             "torch/distributions/distribution.py(46): __init__",
             "torch/distributions/distribution.py(280): _validate_sample",
@@ -535,7 +537,7 @@ def test_checks_of_a_distribution_at_one_line_are_one_finding() -> None:
         "SYN001",
     )
 
-    assert says(found, "the check of a distribution's arguments", "twice a step")
+    assert says(finding, "the check of a distribution's arguments", "twice a step")
 
 
 @pytest.mark.parametrize(
@@ -547,24 +549,24 @@ def test_checks_of_a_distribution_at_one_line_are_one_finding() -> None:
     ],
 )
 def test_a_switch_removes_the_ops_of_the_check(function: str, before: str) -> None:
-    (found,) = priced_findings(_checked(function, before=before), "SYN001")
+    (finding,) = priced_findings(_checked(function, before=before), "SYN001")
 
     # From the first op to the end of the last one, and the kernel.
-    assert (found.host_ns, found.kernel_ns) == (100_000, 75_000)
+    assert (finding.host_ns, finding.kernel_ns) == (100_000, 75_000)
 
 
 def test_what_is_no_part_of_a_check_stays() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         _checked("torch/nn/utils/clip_grad.py(49): _get_total_norm", before="aten::mm"),
         "SYN001",
     )
 
-    assert (found.host_ns, found.kernel_ns) == (50_000, 0)
+    assert (finding.host_ns, finding.kernel_ns) == (50_000, 0)
 
 
 def test_what_a_distribution_computes_once_stays_without_its_check() -> None:
     # The op before the wait is in a lazy property, which others may ask for.
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         _checked(
             "torch/distributions/distribution.py(46): __init__",
             inside="torch/distributions/utils.py(9): __get__",
@@ -572,7 +574,7 @@ def test_what_a_distribution_computes_once_stays_without_its_check() -> None:
         "SYN001",
     )
 
-    assert (found.host_ns, found.kernel_ns) == (50_000, 0)
+    assert (finding.host_ns, finding.kernel_ns) == (50_000, 0)
 
 
 def _waits(*nests: list[str], function: str = "") -> str:
@@ -607,56 +609,56 @@ _PUT = ["aten::index_put_", "aten::_index_put_impl_", "aten::nonzero"]
 
 
 def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
-    (found,) = priced_findings(_waits(_INDEX), "SYN001")
+    (finding,) = priced_findings(_waits(_INDEX), "SYN001")
 
-    assert found.message.startswith("a boolean index ")
+    assert finding.message.startswith("a boolean index ")
     # The mean of all of them is another one.
-    assert "divided by mask.sum()" in found.advice
+    assert "divided by mask.sum()" in finding.advice
     # All of nonzero; the op around it stays, for one that takes all elements.
-    assert (found.host_ns, found.kernel_ns) == (88_000, 0)
+    assert (finding.host_ns, finding.kernel_ns) == (88_000, 0)
 
 
 def test_an_index_of_a_library_may_have_to_be_one() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"
     )
 
-    assert "in f (torch_geometric/a.py:3)" in found.message
-    assert found.host_ns == 0
+    assert "in f (torch_geometric/a.py:3)" in finding.message
+    assert finding.host_ns == 0
 
 
 def test_advice_on_a_library_says_that_it_is_not_the_programs_own_code() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"
     )
 
-    assert found.advice.startswith("it is in torch_geometric: ")
+    assert finding.advice.startswith("it is in torch_geometric: ")
 
 
 def test_advice_for_who_calls_a_library_stays_as_it_is() -> None:
-    (found,) = drawn_findings(
+    (finding,) = drawn_findings(
         _waits(["aten::_coalesce"], function="torch/optim/_functional.py(24): adam"),
         "SYN001",
     )
 
-    assert found.advice.startswith("make the gradients dense")
+    assert finding.advice.startswith("make the gradients dense")
 
 
 def test_what_a_mask_selects_assigned_through_it_is_one_finding() -> None:
-    (found,) = priced_findings(_waits(_INDEX, _PUT), "SYN001")
+    (finding,) = priced_findings(_waits(_INDEX, _PUT), "SYN001")
 
-    assert says(found, "`x[mask] = y[mask]`", "twice a step")
-    assert "torch.where(mask, y, x)" in found.advice
+    assert says(finding, "`x[mask] = y[mask]`", "twice a step")
+    assert "torch.where(mask, y, x)" in finding.advice
     # All of the index, and what looks for the elements of the assignment.
-    assert found.host_ns == 90_000 + 86_000
+    assert finding.host_ns == 90_000 + 86_000
 
 
 def test_a_mask_that_is_used_twice_with_something_between_is_two_findings() -> None:
-    found = drawn_findings(_waits(_INDEX, ["aten::mul"], _PUT), "SYN001")
+    findings = drawn_findings(_waits(_INDEX, ["aten::mul"], _PUT), "SYN001")
 
-    assert len(found) == 2
+    assert len(findings) == 2
     for what in ("a boolean index", "an assignment through a boolean index"):
-        assert any(says(one, what) for one in found)
+        assert any(says(finding, what) for finding in findings)
 
 
 def test_the_gradient_of_a_boolean_index_goes_with_it() -> None:
@@ -665,10 +667,10 @@ def test_the_gradient_of_a_boolean_index_goes_with_it() -> None:
         "IndexBackward0": {"Sequence number": 5, "Fwd thread id": 1},
     }
     backward = ["IndexBackward0", "aten::_index_put_impl_", "aten::nonzero"]
-    (found,) = drawn_findings(_waits(_INDEX, backward), "SYN001", args=args)
+    (finding,) = drawn_findings(_waits(_INDEX, backward), "SYN001", args=args)
 
-    assert says(found, "a boolean index", "twice a step")
-    assert found.evidence[0].note == "and its gradient"
+    assert says(finding, "a boolean index", "twice a step")
+    assert finding.evidence[0].note == "and its gradient"
 
 
 @pytest.mark.parametrize(
@@ -683,9 +685,9 @@ def test_the_gradient_of_a_boolean_index_goes_with_it() -> None:
 def test_an_op_that_reads_a_value_itself_is_named(
     nest: list[str], written: str
 ) -> None:
-    (found,) = drawn_findings(_waits(nest), "SYN001")
+    (finding,) = drawn_findings(_waits(nest), "SYN001")
 
-    assert says(found, written)
+    assert says(finding, written)
 
 
 @pytest.mark.parametrize(
@@ -703,9 +705,9 @@ def test_an_index_of_another_device_is_no_boolean_one(copy: str, written: str) -
         "host    ": [(34, 20, "cudaMemcpyAsync>2"), (60, 80, "cudaStreamSynchronize")],
         "gpu 7": [(20, 60, "gemm<1"), (90, 45, f"Memcpy {copy}<2")],
     }
-    (found,) = drawn_findings(placed(lanes, 200), "SYN001")
+    (finding,) = drawn_findings(placed(lanes, 200), "SYN001")
 
-    assert says(found, written)
+    assert says(finding, written)
 
 
 def _reads(count: int, *between: str) -> str:
@@ -745,22 +747,22 @@ def test_a_copy_that_work_of_the_gpu_follows_is_priced() -> None:
 
 
 def test_many_copies_in_a_row_are_copied_at_once() -> None:
-    (found,) = priced_findings(_reads(8), "SYN001")
+    (finding,) = priced_findings(_reads(8), "SYN001")
 
-    assert says(found, "`.cpu()`", "8 times a step")
-    assert "torch.stack(tensors).cpu()" in found.advice
+    assert says(finding, "`.cpu()`", "8 times a step")
+    assert "torch.stack(tensors).cpu()" in finding.advice
     # One of them stays, and the time of one more for what puts them together.
-    assert (found.host_ns, found.kernel_ns) == (6 * 60_000, 7 * 40_000)
+    assert (finding.host_ns, finding.kernel_ns) == (6 * 60_000, 7 * 40_000)
 
 
 @pytest.mark.parametrize(("count", "between"), [(8, ["aten::mm"]), (7, [])])
 def test_copies_between_launches_and_a_few_are_no_row(
     count: int, between: list[str]
 ) -> None:
-    (found,) = priced_findings(_reads(count, *between), "SYN001")
+    (finding,) = priced_findings(_reads(count, *between), "SYN001")
 
-    assert "torch.stack" not in found.advice
-    assert found.host_ns == 0
+    assert "torch.stack" not in finding.advice
+    assert finding.host_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -797,8 +799,8 @@ _BUSY_BEFORE = """
 
 
 def test_a_wait_longer_than_its_step_is_for_work_from_before_it() -> None:
-    (found,) = drawn_findings(_BUSY_BEFORE, "SYN001")
-    (waits,) = [one for one in found.evidence if one.label == "waits"]
+    (finding,) = drawn_findings(_BUSY_BEFORE, "SYN001")
+    (waits,) = [evidence for evidence in finding.evidence if evidence.label == "waits"]
 
     assert waits.note == "each, as recorded, mostly for work from before the step"
 
@@ -809,7 +811,7 @@ def _copies(idle: int, *, busy: int) -> Finding:
     launch = f"{' ' * len(before)}[cudaMemcpyAsync>2][cudaStreamSynchronize"
     gemm = f"[gemm<1{' ' * busy}]{' ' * idle}[Memcpy HtoD (Pageable -> Device)<2]"
     length = len(before) + len(copy) + 60
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         host   [ProfilerStep#1{" " * length}]
         host   {before}{copy}{" " * 40}[aten::add]
@@ -819,7 +821,7 @@ def _copies(idle: int, *, busy: int) -> Finding:
         """,
         "SYN001",
     )
-    return found
+    return finding
 
 
 def test_a_wait_while_the_gpu_idles_is_worth_nothing() -> None:
@@ -845,7 +847,7 @@ def _reads_of_a_loop(*idle: int) -> Finding:
         )
         gpu += f"{' ' * (len(start) - len(gpu) + time + 10)}[gemm<{at}         ]"
         op, wait, inner = (line.ljust(len(op)) for line in (op, wait, inner))
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         f"""
         host   [ProfilerStep#1{" " * len(op)}]
         host   [train.py(3): train{" " * len(op)}]
@@ -856,7 +858,7 @@ def _reads_of_a_loop(*idle: int) -> Finding:
         """,
         "SYN001",
     )
-    return found
+    return finding
 
 
 def test_a_read_that_waited_on_an_idle_gpu_once_is_worth_nothing() -> None:
@@ -868,8 +870,8 @@ def test_a_read_that_waited_on_an_idle_gpu_once_is_worth_nothing() -> None:
 
 def test_two_results_that_are_copied_in_a_row_take_one_copy() -> None:
     (two,) = drawn_findings(_reads(2), "SYN001")
-    (one,) = drawn_findings(_reads(2, "aten::mm"), "SYN001")
+    (finding,) = drawn_findings(_reads(2, "aten::mm"), "SYN001")
 
     assert "torch.cat" in two.advice
-    assert "torch.cat" not in one.advice
-    assert "if it is only logged" in one.advice
+    assert "torch.cat" not in finding.advice
+    assert "if it is only logged" in finding.advice

@@ -35,11 +35,11 @@ def test_a_trace_with_everything_has_no_finding(name: str) -> None:
 
 
 def test_what_is_missing_is_one_finding_and_only_info() -> None:
-    (found,) = case_findings("public/a100_nccl.json.gz", "TRC")
+    (finding,) = case_findings("public/a100_nccl.json.gz", "TRC")
 
-    assert found.code == "TRC001"
-    assert found.data == {"missing": ["shapes", "stacks"]}
-    assert found.severity == "info"
+    assert finding.code == "TRC001"
+    assert finding.data == {"missing": ["shapes", "stacks"]}
+    assert finding.severity == "info"
 
 
 def test_compilation_in_every_step_is_not_warm_up() -> None:
@@ -47,27 +47,28 @@ def test_compilation_in_every_step_is_not_warm_up() -> None:
 
 
 def test_compilation_in_a_trace_without_steps_is_part_of_the_averages() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [entire_frame_compile][aten::mm          ]
         """,
         "TRC003",
     )
 
-    assert found.message == (
+    assert finding.message == (
         "the trace has no steps, so compilation is part of the averages"
     )
     assert [
-        (one.label, one.unit, round(one.value or 0, 2)) for one in found.evidence
+        (evidence.label, evidence.unit, round(evidence.value or 0, 2))
+        for evidence in finding.evidence
     ] == [
         ("compiled", "ns", 22_000),
         ("share", "share", 0.52),
     ]
-    assert found.severity == "warning"
+    assert finding.severity == "warning"
 
 
 def test_warm_up_that_is_left_out_is_only_info() -> None:
-    (found,) = priced_findings(
+    (finding,) = priced_findings(
         """
         host   [ProfilerStep#4                                ][ProfilerStep#5 ]
         host    [aten::mm ]                                     [aten::mm ]
@@ -76,41 +77,43 @@ def test_warm_up_that_is_left_out_is_only_info() -> None:
         "TRC003",
     )
 
-    assert mentions(found, "step 4")
-    assert found.severity == "info"
+    assert mentions(finding, "step 4")
+    assert finding.severity == "info"
 
 
 def test_a_truncated_file_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_text(json.dumps(draw(WORKING))[:-300])
 
-    (found,) = outcome(Recording("cut", load(path, cache=False)), "TRC004").findings
+    (finding,) = outcome(Recording("cut", load(path, cache=False)), "TRC004").findings
 
-    assert found.severity == "warning"
-    assert "ends before the trace does" in found.evidence[0].name
+    assert finding.severity == "warning"
+    assert "ends before the trace does" in finding.evidence[0].name
 
 
 def test_a_trace_of_the_host_alone_has_launches_without_kernels() -> None:
     host_only = "\n".join(line for line in WORKING.splitlines() if "gpu" not in line)
 
-    (found,) = priced_findings(host_only, "TRC005")
+    (finding,) = priced_findings(host_only, "TRC005")
 
-    assert found.severity == "error"
+    assert finding.severity == "error"
 
 
 def test_a_few_lost_launches_are_no_error() -> None:
     lost = WORKING.replace("[gemm<2            ]", "")
 
-    assert [one.severity for one in priced_findings(lost, "TRC005")] == ["warning"]
+    assert [finding.severity for finding in priced_findings(lost, "TRC005")] == [
+        "warning"
+    ]
 
 
 @pytest.mark.parametrize(
     "op", ["aten::cudnn_convolution", "aten::_flash_attention_forward"]
 )
 def test_operators_that_only_a_gpu_has_show_that_it_was_not_recorded(op: str) -> None:
-    (found,) = priced_findings(f"host [{op}   ]", "TRC005")
+    (finding,) = priced_findings(f"host [{op}   ]", "TRC005")
 
-    assert found.severity == "error"
+    assert finding.severity == "error"
 
 
 @pytest.mark.parametrize(
@@ -131,19 +134,19 @@ def test_a_gpu_of_the_machine_that_has_no_work_is_minor(tmp_path: Path) -> None:
     machine = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
     path.write_text(json.dumps(draw("host [aten::mm    ]") | machine))
 
-    (found,) = outcome(Recording("cpu", load(path, cache=False)), "TRC005").findings
+    (finding,) = outcome(Recording("cpu", load(path, cache=False)), "TRC005").findings
 
-    assert found.severity == "info"
+    assert finding.severity == "info"
 
 
 def test_a_trace_without_gpu_work_comes_before_all_other_errors() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     host_only = "\n".join(line for line in WORKING.splitlines() if "gpu" not in line)
 
-    found = priced_findings(host_only, log=log)
+    findings = priced_findings(host_only, log=log)
 
-    assert [one.severity for one in found[:2]] == ["error", "error"]
-    assert found[0].code == "TRC005"
+    assert [finding.severity for finding in findings[:2]] == ["error", "error"]
+    assert findings[0].code == "TRC005"
 
 
 def test_launches_that_are_captured_into_a_graph_lack_no_kernel() -> None:

@@ -114,16 +114,16 @@ class Tools:
             msg = f"{path} has more findings than can be explained: name one recording"
             raise UsageError(msg)
         recordings = orjson.loads(report.text)["recordings"]
-        findings = [one for each in recordings for one in each["findings"]]
-        for one in findings:
-            if _text(wanted, "id") in {one["fingerprint"], one["code"]}:
-                return dict(one)
+        findings = [finding for each in recordings for finding in each["findings"]]
+        for item in findings:
+            if _text(wanted, "id") in {item["fingerprint"], item["code"]}:
+                return dict(item)
         msg = f"{path} has no finding {wanted[:40]!r}: lint shows the ids"
         raise UsageError(msg)
 
     def _root(self, inside: str) -> list[str]:
         """Return the option for the source: the folder that the recording is in."""
-        owner = next(one for one in self.folders if Path(inside).is_relative_to(one))
+        owner = next(path for path in self.folders if Path(inside).is_relative_to(path))
         return ["--no-packs", "--root", str(owner)]
 
     def _inside(self, path: str) -> str:
@@ -155,8 +155,8 @@ class Tools:
                 )
                 raise UsageError(msg)
             for name in (*folders, *files):
-                one = Path(above, name)
-                if one.is_symlink() and not self._is_inside(one.resolve()):
+                path = Path(above, name)
+                if path.is_symlink() and not self._is_inside(path.resolve()):
                     msg = (
                         f"{shown[:200]!r} has a link out of the folders that this"
                         " server may read: name a recording in it"

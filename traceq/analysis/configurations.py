@@ -77,7 +77,7 @@ class SweepTable(Struct, frozen=True):
 
     def number(self, name: str) -> Number | None:
         """Return the column of this name."""
-        return next((one for one in self.numbers if one.name == name), None)
+        return next((number for number in self.numbers if number.name == name), None)
 
     def different(self) -> list[str]:
         """Return the labels with several values."""
@@ -98,7 +98,7 @@ def sweep_table(
     grid = grid or {}
     keys = list(dict.fromkeys(key for run in runs for key in run.labels))
     groups: dict[tuple[str, ...], list[SweepRun]] = {}
-    for run in sorted(runs, key=lambda one: one.repeat):
+    for run in sorted(runs, key=lambda sweep_run: sweep_run.repeat):
         labels = tuple(run.labels.get(key, "") for key in keys)
         groups.setdefault(labels, []).append(run)
     own = dict.fromkeys(
@@ -119,7 +119,7 @@ def sweep_table(
     known = {name for configuration in configurations for name in configuration.values}
     return SweepTable(
         keys=tuple(keys),
-        numbers=tuple(one for one in names if one.name in known),
+        numbers=tuple(name for name in names if name.name in known),
         configurations=tuple(configurations),
         grid=grid,
     )

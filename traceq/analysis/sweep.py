@@ -217,13 +217,13 @@ def _overtakings(
     """Return the parts that grow faster than the rest, and where they overtake it."""
     rests = {curve.name: curve for curve in curves if curve.figure == "rest"}
     overtakings = []
-    for one in curves:
-        rest = rests.get(one.name)
-        if one.figure != "part" or rest is None or not one.fit or not rest.fit:
+    for item in curves:
+        rest = rests.get(item.name)
+        if item.figure != "part" or rest is None or not item.fit or not rest.fit:
             continue
-        if one.amounts[-1] < _TELLING * (one.amounts[-1] + rest.amounts[-1]):
+        if item.amounts[-1] < _TELLING * (item.amounts[-1] + rest.amounts[-1]):
             continue
-        met = crossing(one.fit, rest.fit, values)
-        if met and met[0] and one.fit.power > rest.fit.power:
-            overtakings.append(Overtaking(one.name, "the rest", met[1]))
+        met = crossing(item.fit, rest.fit, values)
+        if met and met[0] and item.fit.power > rest.fit.power:
+            overtakings.append(Overtaking(item.name, "the rest", met[1]))
     return tuple(overtakings)

@@ -138,13 +138,13 @@ def charts(
     numeric = is_numeric(table, over)
     places = {value: at for at, value in enumerate(table.values_of(over))}
     groups: dict[tuple[str, ...], dict[str, list[Point]]] = {}
-    for one in table.configurations:
-        value = _value_of(table, one, number, baseline)
+    for configuration in table.configurations:
+        value = _value_of(table, configuration, number, baseline)
         if value is None:
             continue
-        text = one.labels.get(over, "")
-        fixed = tuple(one.labels.get(key, "") for key in fixed_keys)
-        name = one.labels.get(by, "") if by else ""
+        text = configuration.labels.get(over, "")
+        fixed = tuple(configuration.labels.get(key, "") for key in fixed_keys)
+        name = configuration.labels.get(by, "") if by else ""
         at = (label_number(text) or 0.0) if numeric else float(places[text])
         point = Point(text, at, value)
         curves = groups.setdefault(fixed, {each: [] for each in names})
@@ -176,28 +176,28 @@ def growths(
     fixed_keys = [key for key in table.different() if key != over]
     values = table.values_of(over)
     groups: dict[tuple[str, ...], list[Configuration]] = {}
-    for one in table.configurations:
-        if labels_of(table, one) in costs and "step" in one.values:
-            fixed = tuple(one.labels.get(key, "") for key in fixed_keys)
-            groups.setdefault(fixed, []).append(one)
+    for configuration in table.configurations:
+        if labels_of(table, configuration) in costs and "step" in configuration.values:
+            fixed = tuple(configuration.labels.get(key, "") for key in fixed_keys)
+            groups.setdefault(fixed, []).append(configuration)
     results = []
     for fixed, members in groups.items():
         members.sort(key=lambda one: values.index(one.labels.get(over, "")))
         if len(members) < _FEW:
             continue
-        lists = [costs[labels_of(table, one)] for one in members]
+        lists = [costs[labels_of(table, member)] for member in members]
         names = {cost.code: cost.name for each in lists for cost in each}
         labels = dict(zip(fixed_keys, fixed, strict=True))
         results += [
             _growth(code, name, over, labels, members, lists)
             for code, name in names.items()
         ]
-    return sorted(results, key=lambda one: (-one.shares[-1], one.code))
+    return sorted(results, key=lambda growth: (-growth.shares[-1], growth.code))
 
 
-def labels_of(table: SweepTable, one: Configuration) -> tuple[str, ...]:
+def labels_of(table: SweepTable, configuration: Configuration) -> tuple[str, ...]:
     """Return the values of a configuration's labels, in the order of the table."""
-    return tuple(one.labels.get(key, "") for key in table.keys)
+    return tuple(configuration.labels.get(key, "") for key in table.keys)
 
 
 def _growth(  # noqa: PLR0913, PLR0917 - the parts of one row
@@ -209,11 +209,11 @@ def _growth(  # noqa: PLR0913, PLR0917 - the parts of one row
     lists: Sequence[Sequence[Cost]],
 ) -> Growth:
     saves = [sum(cost.saves_ns for cost in each if cost.code == code) for each in lists]
-    values = [one.labels.get(over, "") for one in members]
+    values = [member.labels.get(over, "") for member in members]
     places = [label_number(value) for value in values]
     known = [place for place in places if place is not None]
     fit = best_fit(known, saves) if len(known) == len(saves) else None
-    steps = [one.values["step"].mean for one in members]
+    steps = [member.values["step"].mean for member in members]
     return Growth(
         code=code,
         name=name,
@@ -228,19 +228,19 @@ def _growth(  # noqa: PLR0913, PLR0917 - the parts of one row
 
 def _value_of(
     table: SweepTable,
-    one: Configuration,
+    configuration: Configuration,
     number: Number,
     baseline: tuple[str, str] | None,
 ) -> Value | None:
-    value = one.values.get(number.name)
+    value = configuration.values.get(number.name)
     if value is None or baseline is None:
         return value
-    return ratio(table, one, number, baseline)
+    return ratio(table, configuration, number, baseline)
 
 
 def ratio(
     table: SweepTable,
-    one: Configuration,
+    configuration: Configuration,
     number: Number,
     baseline: tuple[str, str],
 ) -> Value | None:
@@ -249,14 +249,14 @@ def ratio(
     The relative deviations of both add in squares.
     """
     key, wanted = baseline
-    same = {**one.labels, key: wanted}
+    same = {**configuration.labels, key: wanted}
     base = next((other for other in table.configurations if other.labels == same), None)
-    value = one.values.get(number.name)
+    value = configuration.values.get(number.name)
     below = base.values.get(number.name) if base else None
     if value is None or below is None or not below.mean:
         return None
     share = value.mean / below.mean
-    if base is one:
+    if base is configuration:
         return Value(1.0, None, value.n, value.of)
     squares = sum(
         (each.std / each.mean) ** 2
@@ -320,7 +320,7 @@ def _series(name: str, points: list[Point], *, fitted: bool, floors: bool) -> Se
 
 def _meeting(first: Series, second: Series) -> Meeting | None:
     """Return where one series overtakes the other: as measured, else by their laws."""
-    values = [point.at for one in (first, second) for point in one.points]
+    values = [point.at for column in (first, second) for point in column.points]
     fits = first.fit, second.fit
     met = crossing(fits[0], fits[1], values) if fits[0] and fits[1] else None
     bracket = _bracket(first, second)
@@ -365,19 +365,21 @@ def _bracket(first: Series, second: Series) -> tuple[float, float, float, bool] 
 def _tells_apart(first: Series, second: Series, place: float) -> bool:
     """Return whether two laws are as near to their points as the points differ."""
     means = [
-        next(point.value.mean for point in one.points if point.at == place)
-        for one in (first, second)
+        next(point.value.mean for point in column.points if point.at == place)
+        for column in (first, second)
     ]
     misses = [
-        abs(one.fit.at(place) - mean) if one.fit else 0.0
-        for one, mean in zip((first, second), means, strict=True)
+        abs(column.fit.at(place) - mean) if column.fit else 0.0
+        for column, mean in zip((first, second), means, strict=True)
     ]
     return max(misses) <= abs(means[0] - means[1])
 
 
-def _differ(one: Value, other: Value) -> bool:
+def _differ(value: Value, other: Value) -> bool:
     """Return whether two means differ by more than twice their standard error."""
     squares = sum(
-        each.std**2 / each.n for each in (one, other) if each.std is not None and each.n
+        each.std**2 / each.n
+        for each in (value, other)
+        if each.std is not None and each.n
     )
-    return abs(one.mean - other.mean) > 2 * squares**0.5
+    return abs(value.mean - other.mean) > 2 * squares**0.5

@@ -51,7 +51,7 @@ def counters(trace: Trace, start: int, end: int, most: int) -> Iterator[Counter]
         at=trace.runtime["ts"][trace.kernels["launch"]], end=END
     ).drop_nulls()
     before = [launched[column].sort() for column in ("at", "end")]
-    begun, done = (one.search_sorted(edges, side="right") for one in before)
+    begun, done = (entry.search_sorted(edges, side="right") for entry in before)
     queued = begun.cast(pl.Int64) - done.cast(pl.Int64)
     yield _counter("launches", "in flight", edges, queued[:-1])
 

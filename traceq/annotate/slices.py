@@ -105,7 +105,7 @@ def _chosen(marks: pl.DataFrame, most: int) -> pl.DataFrame:
     ``pieces`` is how many of them each row stands for.
     """
     groups = marks.partition_by("finding", "side", maintain_order=True)
-    quotas = _shared([one.height for one in groups], most)
+    quotas = _shared([table.height for table in groups], most)
     parts = [marks.clear().with_columns(pieces=pl.lit(1, pl.UInt32))]
     for group, quota in zip(groups, quotas, strict=True):
         rows = group.with_columns(pieces=pl.lit(1, pl.UInt32))
@@ -171,8 +171,8 @@ def _lanes(
     A rule has one track for the GPU and one for the host, and more where slices overlap
     that do not lie inside of each other: these would not be shown.
     """
-    rules = [one.code for one in findings]
-    names = {one.code: f"{one.code} {one.name}" for one in findings}
+    rules = [item.code for item in findings]
+    names = {item.code: f"{item.code} {item.name}" for item in findings}
     tids: dict[tuple[str, str, int], int] = {}
     open_ends: dict[tuple[str, str], list[list[int]]] = {}
     order = slices.with_row_index("row").sort("start", "end", descending=[False, True])
@@ -189,10 +189,10 @@ def _lanes(
     return (
         pl.Series("tid", [numbers[at] for at in lanes], dtype=pl.Int64),
         {
-            numbers[tids[one]]: names[one[0]]
-            + (" (host)" if one[1] == "host" else "")
-            + (f" {one[2] + 1}" if one[2] else "")
-            for one in ranked
+            numbers[tids[item]]: names[item[0]]
+            + (" (host)" if item[1] == "host" else "")
+            + (f" {item[2] + 1}" if item[2] else "")
+            for item in ranked
         },
     )
 
@@ -215,18 +215,22 @@ def fitting(stacks: list[list[int]], start: int, end: int) -> int:
 def _texts(findings: Sequence[Finding], outcome: RecordingReport) -> pl.DataFrame:
     """Return ``name`` and ``args`` of slices, as JSON; the first one has all."""
     rows = []
-    for number, one in enumerate(findings):
-        name, cost, at = words.headline(one), words.cost(one, outcome), where(one.place)
+    for number, finding in enumerate(findings):
+        name, cost, at = (
+            words.headline(finding),
+            words.cost(finding, outcome),
+            where(finding.place),
+        )
         evidence: dict[str, str] = {}
-        for entry in one.evidence:
+        for entry in finding.evidence:
             text = words.evidence(entry)
             values = evidence.get(entry.label)
             evidence[entry.label] = f"{values}; {text}" if values else text
         for what, heading in _WHAT.items():
             full = arguments(
-                finding=f"{one.code}: {one.message}",
+                finding=f"{finding.code}: {finding.message}",
                 cost=cost,
-                fix=one.advice,
+                fix=finding.advice,
                 place=at,
                 on=heading,
                 evidence=evidence,
@@ -267,7 +271,7 @@ def arrows(trace: Trace, rows: pl.DataFrame, most: int) -> pl.DataFrame:
     rows = rows.filter(pl.col("id").is_not_null(), pl.col("side") == "gpu")
     groups = rows.sort("finding", "start").partition_by("finding", maintain_order=True)
     quotas = _shared([group.height for group in groups], most)
-    longest = [one.head(quota) for one, quota in zip(groups, quotas, strict=True)]
+    longest = [table.head(quota) for table, quota in zip(groups, quotas, strict=True)]
     kernels = trace.kernels.select("id", "device", "stream", to_start="ts")
     return (
         pl.concat([rows.clear(), *longest])

@@ -195,13 +195,13 @@ def diff_files(
 
 def _are_jobs(two: tuple[Path, Path]) -> bool:
     """Return whether both are jobs of several ranks; refuse one that is alone."""
-    if not any(one.is_dir() for one in two):
+    if not any(item.is_dir() for item in two):
         return False
     from traceq.ranks.load_job import is_job  # noqa: PLC0415 - few compare jobs
 
-    jobs = [one for one in two if is_job(one)]
+    jobs = [item for item in two if is_job(item)]
     if len(jobs) == 1:
-        (other,) = (one for one in two if one not in jobs)
+        (other,) = (item for item in two if item not in jobs)
         msg = (
             f"{jobs[0]} has the traces of several ranks, and {other} has not: give two"
             " of a kind"

@@ -86,7 +86,7 @@ def digests_of(
     """Return the keys and digests of the runs at a path."""
     here = localize(path, cache=options.load.use_cache)
     if runs := several_runs(here):
-        return [one for run in runs for one in digests_of(run, options, chosen)]
+        return [row for run in runs for row in digests_of(run, options, chosen)]
     if not here.exists():
         msg = f"{path} is not there"
         raise InputError(msg)
@@ -139,8 +139,8 @@ def _lint_json(path: Path) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _started(document: Mapping[str, Any]) -> int | None:
-    for one in document["recordings"]:
-        facts = one.get("facts") if isinstance(one, dict) else None
+    for recording in document["recordings"]:
+        facts = recording.get("facts") if isinstance(recording, dict) else None
         start = facts.get("start_ns") if isinstance(facts, dict) else None
         if isinstance(start, int):
             return start

@@ -98,7 +98,7 @@ def regions(
         if unread:
             msg = f"{unread} of {len(files)} files could not be read"
             raise UsageError(msg)
-        of_each = [_regions(one, by, options, step_ns) for one in read]
+        of_each = [_regions(path, by, options, step_ns) for path in read]
     shown = report.Shown(
         paths=tuple(map(str, read)),
         regions=tuple(of_each),

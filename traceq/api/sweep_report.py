@@ -101,7 +101,7 @@ def _linted(
     costs: dict[tuple[str, ...], list[Cost]] = {}
     flops: dict[tuple[str, ...], float] = {}
     config = settings.configuration(None)
-    for run in sorted(runs, key=lambda one: one.repeat):
+    for run in sorted(runs, key=lambda sweep_run: sweep_run.repeat):
         labels = tuple(run.labels.get(key, "") for key in keys)
         if not run.ok or run.folder is None or labels in costs:
             continue
@@ -140,13 +140,13 @@ def _numbers(table: SweepTable, names: Sequence[str]) -> list[Number]:
     """Return the numbers to draw: what was measured and differs, unless named."""
     if not names:
         drawn = (STEP, MEMORY, RATE, MFU)
-        numbers = [one for one in table.numbers if one.own or one.name in drawn]
-        return [one for one in numbers if one.name == STEP or _differs(table, one)]
+        numbers = [item for item in table.numbers if item.own or item.name in drawn]
+        return [item for item in numbers if item.name == STEP or _differs(table, item)]
     results = []
     for name in names:
         number = table.number(name)
         if number is None:
-            there = ", ".join(one.name for one in table.numbers) or "none"
+            there = ", ".join(item.name for item in table.numbers) or "none"
             msg = f"there is no number {name}; there are {there}"
             raise UsageError(msg)
         results.append(number)
@@ -168,9 +168,9 @@ def _baseline(table: SweepTable, text: str | None) -> tuple[str, str] | None:
     key, sign, value = text.partition("=")
     if not sign or key not in table.keys or value not in table.values_of(key):
         there = ", ".join(
-            f"{one}={each}"
-            for one in table.different()
-            for each in table.values_of(one)
+            f"{name}={each}"
+            for name in table.different()
+            for each in table.values_of(name)
         )
         msg = f"--baseline {text}: name a label and its value: {there}"
         raise UsageError(msg)

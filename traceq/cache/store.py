@@ -194,7 +194,9 @@ def _named(folder: Path, pattern: str) -> list[Path]:
     ``Path.glob`` takes milliseconds to compile a long pattern.
     """
     with suppress(OSError), os.scandir(folder) as inside:
-        return [folder / one.name for one in inside if re.fullmatch(pattern, one.name)]
+        return [
+            folder / entry.name for entry in inside if re.fullmatch(pattern, entry.name)
+        ]
     return []
 
 
@@ -251,7 +253,9 @@ def _code() -> str:
     digest = hashlib.sha256()
     for folder in MAKES_TABLES:
         with os.scandir(_PACKAGE / folder) as inside:
-            files = [one for one in inside if one.name.endswith((".py", ".c", ".h"))]
+            files = [
+                entry for entry in inside if entry.name.endswith((".py", ".c", ".h"))
+            ]
             identities = sorted((file.name, *identity(file.stat())) for file in files)
         digest.update(repr(identities).encode(errors="replace"))
     return f"code-{digest.hexdigest()[:16]}"

@@ -183,7 +183,7 @@ def budget_of(
     """Return a budget that holds a number, its spread, and other values of it."""
     plain = Budget(value, tolerance)
     seen = (*values, *((spread.min, spread.max) if spread else ()))
-    if all(plain.holds(one) for one in seen):
+    if all(plain.holds(entry) for entry in seen):
         return plain
     least, most = (spread or Spread(1, value, value)).limits(value, *values)
     return Budget(value, tolerance, least, most)
@@ -193,7 +193,7 @@ def _layers(numbers: Numbers, run: Numbers) -> dict[str, LayerBudget]:
     by_layer = {}
     for name in sorted({*numbers.layers, *run.layers}):
         here, whole = numbers.layers.get(name), run.layers.get(name)
-        layers = [one for one in (whole, here) if one]
+        layers = [layer for layer in (whole, here) if layer]
         spread = _joined(*(layer.spread for layer in layers))
         # A layer that the steps of the fixture do not have has no kernels there.
         kernels = here.kernels if here else 0
@@ -354,7 +354,9 @@ def _kind(entry: Any, where: str) -> Backends:  # noqa: ANN401 - it is checked
 
 
 def _both(entry: Mapping[str, Any], where: str) -> Backends:
-    return Backends(*(_names(entry.get(one, []), f"{where}: {one}") for one in _NAMES))
+    return Backends(
+        *(_names(entry.get(name, []), f"{where}: {name}") for name in _NAMES)
+    )
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401 - it is checked

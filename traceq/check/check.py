@@ -261,17 +261,17 @@ def _expectation(
     there, wanted = Counter(findings), Counter(expectation)
     new = sorted((there - wanted).elements(), key=lambda element: element.order)
     missing = sorted((wanted - there).elements(), key=lambda element: element.order)
-    for one in new:
+    for item in new:
         other = next(
-            (old for old in missing if old.fingerprint == one.fingerprint), None
+            (old for old in missing if old.fingerprint == item.fingerprint), None
         )
         if other is None:
-            yield Difference("new", one.message, one)
+            yield Difference("new", item.message, item)
         else:
             missing.remove(other)
-            yield Difference("changed", _changed(other, one), one)
-    for one in missing:
-        yield Difference("gone", one.message, one)
+            yield Difference("changed", _changed(other, item), item)
+    for item in missing:
+        yield Difference("gone", item.message, item)
 
 
 def _changed(old: Expected, new: Expected) -> str:
@@ -363,7 +363,7 @@ def _changes(
         if not new:
             yield Difference("gone", old[0].message, old[0], fails=False)
             continue
-        serious = max(one.severity.rank for one in new) >= fail_on.rank
+        serious = max(finding.severity.rank for finding in new) >= fail_on.rank
         serious &= not all(map(_is_by_chance, new))
         first, *_ = expected(new)
         most = seen.get(first.fingerprint)

@@ -180,8 +180,8 @@ def _summed_ends() -> list[pl.Expr]:
     differ = pl.col("min").is_not_null().any()
     both = [pl.col(name).fill_null(pl.col("count")).sum() for name in ("min", "max")]
     return [
-        pl.when(differ).then(one).alias(name)
-        for name, one in zip(("min", "max"), both, strict=True)
+        pl.when(differ).then(expression).alias(name)
+        for name, expression in zip(("min", "max"), both, strict=True)
     ]
 
 

@@ -85,7 +85,8 @@ def _alike(before: CpuPart, now: CpuPart) -> tuple[CpuPart, CpuPart]:
         return before, now
     hidden = (pl.col("kind") == SYNC) & pl.col("what").str.starts_with("Tensor.")
     return tuple(  # type: ignore[return-value]  # two of them
-        replace(one, calls=one.calls.filter(~hidden)) for one in (before, now)
+        replace(cpu_part, calls=cpu_part.calls.filter(~hidden))
+        for cpu_part in (before, now)
     )
 
 
@@ -189,7 +190,7 @@ def _other_dtypes(
             file=pl.lit(file),
             function=pl.lit(function),
         ).to_dicts()
-        parts = [_taken(one) for one in mine.head(_MOST).iter_rows(named=True)]
+        parts = [_taken(item) for item in mine.head(_MOST).iter_rows(named=True)]
         left = mine.height - len(parts)
         text = "; ".join(parts) + (f"; and {counted(left, 'other op')}" if left else "")
         yield Difference("dtype", f"other dtypes on the CPU{_place(row)}: {text}")

@@ -76,7 +76,9 @@ def expected(findings: Iterable[Finding]) -> tuple[Expected, ...]:
             cost_bytes=finding.cost_bytes,
             # Which finding leads depends on what the others save.
             evidence=tuple(
-                unmeasured(one) for one in finding.evidence if one.label != LED
+                unmeasured(evidence)
+                for evidence in finding.evidence
+                if evidence.label != LED
             ),
             message=finding.message,
         )
@@ -143,8 +145,8 @@ def _read(entry: Any) -> Expected:  # noqa: ANN401 - JSON
 
 def _typed(entry: Entry) -> Entry:
     """Return an entry whose texts are texts and whose numbers are numbers."""
-    for one in fields(entry):
-        kinds = [_TYPES[name] for name in str(one.type).split(" | ") if name in _TYPES]
-        if kinds and not any(isinstance(getattr(entry, one.name), it) for it in kinds):
+    for item in fields(entry):
+        kinds = [_TYPES[name] for name in str(item.type).split(" | ") if name in _TYPES]
+        if kinds and not any(isinstance(getattr(entry, item.name), it) for it in kinds):
             raise TypeError
     return entry

@@ -94,7 +94,7 @@ def find_fixtures(places: Iterable[Path]) -> list[Path]:
             msg = f"{place} is not a folder of fixtures: check the name"
             raise UsageError(msg)
         below = sorted(file for file in place.rglob("*") if file.is_dir())
-        visible = [one for one in below if not _is_hidden(one.relative_to(place))]
+        visible = [path for path in below if not _is_hidden(path.relative_to(place))]
         mine = [folder for folder in (place, *visible) if is_fixture(folder)]
         if not mine:
             msg = f"{place} has no fixture in it: make one with traceq shrink"

@@ -165,7 +165,7 @@ def _spreads(view: View) -> dict[str, Spread]:
     spreads["step-ms"] = _spread_of_time(view, steps)
     if trace.facts.gpu:
         spreads["gpu-ms"] = spread_of(steps["gpu_busy"], NS_PER_MS)
-    return {name: one for name, one in spreads.items() if one}
+    return {name: spread for name, spread in spreads.items() if spread}
 
 
 def _spread_of_time(view: View, steps: pl.DataFrame) -> Spread | None:

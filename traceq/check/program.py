@@ -252,9 +252,9 @@ def _why_nothing(folder: Path) -> str:
     reasons = [why for rank in run.ranks for why in rank.missing if "trace" in why]
     others: Any = run.manifest.get("missing")
     reasons += [
-        str(one.get("why"))
-        for one in (others if isinstance(others, list) else [])
-        if isinstance(one, dict)
+        str(other.get("why"))
+        for other in (others if isinstance(others, list) else [])
+        if isinstance(other, dict)
     ]
     return reasons[0] if reasons else "it made no steps"
 

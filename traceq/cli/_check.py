@@ -60,7 +60,7 @@ class Checking:
 
 def compared(folders: list[Path], how: Checking) -> list[FixtureResult]:
     """Return what differs, for each fixture."""
-    fixtures = [one for place in folders for one in _fixtures_or_job(place)]
+    fixtures = [path for place in folders for path in _fixtures_or_job(place)]
     if how.against:
         return [_checked_against(fixtures, how.against, how)]
     if how.running:

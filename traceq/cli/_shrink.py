@@ -116,7 +116,7 @@ def _expectations(
     read = recording.recording
     if has_command and read and read.trace and not _on_gpu(recording):
         ran = check_run(folder, read, rules, config, update=True)
-        written = (*written, *(one for one in ran.written if one not in written))
+        written = (*written, *(name for name in ran.written if name not in written))
     return written
 
 
@@ -199,10 +199,10 @@ def _source(path: Path, root: Path, rank: int | None) -> _Source:
     """Return what a path stands for; the program's files are below ``root``."""
     if is_run(path):
         run = read_run(path)
-        recorded = [one for one in run.ranks if one.trace or one.memory]
-        ranks = [one for one in recorded if rank in {None, one.rank}]
+        recorded = [item for item in run.ranks if item.trace or item.memory]
+        ranks = [item for item in recorded if rank in {None, item.rank}]
         if recorded and not ranks:
-            numbers = ", ".join(str(one.rank) for one in recorded)
+            numbers = ", ".join(str(item.rank) for item in recorded)
             msg = f"{path} has no rank {rank}, the ranks are {numbers}"
             raise UsageError(msg)
         if not ranks:
@@ -211,7 +211,7 @@ def _source(path: Path, root: Path, rank: int | None) -> _Source:
         first = ranks[0]
         versions = _first(run.manifest, first.name).get("versions")
         torch_versions = versions if isinstance(versions, dict) else {}
-        lines = [load_log(one) for one in run.logs]
+        lines = [load_log(item) for item in run.logs]
         command = shown_command(run.command, root)
         options = run.manifest.get("options")
         options = options if isinstance(options, dict) else {}
@@ -245,7 +245,7 @@ def _source(path: Path, root: Path, rank: int | None) -> _Source:
         text = file.read_text(encoding="utf-8") if file.is_file() else None
         return _Source(recording, {}, text)
     program = single_program(path)
-    lines = [load_log(one) for one in program.logs]
+    lines = [load_log(item) for item in program.logs]
     log = pl.concat(lines) if lines else None
     trace = program.trace
     if trace and is_export(trace):

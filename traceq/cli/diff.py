@@ -50,7 +50,7 @@ def _limits(incomplete: str) -> list[str]:
     from traceq.differ.limits import NAMES
 
     before, comma, last = incomplete.rpartition(",")
-    return [before + comma + one for one in NAMES if one.startswith(last)]
+    return [before + comma + name for name in NAMES if name.startswith(last)]
 
 
 def command(

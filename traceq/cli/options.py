@@ -34,7 +34,7 @@ class TableFormat(str, Enum):
 
 def format_option(formats: type[Enum]) -> Any:  # noqa: ANN401 - as Typer has it
     """Return ``--format`` of a command, with the formats of its own."""
-    names = ", ".join(str(one.value) for one in formats)
+    names = ", ".join(str(item.value) for item in formats)
     return typer.Option("--format", help=f"Output format: {names}.", metavar="FORMAT")
 
 

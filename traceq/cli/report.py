@@ -131,8 +131,8 @@ def command(
         ranks = analysed_files(paths, options)
         if ranks.analysis.job.collectives.height:
             pages = _rank_files(file, ranks.analysis, rank_pages)
-            for one in pages.values():
-                refuse_to_lose(one, read, overwrite=overwrite or _is_report(one))
+            for path in pages.values():
+                refuse_to_lose(path, read, overwrite=overwrite or _is_report(path))
             linted = lint_ranks(paths, ranks.analysis, pages, options)
             _write_job(file, ranks, _write_ranks(file, pages, linted))
             return
@@ -203,7 +203,7 @@ def _refuse_other_steps(step: int | None, recordings: Sequence[Recording]) -> No
     traces = [recording.trace for recording in recordings if recording.trace]
     steps = sorted({number for trace in traces for number in trace.steps["step"]})
     if step is not None and step not in steps:
-        there = f"there are {listed([str(one) for one in steps], 8)}" if steps else ""
+        there = f"there are {listed([str(item) for item in steps], 8)}" if steps else ""
         msg = f"there is no step {step}; {there or 'the recording has none'}"
         raise UsageError(msg)
 

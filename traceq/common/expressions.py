@@ -118,7 +118,7 @@ def _sharing_nulls(
             empty[dtype] = constant(None, height, dtype)
         return empty[dtype].alias(of.name)
 
-    return pl.DataFrame([column(one) for one in columns])
+    return pl.DataFrame([column(item) for item in columns])
 
 
 def rows_where(holds: pl.Series) -> pl.Series:
@@ -161,8 +161,8 @@ def place_among(column: pl.Series, distinct: pl.Series) -> pl.Series:
     if known_codes.null_count():
         known_codes, codes = (
             # As fill_null does, but without planning a query.
-            one.zip_with(one >= 0, pl.Series([none], dtype=one.dtype))
-            for one in (known_codes, codes)
+            item.zip_with(item >= 0, pl.Series([none], dtype=item.dtype))
+            for item in (known_codes, codes)
         )
     rows = pl.int_range(len(distinct), dtype=pl.UInt32, eager=True)
     return constant(0, none + 1, pl.UInt32).scatter(known_codes, rows)[codes]

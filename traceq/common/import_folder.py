@@ -44,9 +44,9 @@ def walk(folder: Path, name: str) -> Iterator[tuple[Path, ModuleType]]:
     """Import every public module of a mounted folder, in the order of their paths."""
     files: list[tuple[str, ...]] = []
     for place, below, names in os.walk(folder):
-        below[:] = [one for one in below if not one.startswith(_HIDDEN)]
+        below[:] = [item for item in below if not item.startswith(_HIDDEN)]
         above = Path(place).relative_to(folder).parts
-        files += [(*above, one) for one in names if one.endswith(".py")]
+        files += [(*above, item) for item in names if item.endswith(".py")]
     for parts in sorted(files):
         if not parts[-1].startswith(_HIDDEN):
             module = ".".join((name, *parts)).removesuffix(".py")

@@ -125,7 +125,12 @@ def causes_of(
     return tuple(
         sorted(
             (cause for cause in causes if cause.before.ns or cause.after.ns),
-            key=lambda one: (-abs(one.sure_ns), -abs(one.ns), one.kind, repr(one)),
+            key=lambda cause: (
+                -abs(cause.sure_ns),
+                -abs(cause.ns),
+                cause.kind,
+                repr(cause),
+            ),
         )
     )
 
@@ -260,7 +265,7 @@ def _limit_launches(groups: dict[tuple[object, ...], _Sum]) -> None:
     A launch more, with its op, takes at most MAX_HOST_TIME_PER_LAUNCH_NS, and none is
     less.
     """
-    for group in [one for one in groups.values() if one.kind == "launches"]:
+    for group in [item for item in groups.values() if item.kind == "launches"]:
         more, change = group.counted("launches"), group.launch_ns
         most = MAX_HOST_TIME_PER_LAUNCH_NS * more
         beyond = change - min(max(change, min(most, 0.0)), max(most, 0.0))
@@ -305,8 +310,8 @@ def _shares(
     """Yield the contribution of each pair of matched rows, with its cause."""
     sides = aligned(before, after)
     waited = [
-        _kernels(one, side) if one is not None else {}
-        for one, side in zip(entries, sides, strict=True)
+        _kernels(table, side) if table is not None else {}
+        for table, side in zip(entries, sides, strict=True)
     ]
     numbers = [_numbered(side) for side in sides]
     kernels = [
@@ -354,7 +359,7 @@ def _idle(pair: _Pair, scales: tuple[Scale, Scale]) -> Iterator[_Found]:
     if other:
         yield ("launches", *where_of(pair.rows)), "launches", "idle", left
     elif left[0].ns or left[1].ns:
-        same = tuple(replace(one, rows=one.entries or one.rows) for one in left)
+        same = tuple(replace(item, rows=item.entries or item.rows) for item in left)
         yield ("same launches",), "same launches", "idle", same
 
 

@@ -42,7 +42,7 @@ def caveats_of(
 def _step_times(
     before: Recording, after: Recording, traces: tuple[Trace, Trace]
 ) -> Iterator[str]:
-    measured = [bool(one.step_ns) for one in (before, after)]
+    measured = [bool(recording.step_ns) for recording in (before, after)]
     stacks = [trace.frames.height > 0 for trace in traces]
     if any(measured) and not all(measured):
         side = "before" if measured[1] else "after"

@@ -75,7 +75,10 @@ def compare_findings(before: RecordingReport, after: RecordingReport) -> Finding
         tuple(sorted(changed, key=_order)),
         len(changes) - len(changed),
         tuple(
-            sorted(unseen & {one.code for one in (*before.findings, *after.findings)})
+            sorted(
+                unseen
+                & {finding.code for finding in (*before.findings, *after.findings)}
+            )
         ),
         tuple(sorted(crashed)),
     )
@@ -94,12 +97,12 @@ def _pairs(
 ) -> Iterator[tuple[Finding | None, Finding | None]]:
     """Pair what is the same finding: at the same line first, then in order."""
     before, after = list(old), list(new)
-    for one in old:
-        match = next((other for other in after if other.place == one.place), None)
+    for finding in old:
+        match = next((other for other in after if other.place == finding.place), None)
         if match is not None:
-            before.remove(one)
+            before.remove(finding)
             after.remove(match)
-            yield one, match
+            yield finding, match
     yield from zip_longest(before, after)
 
 

@@ -113,7 +113,7 @@ def compare_jobs(before: JobHalf, after: JobHalf) -> JobDiff:
 
 def _steps(before: Analysis, after: Analysis) -> tuple[Step | None, Step | None]:
     """Return both step times: as measured if all ranks have that, else as recorded."""
-    measured = [_measured(one) for one in (before, after)]
+    measured = [_measured(analysis) for analysis in (before, after)]
     if all(measured):
         return measured[0], measured[1]
     return _recorded(before), _recorded(after)
@@ -173,7 +173,10 @@ def _kinds(before: Analysis, after: Analysis) -> Iterator[KindChange]:
         for kind in dict.fromkeys((*second, *first))
     ]
     yield from sorted(
-        kinds, key=lambda one: -max(side.ns for side in (one.before, one.after) if side)
+        kinds,
+        key=lambda kind_change: (
+            -max(side.ns for side in (kind_change.before, kind_change.after) if side)
+        ),
     )
 
 
@@ -195,10 +198,10 @@ def _stragglers(before: Analysis, after: Analysis) -> Iterator[StragglerChange]:
     """Yield the stragglers: those after, then those before only."""
     old = _by_numbers(before)
     for numbers, ones in _by_numbers(after).items():
-        for was, one in zip_longest(old.pop(numbers, []), ones):
-            yield StragglerChange(_state(was, one), numbers, was, one)
+        for was, straggler in zip_longest(old.pop(numbers, []), ones):
+            yield StragglerChange(_state(was, straggler), numbers, was, straggler)
     for numbers, ones in old.items():
-        yield from (StragglerChange("gone", numbers, one, None) for one in ones)
+        yield from (StragglerChange("gone", numbers, item, None) for item in ones)
 
 
 def _by_numbers(analysis: Analysis) -> dict[tuple[int, ...], list[Straggler]]:
@@ -212,10 +215,10 @@ def _by_numbers(analysis: Analysis) -> dict[tuple[int, ...], list[Straggler]]:
     return by
 
 
-def _state(was: Straggler | None, one: Straggler | None) -> StragglerState:
-    if was is None or one is None:
+def _state(was: Straggler | None, straggler: Straggler | None) -> StragglerState:
+    if was is None or straggler is None:
         return "new" if was is None else "gone"
-    return "same" if was.cause.cause == one.cause.cause else "changed"
+    return "same" if was.cause.cause == straggler.cause.cause else "changed"
 
 
 def _caveats(before: JobSide, after: JobSide) -> Iterator[str]:

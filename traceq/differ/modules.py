@@ -106,7 +106,12 @@ def module_changes(
     )
     step_ns = max(float(side["ns"].sum()) for side in sides)
     rows = [_change(row, step_ns, after=after) for row in both.iter_rows(named=True)]
-    rows.sort(key=lambda one: (-max(one.before.ns, one.after.ns), one.module))
+    rows.sort(
+        key=lambda module_change: (
+            -max(module_change.before.ns, module_change.after.ns),
+            module_change.module,
+        )
+    )
     rank = traces[after].rank
     breaks = rank.compiled.graph_breaks if rank and rank.compiled else ()
     return ModuleChanges(tuple(rows), "after" if after else "before", breaks)

@@ -76,7 +76,7 @@ def _weights(trace: Trace) -> AbstractSet[object]:
     second = shapes[inputs.unique()].select(nth("dims", 1)).to_series()
     first = shapes[tables.unique()].select(nth("dims", 0)).to_series()
     return {
-        tuple(one)
-        for one in [*second.drop_nulls(), *first.drop_nulls()]
-        if len(one) > 1
+        tuple(entry)
+        for entry in [*second.drop_nulls(), *first.drop_nulls()]
+        if len(entry) > 1
     }

@@ -18,9 +18,9 @@ def render(files: Iterable[Changed]) -> str:
     return "".join(_of_file(file) for file in files)
 
 
-def _of_file(one: Changed) -> str:
-    before, after = _lines(one.before), _lines(one.after)
-    lines = unified_diff(before, after, f"a/{one.file}", f"b/{one.file}")
+def _of_file(changed: Changed) -> str:
+    before, after = _lines(changed.before), _lines(changed.after)
+    lines = unified_diff(before, after, f"a/{changed.file}", f"b/{changed.file}")
     return "".join(
         line if line.endswith("\n") else f"{line}{_NO_END}" for line in lines
     )

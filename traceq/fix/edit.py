@@ -58,7 +58,9 @@ def apply(text: str, replacements: Iterable[Replacement]) -> str:
 
 
 def _in_order(replacements: Iterable[Replacement]) -> list[Replacement]:
-    return sorted(replacements, key=lambda one: (one.start, one.end))
+    return sorted(
+        replacements, key=lambda replacement: (replacement.start, replacement.end)
+    )
 
 
 def overlapping(replacements: Sequence[Replacement]) -> bool:

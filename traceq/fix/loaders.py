@@ -63,11 +63,13 @@ def loader_of(codes: list[Code], loop: cst.For) -> tuple[Code, cst.Call]:
     """
     code = codes[0]
     over = _unwrapped(code, loop.iter)
-    calls = [(one, call) for one in codes for call in one.calls_of(_NAMES)]
+    calls = [(item, call) for item in codes for call in item.calls_of(_NAMES)]
     if isinstance(over, cst.Call) and code.name(over.func) in _NAMES:
         return code, over
     written = code.written(over)
-    mine = [one for one in calls if one[0] is code and code.target(one[1]) == written]
+    mine = [
+        call for call in calls if call[0] is code and code.target(call[1]) == written
+    ]
     if mine:
         if _assignments(code, written) != len(mine):
             msg = f"{code.file} assigns several things to `{written}`"

@@ -113,7 +113,7 @@ class _Reader:
     def _call(self, node: cst.Call) -> Value:
         """Return the value of a method of a tensor, or of the function of torch."""
         if not isinstance(node.func, cst.Attribute) or any(
-            one.star for one in node.args
+            arg.star for arg in node.args
         ):
             raise _UnknownError
         by_name = {
@@ -126,10 +126,10 @@ class _Reader:
             owner, plain = plain[0], plain[1:]
         name, of = node.func.attr.value, self.value(owner)
         if name == "mean":
-            return _mean(of, [_text(one) for one in plain], by_name)
+            return _mean(of, [_text(expression) for expression in plain], by_name)
         if by_name:
             raise _UnknownError
-        return _method(name, of, [self.value(one) for one in plain])
+        return _method(name, of, [self.value(expression) for expression in plain])
 
 
 def _mean(of: Value, plain: list[str], by_name: dict[str, str]) -> Value:

@@ -136,7 +136,7 @@ class Code:
             if isinstance(node, cst.FunctionDef) and node.name.value == place.function
         ]
         for node in reversed(named):
-            first = [self.lines(one)[0] for one in (node, *node.decorators)]
+            first = [self.lines(decorator)[0] for decorator in (node, *node.decorators)]
             if begins in first or (begins is None and self._holds(node, place)):
                 return node
         msg = (

@@ -175,7 +175,7 @@ def _names(mapping: object) -> dict[str, tuple[str, ...]]:
     """Return names by name, without what has another form."""
     entries = mapping if isinstance(mapping, dict) else {}
     return {
-        name: tuple(one for one in names if isinstance(one, str))
+        name: tuple(item for item in names if isinstance(item, str))
         for name, names in entries.items()
         if isinstance(names, list)
     }

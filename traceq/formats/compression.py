@@ -101,7 +101,7 @@ def compression(head: bytes) -> str:
     """
     if head.startswith(GZIP_MAGIC):
         return "gzip"
-    return next((one.name for one in _FORMATS if head.startswith(one.magics)), "")
+    return next((item.name for item in _FORMATS if head.startswith(item.magics)), "")
 
 
 def blocks(
@@ -115,7 +115,7 @@ def blocks(
     read = read or file.read
     # A pipe cannot be read twice, only looked into.
     head = file.peek(_LONGEST_MAGIC)
-    codec = next((one for one in _FORMATS if head.startswith(one.magics)), None)
+    codec = next((item for item in _FORMATS if head.startswith(item.magics)), None)
     if codec:
         yield from _unpacked(codec, read, most)
     elif head.startswith(GZIP_MAGIC):

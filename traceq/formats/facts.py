@@ -100,7 +100,7 @@ def read_devices(raw: RawTrace) -> pl.DataFrame:
 def _device(entry: dict[str, object], used: list[int]) -> dict[str, object]:
     """Return a row of the table of GPUs."""
     memory, sms = _count(entry.get("totalGlobalMem")), _count(entry.get("numSms"))
-    major, minor = (_count(entry.get(f"compute{one}")) for one in ("Major", "Minor"))
+    major, minor = (_count(entry.get(f"compute{item}")) for item in ("Major", "Minor"))
     name = str(entry.get("name") or "")
     return {
         "device": integer(entry.get("id")),

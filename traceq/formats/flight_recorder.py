@@ -236,7 +236,7 @@ def _listed(ranks: Any) -> tuple[int, ...]:  # noqa: ANN401 - any value
     if isinstance(ranks, str):
         return tuple(int(text) for text in re.findall(r"\d{1,9}", ranks[: 1 << 20]))
     if isinstance(ranks, list):
-        return tuple(one for one in map(_number, ranks) if one is not None)
+        return tuple(rank for rank in map(_number, ranks) if rank is not None)
     return ()
 
 
@@ -265,7 +265,7 @@ class _Shapes:
         """Return the dtypes of tensors, each once; nothing without tensors."""
         if not isinstance(names, list):
             return None
-        texts = {one for one in map(_text, names[:_LONGEST]) if one}
+        texts = {name for name in map(_text, names[:_LONGEST]) if name}
         return ", ".join(sorted(texts)) or None
 
 

@@ -80,12 +80,12 @@ def read_compiled(file: Path) -> CompiledCode:
         raise InputError(msg)
     left = _MOST_NODES
     graphs: dict[str, tuple[Node, ...]] = {}
-    for one in _entries(content.get("graphs"))[:_MOST_CODE]:
-        nodes = [*_nodes(_entries(one.get("nodes"))[:left])]
+    for item in _entries(content.get("graphs"))[:_MOST_CODE]:
+        nodes = [*_nodes(_entries(item.get("nodes"))[:left])]
         left -= len(nodes)
-        inner = _entries(one.get("inner"))[:left]
+        inner = _entries(item.get("inner"))[:left]
         left -= len(inner)
-        graphs[str(one.get("id"))] = tuple(_with_inner(nodes, inner))
+        graphs[str(item.get("id"))] = tuple(_with_inner(nodes, inner))
     code = [_code(entry) for entry in _entries(content.get("code"))[:_MOST_CODE]]
     return CompiledCode(graphs, tuple(code))
 
@@ -179,7 +179,7 @@ def _content(file: Path) -> dict[str, Any]:
 def _entries(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         return []
-    return [one for one in value if isinstance(one, dict)]
+    return [entry for entry in value if isinstance(entry, dict)]
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -205,22 +205,22 @@ def _with_inner(nodes: list[Node], inner: list[dict[str, Any]]) -> Iterator[Node
 
 
 def _nodes(entries: list[dict[str, Any]]) -> Iterator[Node]:
-    for one in entries:
-        dtype = _text(one.get("dtype")).removeprefix("torch.")
-        frames = one.get("frames")
-        modules = one.get("modules")
+    for item in entries:
+        dtype = _text(item.get("dtype")).removeprefix("torch.")
+        frames = item.get("frames")
+        modules = item.get("modules")
         yield Node(
-            name=_text(one.get("name")),
-            op=_text(one.get("op")),
-            target=_text(one.get("target")),
-            inputs=_texts(one.get("inputs")),
+            name=_text(item.get("name")),
+            op=_text(item.get("op")),
+            target=_text(item.get("target")),
+            inputs=_texts(item.get("inputs")),
             frames=tuple(_frames(frames if isinstance(frames, list) else [])),
             modules=tuple(
                 Module(*texts)
                 for entry in (modules if isinstance(modules, list) else [])
                 if len(texts := _texts(entry)) == len(Module._fields)
             ),
-            size=Size(_texts(one.get("shape")), dtype) if dtype else None,
+            size=Size(_texts(item.get("shape")), dtype) if dtype else None,
         )
 
 

@@ -128,7 +128,9 @@ def read_program(text: str) -> tuple[Node, ...]:
             nodes[name] = Node(name, "placeholder", target, (), (), (), size)
         elif (node := _NODE.match(line)) and node[1] not in nodes:
             name, size_text, made = node.groups()
-            used = dict.fromkeys(one for one in _WORD.findall(made) if one in nodes)
+            used = dict.fromkeys(
+                match for match in _WORD.findall(made) if match in nodes
+            )
             frames = (frame,) if frame else ()
             size = _size(size_text or "")
             nodes[name] = Node(

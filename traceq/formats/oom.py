@@ -40,18 +40,18 @@ def _failure(entry: dict[str, Any], count: int, steps_after: int) -> OutOfMemory
         limit=limit or None,
         phase=_text(entry.get("phase")),
         stack=tuple(
-            Line(_text(one.get("file")), line, _text(one.get("function")))
-            for one in _dicts(entry.get("stack"))
-            if (line := _count(one.get("line")))
+            Line(_text(item.get("file")), line, _text(item.get("function")))
+            for item in _dicts(entry.get("stack"))
+            if (line := _count(item.get("line")))
         ),
         modules=tuple(map(_module, _dicts(entry.get("modules")))),
         node=_text(entry.get("node")),
         parameter=_text(entry.get("parameter")),
         grad_enabled=entry.get("grad_enabled") is True,
         inputs=tuple(
-            tuple(map(_count, one))
-            for one in _list(entry.get("inputs"))
-            if isinstance(one, list)
+            tuple(map(_count, group))
+            for group in _list(entry.get("inputs"))
+            if isinstance(group, list)
         ),
         trainable_bytes=sum(_count(model.get("trainable_bytes")) for model in models),
         layers=next(filter(None, map(_layers, models)), None),
@@ -96,7 +96,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in _list(value) if isinstance(one, dict)]
+    return [entry for entry in _list(value) if isinstance(entry, dict)]
 
 
 def _count(value: object) -> int:

@@ -183,14 +183,14 @@ def _compiled_places(entries: list[Any]) -> tuple[CompiledPlace, ...]:
 
     return tuple(
         CompiledPlace(
-            texts(one, "file"),
-            line if type(line := one.get("line")) is int and line > 0 else None,
-            texts(one, "function"),
-            texts(one, "why") or "",
-            count if type(count := one.get("count")) is int and count > 0 else 1,
+            texts(entry, "file"),
+            line if type(line := entry.get("line")) is int and line > 0 else None,
+            texts(entry, "function"),
+            texts(entry, "why") or "",
+            count if type(count := entry.get("count")) is int and count > 0 else 1,
         )
-        for one in entries
-        if isinstance(one, dict)
+        for entry in entries
+        if isinstance(entry, dict)
     )
 
 
@@ -315,9 +315,9 @@ def _usual_range(entry: dict[str, Any], most: int) -> int:
 
 def _long_steps(entry: dict[str, Any]) -> LongSteps | None:
     share, ms, typical = (entry.get(key) for key in ("share", "ms", "typical_ms"))
-    if not all(isinstance(one, (int, float)) for one in (share, ms, typical)):
+    if not all(isinstance(item, (int, float)) for item in (share, ms, typical)):
         return None
-    steps = LongSteps(float(share or 0), *(round(_ns(one)) for one in (ms, typical)))
+    steps = LongSteps(float(share or 0), *(round(_ns(item)) for item in (ms, typical)))
     usable = 0 < steps.share < 1 and steps.ns > steps.typical_ns > 0
     return steps if usable else None
 

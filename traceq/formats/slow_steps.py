@@ -55,7 +55,9 @@ def _step(entry: dict[str, Any]) -> SlowStep:
         gc_ns=_ns(by_ms.get("gc")),
         data_ns=_ns(by_ms.get("data")),
         checkpoint_ns=_ns(by_ms.get("checkpoint")),
-        marks=tuple(one for one in _list(entry.get("marks")) if isinstance(one, str)),
+        marks=tuple(
+            name for name in _list(entry.get("marks")) if isinstance(name, str)
+        ),
         compiles=_count(entry.get("compiles")),
         alloc_retries=_count(entry.get("alloc_retries")),
         cuda_mallocs=_count(entry.get("cuda_mallocs")),
@@ -89,4 +91,4 @@ def _list(value: object) -> list[Any]:
 
 
 def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in _list(value) if isinstance(one, dict)]
+    return [entry for entry in _list(value) if isinstance(entry, dict)]

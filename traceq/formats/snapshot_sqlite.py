@@ -96,14 +96,14 @@ def _segment(
     number = row["id"] if row["segment_id"] is None else row["segment_id"]
     blocks = of_segment.get(number, [])
     blocks.sort(key=lambda block: block.get("address", 0))
-    held = sum(one["size"] for one in blocks if one["state"] == _ACTIVE[0])
-    active = sum(one["size"] for one in blocks if one["state"] in _ACTIVE)
-    first = next((one.get("address", 0) for one in blocks), 0)
+    held = sum(block["size"] for block in blocks if block["state"] == _ACTIVE[0])
+    active = sum(block["size"] for block in blocks if block["state"] in _ACTIVE)
+    first = next((block.get("address", 0) for block in blocks), 0)
     return {
         "device": row["device"] or 0,
         "address": _first(row["address"], row["addr"], first),
         "total_size": _first(
-            row["total_size"], row["size"], sum(one["size"] for one in blocks)
+            row["total_size"], row["size"], sum(block["size"] for block in blocks)
         ),
         "allocated_size": _first(row["allocated_size"], held),
         "active_size": _first(row["active_size"], active),

@@ -79,10 +79,10 @@ def stranger(path: Path) -> str:
     if is_dump(head):
         return _DUMP
     name = path.name.lower()
-    for one in _STRANGERS:
-        named = name.endswith(one.endings) if one.endings else False
-        begins = bool(one.magic) and head.startswith(one.magic)
-        worded = bool(one.words) and all(word in head for word in one.words)
+    for row in _STRANGERS:
+        named = name.endswith(row.endings) if row.endings else False
+        begins = bool(row.magic) and head.startswith(row.magic)
+        worded = bool(row.words) and all(word in head for word in row.words)
         if named or begins or (worded and b"traceEvents" not in head):
-            return f"is {one.what}: {one.remedy}"
+            return f"is {row.what}: {row.remedy}"
     return ""

@@ -113,7 +113,7 @@ def _with_inputs(events: pl.LazyFrame) -> pl.LazyFrame:
 def _names(table: str) -> list[str]:
     """Return the columns of a raw table behind the times, in order."""
     columns = schema.TABLES[table].columns.items()
-    return [*(name for name, one in columns if one.arg), *_NO_ARGS.get(table, ())]
+    return [*(name for name, column in columns if column.arg), *_NO_ARGS.get(table, ())]
 
 
 @cache

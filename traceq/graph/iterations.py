@@ -194,11 +194,11 @@ def _goes_on(sequence: pl.DataFrame, anchor: pl.Series) -> bool:
     )
 
 
-def _alike(one: pl.DataFrame, other: pl.DataFrame) -> bool:
+def _alike(table: pl.DataFrame, other: pl.DataFrame) -> bool:
     """Return whether two parts of the sequence are similar."""
     both = [
         part.with_columns(piece=pl.lit(at, pl.Int64))
-        for at, part in enumerate((one, other))
+        for at, part in enumerate((table, other))
     ]
     return bool((similarity(pl.concat(both), 1 - pl.col("piece")) >= _ALIKE).all())
 

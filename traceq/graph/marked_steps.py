@@ -68,10 +68,10 @@ def _series_of(
 ) -> list[tuple[int, int, int]]:
     """Return the series that a step continues, by its number if several end before."""
     number, start, _ = step
-    ended = [one for one in series if one[-1][2] <= start + _CLOCK_NS]
-    for one in ended:
-        if one[-1][0] + 1 == number:
-            return one
+    ended = [item for item in series if item[-1][2] <= start + _CLOCK_NS]
+    for group in ended:
+        if group[-1][0] + 1 == number:
+            return group
     if not ended:
         series.append([])
     return ended[0] if ended else series[-1]

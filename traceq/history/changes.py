@@ -254,7 +254,7 @@ def _cause_of(
     matters = abs(gpu.change) >= max(_SAME_WORK * gpu.before, _OF_STEP * step_ns)
     if matters:
         # Kernels that take about as long take turns as the longest.
-        other = not {one.kernel for one in before} & {one.kernel for one in after}
+        other = not {work.kernel for work in before} & {work.kernel for work in after}
         causes.append(cause("other kernel" if other else "kernel time", gpu))
     return causes
 

@@ -111,14 +111,14 @@ def digest_of_job(
             kind,
             "collective",
             kind,
-            one.count,
-            one.count,
-            one.ns - one.waiting_ns,
-            one.waiting_ns,
+            meetings.count,
+            meetings.count,
+            meetings.ns - meetings.waiting_ns,
+            meetings.waiting_ns,
             0.0,
             0.0,
         )
-        for kind, one in meetings_of(analysis).items()
+        for kind, meetings in meetings_of(analysis).items()
     ]
     parts = {name: numbers.get(name) for name in ("waiting", "transfer")}
     source: StepFrom = "measured" if step and step.measured else "recorded"
@@ -143,7 +143,7 @@ def digests_of_lint(document: Any, origin: Origin) -> list[Digest]:  # noqa: ANN
                 f" this traceq reads {_LINT_VERSION}"
             )
             raise InputError(msg)
-        return [_of_outcome(one, origin) for one in document["recordings"]]
+        return [_of_outcome(recording, origin) for recording in document["recordings"]]
     except (LookupError, TypeError, ValueError, AttributeError):
         msg = f"{origin.name} is JSON, but not of traceq lint --format json"
         raise InputError(msg) from None

@@ -171,8 +171,8 @@ def compare_new(file: Path, key: str, digest: Digest) -> Compared:
     """
     run = run_of(key, digest)
     with reading(file) as history:
-        same = [one for one in history.runs() if one.group == run.group]
-        earlier = [one for one in same if one.key != key]
+        same = [item for item in history.runs() if item.group == run.group]
+        earlier = [row for row in same if row.key != key]
         if not earlier:
             return Compared(run, (), (), None)
         last = history.digests(earlier[-NEIGHBOURS:])

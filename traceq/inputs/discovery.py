@@ -328,7 +328,7 @@ def _some_below(folders: Iterable[Path]) -> list[Path]:
     patterns = ("*.json", *(f"*.json{end}" for end in PACKED))
     return [
         path
-        for folder in [one for one in folders if one.is_dir()][:100]
+        for folder in [path for path in folders if path.is_dir()][:100]
         for depth in ("", "*/", "*/*/")
         for pattern in patterns
         for path in sorted(folder.glob(depth + pattern))[:3]

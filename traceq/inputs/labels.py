@@ -97,7 +97,10 @@ def read_labels(texts: Sequence[str], runs: Path | None = None) -> Labels:
     another form.
     """
     listed = _read_runs(runs) if runs else ()
-    return Labels((*listed, *map(_read_text, texts)), tuple(one.path for one in listed))
+    return Labels(
+        (*listed, *map(_read_text, texts)),
+        tuple(label_entry.path for label_entry in listed),
+    )
 
 
 def labelled(

@@ -138,7 +138,7 @@ def load_program(
     if path and not untraced:
         trace = load_trace_with_notices(path, options, say_lacks=say_lacks)
     logs = [*program.logs, *([log] if log else run.logs if run else [])]
-    texts = [load_log(one) for one in logs]
+    texts = [load_log(item) for item in logs]
     lines = pl.concat(texts) if logs else None
     for file, text in zip(logs, texts, strict=True):
         if trace and trace.fused.is_empty() and has_code(text) and runs_compiled(trace):

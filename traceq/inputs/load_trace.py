@@ -135,8 +135,10 @@ def _with_captured_ops(
                 here = replace(rank, compiled_code=None) if bare else rank
                 recorded.append(_of_rank(capture, here, owners))
     captures = [*recorded, *captured]
-    tables = mapped(trace.frames_by_name(), [one.frames_by_name() for one in captures])
-    if "kernels" in tables and any(one.facts.shapes for one in captures):
+    tables = mapped(
+        trace.frames_by_name(), [item.frames_by_name() for item in captures]
+    )
+    if "kernels" in tables and any(item.facts.shapes for item in captures):
         trace = replace(trace, facts=replace(trace.facts, shapes=True))
     trace = replace(trace, captures=len(captures), **tables)  # type: ignore[arg-type]  # tables are its fields
     return _with_compiled_replays(trace, own) if "kernels" in tables else trace
@@ -238,7 +240,9 @@ def with_compiled_code(trace: Trace, file: Path, owners: Owners) -> Trace:
     tables = with_compiled(trace.frames_by_name(), compiled, owners)
     rank = trace.rank
     if rank is not None:
-        reasons = {one.cudagraphs_disabled for one in compiled.code} - {None}
+        reasons = {
+            generated_code.cudagraphs_disabled for generated_code in compiled.code
+        } - {None}
         rank = replace(rank, graphs_disabled=tuple(sorted(map(str, reasons))))
     return replace(trace, rank=rank, **tables)  # type: ignore[arg-type]  # tables are its fields
 

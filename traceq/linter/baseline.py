@@ -90,7 +90,10 @@ def baseline_of(report: Report) -> list[BaselineEntry]:
                 saves_ns=max(before.saves_ns, now.saves_ns),
                 cost_bytes=max(before.cost_bytes, now.cost_bytes),
             )
-    return sorted(entries.values(), key=lambda one: (one.code, one.fingerprint))
+    return sorted(
+        entries.values(),
+        key=lambda baseline_entry: (baseline_entry.code, baseline_entry.fingerprint),
+    )
 
 
 def write_baseline(entries: Iterable[BaselineEntry]) -> bytes:

@@ -41,10 +41,10 @@ def by_recorder(
     if not facts.dtypes_inferred:
         return marked
     return [
-        replace(one, evidence=(*one.evidence, INFERRED))
-        if _rests_on_dtypes(one, rules[one.code])
-        else one
-        for one in marked
+        replace(finding, evidence=(*finding.evidence, INFERRED))
+        if _rests_on_dtypes(finding, rules[finding.code])
+        else finding
+        for finding in marked
     ]
 
 
@@ -63,5 +63,8 @@ def _rests_on_dtypes(finding: Finding, rule: Rule) -> bool:
     """Return whether a finding names a dtype, or its figures are of shapes' bytes."""
     if Need.SHAPES in rule.needs:
         return True
-    texts = [finding.message, *(f"{one.label} {one.name}" for one in finding.evidence)]
+    texts = [
+        finding.message,
+        *(f"{evidence.label} {evidence.name}" for evidence in finding.evidence),
+    ]
     return any(map(_DTYPE.search, texts))

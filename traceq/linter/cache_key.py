@@ -59,7 +59,7 @@ def question(
         rest = (
             code,
             program.name,
-            [str(one) for one in (program.trace, program.snapshot, *program.logs)],
+            [str(path) for path in (program.trace, program.snapshot, *program.logs)],
             others,
             str(log),
             subject.step_ns,

@@ -33,7 +33,7 @@ def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
     compile for all of them: otherwise each new size may be compiled again. Sparse
     gradients make compiling fail.
     """
-    if not any(MODEL in one.advice for one in findings):
+    if not any(MODEL in finding.advice for finding in findings):
         return list(findings)
     if view.compiled:
         words = _BESIDE
@@ -43,7 +43,10 @@ def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
         words = _SIZES
     else:
         return list(findings)
-    return [_fitted(one, words) if MODEL in one.advice else one for one in findings]
+    return [
+        _fitted(finding, words) if MODEL in finding.advice else finding
+        for finding in findings
+    ]
 
 
 def _fitted(finding: Finding, words: str) -> Finding:
@@ -64,17 +67,23 @@ def led(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]
     One call of ``torch.compile`` is the fix of all of them: the most general leads, of
     several the one that saves most.
     """
-    compiling = [one for one in findings if _advises(one)]
-    leading = [one for one in compiling if not one.minor and rules[one.code].residual]
+    compiling = [finding for finding in findings if _advises(finding)]
+    leading = [
+        finding
+        for finding in compiling
+        if not finding.minor and rules[finding.code].residual
+    ]
     if len(compiling) < 2 or not leading:  # noqa: PLR2004 - a second points to the first
         return list(findings)
-    first = max(leading, key=lambda one: (rules[one.code].general, one.saves_ns))
+    first = max(
+        leading, key=lambda finding: (rules[finding.code].general, finding.saves_ns)
+    )
     pointer = Evidence(LED, f"{first.code}: one torch.compile fixes both")
     return [
-        replace(one, evidence=(*one.evidence, pointer))
-        if one in compiling and one is not first
-        else one
-        for one in findings
+        replace(finding, evidence=(*finding.evidence, pointer))
+        if finding in compiling and finding is not first
+        else finding
+        for finding in findings
     ]
 
 

@@ -122,7 +122,9 @@ def own_names(entries: Iterable[str], folder: Path) -> frozenset[str]:
         names.add(path.stem if path.suffix == ".py" else path.name)
         if path.is_dir() and not (path / "__init__.py").exists():
             names |= {
-                one.stem for one in path.iterdir() if one.is_dir() or _is_module(one)
+                item.stem
+                for item in path.iterdir()
+                if item.is_dir() or _is_module(item)
             }
     return frozenset(name for name in names if name.isidentifier())
 
@@ -202,7 +204,9 @@ def _table(file: Path, content: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _texts(file: Path, key: str, value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(
+        isinstance(entry, str) for entry in value
+    ):
         msg = f"{file}: {key} must be a list of texts, not {value!r}"
         raise ConfigError(msg)
     return value
@@ -221,7 +225,9 @@ def _tables(
 
 
 def _allows(file: Path, value: object) -> tuple[Allow, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(
+        isinstance(entry, dict) for entry in value
+    ):
         msg = f"{file}: write each allowed finding as a table [[allow]]"
         raise ConfigError(msg)
     return tuple(_allow(file, entry) for entry in value)

@@ -118,7 +118,11 @@ def _lint(
             facts = completed(facts, view)
     if view and savings and not brief:
         accounts = _accounts(view, savings, ran.findings)
-    shown = [one for one in priced if _is_shown(one, by_code[one.code], min_cost_ns)]
+    shown = [
+        finding
+        for finding in priced
+        if _is_shown(finding, by_code[finding.code], min_cost_ns)
+    ]
     shown = led(with_one_edit(shown), by_code)
     crashed = (*ran.crashed, *unpriced)
     step_ns = round(savings.step_ns) if savings else 0
@@ -132,7 +136,7 @@ def _lint(
         findings=tuple(in_turn(shown, together, step_ns)),
         together=together,
         below_min_cost=len(priced) - len(shown),
-        skipped=tuple(sorted(ran.skipped, key=lambda one: one.code)),
+        skipped=tuple(sorted(ran.skipped, key=lambda skipped: skipped.code)),
         crashed=crashed,
         allowed=tuple(allowed),
         ran=len(rules) - len(ran.skipped) - len(crashed),

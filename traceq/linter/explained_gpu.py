@@ -23,8 +23,8 @@ def changed_kernels(findings: Iterable[Finding]) -> frozenset[int]:
     """Return the kernels that a fix of the findings removes or makes shorter."""
     return frozenset(
         kernel
-        for one in findings
-        for fix in one.fixes
+        for finding in findings
+        for fix in finding.fixes
         if fix.kernel_share > 0
         for kernel in fix.kernels
     )

@@ -42,6 +42,6 @@ def explained_idle(
         idle_ns=before.idle_ns,
         explained_ns=max(0.0, before.idle_ns - left.idle_ns),
         with_residual_ns=max(0.0, before.idle_ns - all_left.idle_ns),
-        residual=tuple(dict.fromkeys(one.code for one in residual)),
+        residual=tuple(dict.fromkeys(finding.code for finding in residual)),
         unexplained=left.largest,
     )

@@ -66,7 +66,7 @@ def _statement(finding: Finding, trace: Trace, sources: Mapping[str, str]) -> Pl
     place, tables = finding.place, (trace.kernels, trace.runtime, trace.ops)
     seen_by = (finding.kernels, finding.calls, finding.ops)
     for table, ids in zip(tables, seen_by, strict=True):
-        lines = [one for one in _lines(table, ids, place) if one[0] is not None]
+        lines = [line for line in _lines(table, ids, place) if line[0] is not None]
         if lines:
             return _at_most(place, lines)
     if between := _between(finding, trace):

@@ -124,7 +124,7 @@ class _Gaps:
         if not finding.gpu_idle_ns or not self._gaps.height:
             return _rows(GAP, self._gaps.clear())
         host = [removed_host_time(self._view, fix) for fix in finding.fixes]
-        host += [one.select("start", "end") for one in self._seen(finding)]
+        host += [table.select("start", "end") for table in self._seen(finding)]
         filled = overlap(self._gaps, pl.concat(host).filter(pl.col("start") >= 0))
         length = self._gaps["end"] - self._gaps["start"]
         chosen = filled > _FILLED * length

@@ -34,7 +34,7 @@ def with_counts(facts: Facts, skipped: Iterable[Skipped]) -> Facts:
     """
     if not facts.recorder:
         return facts
-    reasons = [one.reason for one in skipped]
+    reasons = [item.reason for item in skipped]
     hopeless = lacking(Need.VALUES, facts.recorder)
 
     def count(what: str) -> int:

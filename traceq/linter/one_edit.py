@@ -26,13 +26,13 @@ def with_one_edit(findings: Sequence[Finding]) -> list[Finding]:
             (
                 number
                 for number, other in enumerate(findings)
-                if other.code == _ON_TIME.get(one.code)
+                if other.code == _ON_TIME.get(finding.code)
                 and not other.minor
-                and _same_function(one.place, other.place)
+                and _same_function(finding.place, other.place)
             ),
             None,
         )
-        for at, one in enumerate(findings)
+        for at, finding in enumerate(findings)
     }
     changed = list(findings)
     for at, first in leading.items():
@@ -45,12 +45,12 @@ def with_one_edit(findings: Sequence[Finding]) -> list[Finding]:
         changed[first] = replace(lead, evidence=(*lead.evidence, frees))
         reason = f"the fix of {lead.code} frees it"
         changed[at] = replace(one, severity=Severity.info, minor=reason)
-    return sorted(changed, key=lambda one: bool(one.minor))
+    return sorted(changed, key=lambda finding: bool(finding.minor))
 
 
-def _same_function(one: Place, other: Place) -> bool:
+def _same_function(place: Place, other: Place) -> bool:
     """Return whether two places are of one function; one path may be shorter."""
-    if not (one.file and other.file) or one.function != other.function:
+    if not (place.file and other.file) or place.function != other.function:
         return False
-    short, long = sorted((one.file, other.file), key=len)
+    short, long = sorted((place.file, other.file), key=len)
     return long == short or long.endswith(f"/{short}")

@@ -132,7 +132,7 @@ def _wrong_variable(rule: type[Rule]) -> str:
         value = getattr(rule, name)
         if not isinstance(value, kind) or (
             name in _MEMBERS
-            and not all(isinstance(one, _MEMBERS[name]) for one in value)
+            and not all(isinstance(entry, _MEMBERS[name]) for entry in value)
         ):
             return f"has {name} of another type: it must be {words}"
     return ""

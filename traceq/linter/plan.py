@@ -39,12 +39,12 @@ def with_covered(
     """
     made: list[Finding] = []
     marked = []
-    for one in findings:
-        may = to_fix([one]) and _may(one, rules) and not one.residual
-        other = _covering(one, made, savings) if may else None
+    for finding in findings:
+        may = to_fix([finding]) and _may(finding, rules) and not finding.residual
+        other = _covering(finding, made, savings) if may else None
         if may and not other:
-            made.append(one)
-        marked.append(other or one)
+            made.append(finding)
+        marked.append(other or finding)
     return sorted(marked, key=lambda one: bool(one.minor))
 
 

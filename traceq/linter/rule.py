@@ -240,7 +240,7 @@ class Rule:
             fixes=fixes,
             gpu_idle_ns=round(gpu_idle_ns),
             cost_bytes=round(cost_bytes),
-            evidence=tuple(one for one in evidence if one),
+            evidence=tuple(item for item in evidence if item),
             data=data or {},
             residual=self.residual,
             leads=self.leads,
@@ -248,9 +248,11 @@ class Rule:
             example=example,
             explains=frozenset(explains),
             confirmed_by=frozenset(confirmed_by),
-            ops=frozenset(ops).union(*(one.ops for one in fixes)),
-            kernels=frozenset(kernels).union(*(one.kernels for one in fixes)),
-            calls=frozenset(calls).union(*((*one.calls, *one.syncs) for one in fixes)),
+            ops=frozenset(ops).union(*(item.ops for item in fixes)),
+            kernels=frozenset(kernels).union(*(item.kernels for item in fixes)),
+            calls=frozenset(calls).union(
+                *((*item.calls, *item.syncs) for item in fixes)
+            ),
         )
 
 

@@ -139,7 +139,7 @@ def _at_once(
         pool.submit(_ahead, views)
         futures = [(rule, pool.submit(_ran, rule, views)) for rule in rules]
         try:
-            yield from ((rule, one.result) for rule, one in futures)
+            yield from ((rule, future.result) for rule, future in futures)
         finally:
             # Whoever does not want all of them waits for none.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -207,7 +207,7 @@ def _would_matter(finding: Finding) -> Finding:
 def _of_the_trace(finding: Finding) -> Finding:
     """Return a finding in words for a trace without steps, which counts as one."""
     evidence = tuple(
-        replace(one, note=_without_steps(one.note)) for one in finding.evidence
+        replace(item, note=_without_steps(item.note)) for item in finding.evidence
     )
     return replace(finding, message=_without_steps(finding.message), evidence=evidence)
 

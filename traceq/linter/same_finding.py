@@ -98,14 +98,14 @@ def matched(
     side. Where one run has no places, for it has no stacks, what is left is matched by
     what it is about.
     """
-    groups = _grouped(before, after, lambda one: one.fingerprint)
+    groups = _grouped(before, after, lambda comparable: comparable.fingerprint)
     if by_place:
         return groups
     lone = [group for group in groups if not all(group)]
     return [group for group in groups if all(group)] + _grouped(
-        [one for old, _ in lone for one in old],
-        [one for _, new in lone for one in new],
-        lambda one: (one.code, one.subject),
+        [item for old, _ in lone for item in old],
+        [item for _, new in lone for item in new],
+        lambda comparable: (comparable.code, comparable.subject),
     )
 
 

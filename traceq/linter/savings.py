@@ -150,15 +150,15 @@ class Savings:
 
         Each with that of the other calibration, near the balance of host and GPU.
         """
-        one, other = self._view.calibration, self._view.calibration.other
+        calibration, other = self._view.calibration, self._view.calibration.other
         pairs: list[tuple[TimeScale, TimeScale | None]]
         if other is None:
-            pairs = [(scale, None) for scale in one.scales]
+            pairs = [(scale, None) for scale in calibration.scales]
         else:
             pairs = [
-                (one.likely, other.likely),
-                (one.fast, other.fast),
-                (one.slow, other.slow),
+                (calibration.likely, other.likely),
+                (calibration.fast, other.fast),
+                (calibration.slow, other.slow),
             ]
         return tuple(pairs[:1] if self._brief else pairs)
 
@@ -259,7 +259,7 @@ class Savings:
 
         That is most of the calls that block, of the kernels, or of the host's time.
         """
-        mine, theirs = (self._changes(one) for one in (finding, other))
+        mine, theirs = (self._changes(item) for item in (finding, other))
         syncs, kernels = _rows_of(mine)
         other_syncs, other_kernels = _rows_of(theirs)
         # Of a copy and the wait after it, as one, only the wait is in the replay.
@@ -269,7 +269,7 @@ class Savings:
         if kernels and len(kernels & other_kernels) > _MOSTLY * len(kernels):
             return True
         spans, other_spans = (
-            pl.concat([NO_SPANS, *(one.spans for one in some)])
+            pl.concat([NO_SPANS, *(change.spans for change in some)])
             for some in (mine, theirs)
         )
         length = _length(spans)
@@ -460,8 +460,13 @@ def _rows_of(changes: Iterable[Change]) -> tuple[set[int], set[int]]:
     """Return the calls that changes let go on, and the kernels that they shorten."""
     every = list(changes)
     return (
-        {call for one in every for call in one.syncs},
-        {kernel for one in every if one.kernel_share for kernel in one.kernels},
+        {call for change in every for call in change.syncs},
+        {
+            kernel
+            for change in every
+            if change.kernel_share
+            for kernel in change.kernels
+        },
     )
 
 

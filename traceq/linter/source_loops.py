@@ -45,7 +45,7 @@ def loop_lines(
     fitting = [
         loop
         for loop in loops_of(function)
-        if all(any(loop.first <= at <= loop.last for at in one) for one in lines)
+        if all(any(loop.first <= at <= loop.last for at in line) for line in lines)
     ]
     innermost = {
         loop.line: None
@@ -74,7 +74,7 @@ def _calls(
     Those of a few calls are of code beside the loop. A null is for unknown lines.
     """
     rows = trace.ops[["name", "forward", "call_line", *_FUNCTION]][[*ops]]
-    here = [pl.col(one).eq_missing(getattr(place, one)) for one in _FUNCTION]
+    here = [pl.col(name).eq_missing(getattr(place, name)) for name in _FUNCTION]
     count = pl.len().over("name")
     many = pl.len().over("name", "call_line") >= _FEW * count
     return (
@@ -100,4 +100,4 @@ def _lines_of_ops(function: Function, calls: pl.DataFrame) -> list[set[int]]:
             nodes |= written.matching(Event(CALL, op))
             at |= {graph.nodes[node].line for node in nodes}
         lines.append(at)
-    return [one for one in lines if one]
+    return [line for line in lines if line]

@@ -115,7 +115,7 @@ def _files(pack: Path) -> Iterator[Path]:
     """Yield all files that Python may import from a pack, in linked folders too."""
     count = 0
     for place, below, names in os.walk(pack, followlinks=True):
-        below[:] = [one for one in below if one != _NOT_READ]
+        below[:] = [item for item in below if item != _NOT_READ]
         for name in names:
             file = Path(place, name)
             if file.is_file():

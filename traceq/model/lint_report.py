@@ -381,5 +381,5 @@ class Report(Struct, frozen=True):
     ) -> Report:
         """Return the report, with what of the configuration allowed nothing."""
         known = tuple(outcomes)
-        used = {allowed.entry for one in known for allowed in one.allowed}
-        return cls(known, fail_on, tuple(one for one in allow if one not in used))
+        used = {allowed.entry for report in known for allowed in report.allowed}
+        return cls(known, fail_on, tuple(item for item in allow if item not in used))

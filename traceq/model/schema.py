@@ -419,10 +419,12 @@ class Table(Struct, frozen=True):
     def shaped(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame with these columns, in this order, in these types."""
         # Column by column: most have their type, and no query is planned.
-        found = {column.name: column for column in frame.iter_columns()}
+        result = {column.name: column for column in frame.iter_columns()}
         return pl.DataFrame(
             [
-                found[name] if found[name].dtype == dtype else found[name].cast(dtype)
+                result[name]
+                if result[name].dtype == dtype
+                else result[name].cast(dtype)
                 for name, dtype in self.dtypes.items()
             ]
         )

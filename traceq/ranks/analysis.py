@@ -181,13 +181,17 @@ def _stragglers(
     stragglers += _hidden(job, surely, whatifs, by_rank, stragglers)
     # Sets of ranks that could not be aligned may be in different parts of the program.
     if job.apart:
-        return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
+        return sorted(
+            stragglers, key=lambda straggler: (-straggler.saved_ns, straggler.ranks)
+        )
     slow, rows = slow_links(job)
     lost, link = total(slow["lost"]), whatifs.link()
     if rows and (link.saved_ns >= least or lost >= ALWAYS_LATE * whatifs.took):
         cause = Cause(LINK, lost, {}, 1.0)
         stragglers.append(Straggler(rows, link.saved_ns, cause))
-    return sorted(stragglers, key=lambda one: (-one.saved_ns, one.ranks))
+    return sorted(
+        stragglers, key=lambda straggler: (-straggler.saved_ns, straggler.ranks)
+    )
 
 
 def _excess(surely: pl.DataFrame) -> pl.DataFrame:
@@ -244,7 +248,7 @@ def _hidden(
     stragglers: Sequence[Straggler],
 ) -> list[Straggler]:
     """Return the ranks that cost nothing alone, as those that are later hide them."""
-    rows = [row for one in stragglers for row in one.ranks]
+    rows = [row for straggler in stragglers for row in straggler.ranks]
     if not rows or job.ranks.height >= _MANY:
         return []
     hidden, saved = [], whatifs.surely(rows).saved_ns

@@ -87,17 +87,19 @@ def _linted(
 
 def _incomparable(before: Analysis, new: Analysis) -> Iterator[tuple[str, str]]:
     """Yield the budgets that a new job cannot be held to, and why."""
-    sides = [one.job for one in (before, new)]
+    sides = [analysis.job for analysis in (before, new)]
     ranks, devices, measured = (
-        [one.ranks.height for one in sides],
-        [one.ranks["device"].unique().sort().to_list() for one in sides],
-        [one.measured_step_ns is None for one in sides],
+        [side.ranks.height for side in sides],
+        [side.ranks["device"].unique().sort().to_list() for side in sides],
+        [side.measured_step_ns is None for side in sides],
     )
     if ranks[0] != ranks[1]:
         for name in (_STEP, _SLOWDOWN):
             yield name, f"{ranks[1]} ranks, not {ranks[0]}"
     elif devices[0] != devices[1]:
-        theirs, mine = (", ".join(filter(None, one)) or "no GPU" for one in devices)
+        theirs, mine = (
+            ", ".join(filter(None, device)) or "no GPU" for device in devices
+        )
         yield _STEP, f"{mine}, not {theirs}"
     elif measured[0] != measured[1]:
         yield _STEP, "one was measured without the profiler"

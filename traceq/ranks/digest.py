@@ -243,19 +243,19 @@ def _findings(trace: Trace) -> pl.DataFrame:
     outcome = lint([recording], load_rules(), Config(), brief=True).outcomes[0]
     rows = [
         {
-            "code": one.code,
-            "name": one.name,
-            "severity": one.severity.value,
-            "message": one.message,
-            "advice": one.advice,
-            "file": one.place.file,
-            "line": one.place.line,
-            "function": one.place.function,
-            "module": one.place.module,
-            "subject": one.subject,
-            "count": one.count,
-            "saves_ns": one.saves_ns,
+            "code": finding.code,
+            "name": finding.name,
+            "severity": finding.severity.value,
+            "message": finding.message,
+            "advice": finding.advice,
+            "file": finding.place.file,
+            "line": finding.place.line,
+            "function": finding.place.function,
+            "module": finding.place.module,
+            "subject": finding.subject,
+            "count": finding.count,
+            "saves_ns": finding.saves_ns,
         }
-        for one in outcome.findings
+        for finding in outcome.findings
     ]
     return pl.DataFrame(rows, schema=TABLES["findings"])

@@ -55,9 +55,9 @@ def _dumps_at(path: Path) -> list[Path]:
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError:
         return []
-    files = [one for one in inside if one.is_file()]
-    dumps = [one for one in files if _is_dump(one)]
-    if dumps and any(kind_of(one) == "trace" for one in files):
+    files = [item for item in inside if item.is_file()]
+    dumps = [file for file in files if _is_dump(file)]
+    if dumps and any(kind_of(file) == "trace" for file in files):
         notify(
             f"{path} has traces and {counted(len(dumps), 'dump')} of the flight"
             " recorder: the traces are read; name the dumps for these"

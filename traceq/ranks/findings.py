@@ -33,8 +33,10 @@ def lint_job(name: str, job: Analysis, rules: Rules, config: Config) -> Report:
     allows = allows_by_code(config.allow, rules)
     findings, allowed = suppress(ran.findings, allows, recording)
     step = job.whatifs.took / job.steps
-    weighed = [_weighed(one, step) for one in findings]
-    dear = [one for one in weighed if one.saves_ns >= config.min_cost_us * 1000]
+    weighed = [_weighed(finding, step) for finding in findings]
+    dear = [
+        finding for finding in weighed if finding.saves_ns >= config.min_cost_us * 1000
+    ]
     outcome = RecordingReport(
         name=name,
         facts=None,

@@ -75,6 +75,10 @@ def gather(
 ) -> tuple[list[Digest], list[Unread]]:
     """Return the digests, in the order of the tasks, and what could not be read."""
     results = run_all(executor, digest_of, tasks, progress)
-    digests = [Digest(one) for one in results if isinstance(one, bytes)]
-    unread = [Unread(one.name, one.why) for one in results if isinstance(one, Failed)]
+    digests = [Digest(result) for result in results if isinstance(result, bytes)]
+    unread = [
+        Unread(result.name, result.why)
+        for result in results
+        if isinstance(result, Failed)
+    ]
     return digests, unread

@@ -79,7 +79,9 @@ def hangs(job: DumpJob) -> list[Problem]:
     """Return why ranks wait, the first cause first; nothing if no rank does."""
     differences = _Differences(job)
     problems = [*differences.problems, *_Waits(job, differences.from_seq).problems()]
-    return sorted(problems, key=lambda one: min(c.created or 0 for c in one.calls))
+    return sorted(
+        problems, key=lambda problem: min(c.created or 0 for c in problem.calls)
+    )
 
 
 class _Differences:
@@ -289,7 +291,7 @@ class _Waits:
         """Return the problem of a call that all ranks with a dump have joined."""
         waiting = self._waiting(meeting)
         call = waiting[0]
-        ranks = tuple(one["rank"] for one in waiting)
+        ranks = tuple(entry["rank"] for entry in waiting)
         unseen = {*self._expected(call)} - {*self._job.ranks}
         if unseen:
             return Problem(

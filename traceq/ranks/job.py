@@ -151,7 +151,7 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
     """
     if not digests:
         msg = "no rank could be read: " + "; ".join(
-            f"{one.path}: {one.reason}" for one in unread
+            f"{item.path}: {item.reason}" for item in unread
         )
         raise InputError(msg)
     mine, *others = jobs_of(digests)
@@ -208,10 +208,10 @@ def _apart(cells: pl.DataFrame) -> tuple[tuple[int, ...], ...]:
     sets: list[set[int]] = [{row} for row in cells["rank"].unique().sort()]
     shared = cells.drop_nulls("instance").group_by("instance").agg("rank")["rank"]
     for members in map(set, shared.unique().to_list()):
-        touched = [one for one in sets if one & members]
-        sets = [one for one in sets if not one & members]
+        touched = [item for item in sets if item & members]
+        sets = [item for item in sets if not item & members]
         sets.append(set().union(*touched))
-    return tuple(sorted(tuple(sorted(one)) for one in sets)) if len(sets) > 1 else ()
+    return tuple(sorted(tuple(sorted(item)) for item in sets)) if len(sets) > 1 else ()
 
 
 def _renumbered(cells: pl.DataFrame) -> pl.DataFrame:

@@ -34,7 +34,10 @@ def is_job(path: Path) -> bool:
     except TraceqError:
         return False
     # Several run folders are several runs, not the ranks of one.
-    return sum(one.trace is not None and one.trace.is_file() for one in inside) > 1
+    return (
+        sum(program.trace is not None and program.trace.is_file() for program in inside)
+        > 1
+    )
 
 
 def ranks_in(paths: Sequence[Path], *, cache: bool) -> list[tuple[Path, int | None]]:

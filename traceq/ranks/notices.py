@@ -35,8 +35,8 @@ def on_ranks(
     ranks: pl.DataFrame,
 ) -> Iterable[str]:
     """Yield sentences on what is missing, or differs between the ranks."""
-    for one in unread:
-        yield f"{one.path} could not be read and is left out: {one.reason}"
+    for item in unread:
+        yield f"{item.path} could not be read and is left out: {item.reason}"
     for other in others:
         first = other[0].rank
         yield (
@@ -86,16 +86,16 @@ def on_matches(
 
 def _split_in_words(split: Split, ranks: pl.DataFrame) -> str:
     """Return which ranks of a lane meet, and which could not be aligned with them."""
-    sets = [sorted(ranks["number"].gather(list(one)).to_list()) for one in split.sets]
-    alone = sorted(one[0] for one in sets if len(one) == 1)
-    groups = [one for one in sets if len(one) > 1]
+    sets = [sorted(ranks["number"].gather(list(item)).to_list()) for item in split.sets]
+    alone = sorted(item[0] for item in sets if len(item) == 1)
+    groups = [item for item in sets if len(item) > 1]
     unknown = "the windows may have no collective in common, or nothing tells which"
     if len(groups) <= 1:
         return (
             f"rank {_listed(alone)} could not be aligned with others in {split.lane}:"
             f" {unknown}"
         )
-    named = "; ".join(_listed(one) for one in groups)
+    named = "; ".join(_listed(group) for group in groups)
     rest = f", and rank {_listed(alone)} with none" if alone else ""
     return (
         f"the ranks fall into {len(groups)} sets in {split.lane} that could be aligned"

@@ -60,7 +60,7 @@ class OpTableAnalysis:
         if self.step_ns - self.ideal_ns < STRAGGLER * self.step_ns:
             return None
         for of in (_WORKER, _STAGE, _GROUP):
-            worst = next((one for one in self.parts if one.of == of), None)
+            worst = next((part for part in self.parts if part.of == of), None)
             if worst is not None and worst.share >= TOGETHER:
                 return worst
         return None
@@ -106,5 +106,7 @@ def analyse_op_table(table: OpTable) -> OpTableAnalysis:
         len(table.replays),
         took,
         ideal,
-        tuple(sorted(parts, key=lambda one: (order[one.of], -one.share))),
+        tuple(
+            sorted(parts, key=lambda explained: (order[explained.of], -explained.share))
+        ),
     )

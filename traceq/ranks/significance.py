@@ -113,7 +113,9 @@ def _tested(samples: pl.DataFrame, rare: int) -> pl.DataFrame:
         ]
     )
     ranks = samples["rank"].n_unique()
-    needed = {one: _needed(one, ranks, rare) for one in scored["freedom"].unique()}
+    needed = {
+        entry: _needed(entry, ranks, rare) for entry in scored["freedom"].unique()
+    }
     return scored.select(
         "rank",
         "place",

@@ -244,16 +244,20 @@ def bound_data(bound: Bound) -> dict[str, Any]:
     }
 
 
-def entry_data(one: HostTimeEntry) -> dict[str, Any]:
+def entry_data(host_time_entry: HostTimeEntry) -> dict[str, Any]:
     """Return a kind of what the host does, with its largest line, as plain data."""
     return {
-        "text": entry(one),
-        "kind": one.kind,
-        "ns": round(one.ns),
-        "calls": one.calls,
-        "name": one.name,
-        "place": {"file": one.file, "line": one.line, "function": one.function},
-        "line_ns": round(one.line_ns),
+        "text": entry(host_time_entry),
+        "kind": host_time_entry.kind,
+        "ns": round(host_time_entry.ns),
+        "calls": host_time_entry.calls,
+        "name": host_time_entry.name,
+        "place": {
+            "file": host_time_entry.file,
+            "line": host_time_entry.line,
+            "function": host_time_entry.function,
+        },
+        "line_ns": round(host_time_entry.line_ns),
     }
 
 

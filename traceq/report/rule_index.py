@@ -95,7 +95,7 @@ def _store(file: Path, made: Mapping[str, Card]) -> None:
     """Write what was made, in place of the oldest of other files."""
     file.parent.mkdir(parents=True, exist_ok=True)
     cached = sorted(
-        file.parent.glob(KEPT_PAGES), key=lambda one: one.stat().st_mtime_ns
+        file.parent.glob(KEPT_PAGES), key=lambda path: path.stat().st_mtime_ns
     )
     for old in cached[: -_MAX_CACHED + 1]:
         old.unlink(missing_ok=True)

@@ -177,7 +177,7 @@ def _options(rule: type[Rule]) -> list[str]:
 
 def _examples(rule: type[Rule]) -> list[str]:
     """Show what a rule is tested with, and how to read it."""
-    legends = dict.fromkeys(_legend(one) for one in rule.examples)
+    legends = dict.fromkeys(_legend(example) for example in rule.examples)
     shown = [_example(example) for example in rule.examples]
     return ["\n\n".join(["## Examples", *legends, *shown])] if shown else []
 
@@ -195,7 +195,7 @@ def _example(example: Bad | Good) -> str:
         name + textwrap.indent(textwrap.dedent(text).strip("\n"), "    ")
         for name, text in zip(names, shown, strict=True)
     ]
-    sentences = [f"> {one}" for one in getattr(example, "sentences", ())]
+    sentences = [f"> {entry}" for entry in getattr(example, "sentences", ())]
     return "\n\n".join([f"### {type(example).__name__}", *texts, *sentences])
 
 

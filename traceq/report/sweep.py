@@ -92,7 +92,7 @@ def table(sweep: Sweep) -> TextTable:
     titles = ["step", *map(part_name, parts), "peak memory", "tokens/s"]
     columns = (
         Column(sweep.label, number=True),
-        *(Column(one, number=True) for one in titles),
+        *(Column(item, number=True) for item in titles),
         Column("bound"),
     )
     rows = tuple(
@@ -126,14 +126,14 @@ def _sentences(sweep: Sweep) -> Iterator[str]:
             f"the recordings have {counted(len(set(sweep.values)), 'value')} of"
             f" {sweep.label}: a law needs three"
         )
-    part, rest = (by_figure.get((one, ATTENTION)) for one in ("part", "rest"))
+    part, rest = (by_figure.get((item, ATTENTION)) for item in ("part", "rest"))
     if sweep.enough and part and rest:
         yield (
             f"attention {_grows(part)} with {sweep.label}, and the rest of the GPU's"
             f" time {_grows(rest)}{_quality(part, rest)}"
         )
-    for one in sweep.overtakings:
-        yield overtaking(one, sweep.label)
+    for entry in sweep.overtakings:
+        yield overtaking(entry, sweep.label)
     yield from _ends(sweep, by_figure["step", "step"], "a step", units.time)
     if memory := by_figure.get(("memory", "peak memory")):
         yield from _ends(sweep, memory, "peak memory", units.size)

@@ -171,7 +171,7 @@ def _read(
         loaded = _with_program(bare, source, config) if bare else None
         memory = {0: read_snapshot(source.snapshot)} if source.snapshot else {}
         files = {
-            name for one in memory.values() for name in one.frames["file"].unique()
+            name for item in memory.values() for name in item.frames["file"].unique()
         }
         keep = source.keep_regions
         written = None
@@ -234,7 +234,7 @@ def _without_private(
 def _beyond(work: _Shrinking, before: Seen, checked: Seen) -> Whole:
     """Return what of the whole cannot be seen in the small trace."""
     parts = [before.findings, checked.findings, *work.parts()]
-    codes = {one.fingerprint: one.code for part in parts for one in part}
+    codes = {expected.fingerprint: expected.code for part in parts for expected in part}
     everything = Whole(checked.numbers, extents(parts), codes)
     return beyond(everything, work.seen.numbers, work.seen.findings)
 
@@ -288,7 +288,7 @@ class _Shrinking:
         windows = self.probe.steps(whole.json())
         length = self.steps or _STEPS[0]
         last = windows.height - length
-        for at in sorted({round(last * one / _PARTS) for one in range(_PARTS + 1)}):
+        for at in sorted({round(last * index / _PARTS) for index in range(_PARTS + 1)}):
             # The last part is what was kept.
             if at < 0 or (self.steps and at == last) or not windows.height:
                 continue

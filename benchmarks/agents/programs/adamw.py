@@ -19,7 +19,7 @@ def optimizer_of(model: nn.Module, *, fixed: bool) -> torch.optim.Optimizer:
 def main() -> None:
     chosen = options(__doc__)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
-    model = nn.Sequential(*(part for one in layers for part in (one, nn.ReLU())))
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))
     model.to(DEVICE)
     optimizer = optimizer_of(model, fixed=chosen.fixed)
     x = torch.randn(BATCH, WIDTH, device=DEVICE)

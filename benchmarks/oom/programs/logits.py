@@ -26,7 +26,7 @@ for _ in range(3):
     target = torch.randint(WORDS, (4 * 2048,), device="cuda")
     if FIXED:
         parts = zip(hidden.chunk(8), target.chunk(8))
-        losses = [checkpoint(chunk_loss, *one, use_reentrant=False) for one in parts]
+        losses = [checkpoint(chunk_loss, *part, use_reentrant=False) for part in parts]
         loss = torch.stack(losses).sum() / len(target)
     else:
         logits = head(hidden)

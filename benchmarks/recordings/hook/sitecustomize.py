@@ -113,10 +113,10 @@ class _Steps:
         _synchronize()
         self.profiler.stop()
         events = self.profiler.profiler.kineto_results.events()
-        work = [one for one in events if _is_gpu(one)]
+        work = [event for event in events if _is_gpu(event)]
         steps = len(self.ends) - self.first
         self.facts["kernels"] = len(work) / steps
-        self.facts["gpu_ms"] = sum(one.duration_ns() for one in work) / 1e6 / steps
+        self.facts["gpu_ms"] = sum(entry.duration_ns() for entry in work) / 1e6 / steps
         self.save()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -154,8 +154,8 @@ def _attach(steps: _Steps) -> None:
             register_optimizer_step_post_hook(steps.ended)
             return
         try:
-            for one in owners:
-                owner = getattr(owner, one)
+            for item in owners:
+                owner = getattr(owner, item)
             function = getattr(owner, name)
         except AttributeError:
             continue
@@ -170,7 +170,7 @@ def _attach(steps: _Steps) -> None:
         return
 
 
-if _HOOK and not any(one in " ".join(sys.orig_argv) for one in _NOT_THE_PROGRAM):
+if _HOOK and not any(name in " ".join(sys.orig_argv) for name in _NOT_THE_PROGRAM):
     _steps = _Steps()
     threading.Thread(target=_attach, args=(_steps,), daemon=True).start()
     atexit.register(_steps.save)

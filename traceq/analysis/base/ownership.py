@@ -303,7 +303,11 @@ def by_place(
         "gpu_ns": busy(),
     }
     # Of dozens of columns some are asked for: only these are sorted.
-    needed = (column for one in more.values() for column in one.meta.root_names())
+    needed = (
+        column
+        for expression in more.values()
+        for column in expression.meta.root_names()
+    )
     columns = {*keys, *_PLACE, *needed, "owner", "id", "ts", "dur"}
     return (
         kernels[[*columns]]

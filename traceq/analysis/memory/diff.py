@@ -119,7 +119,9 @@ def memory_diff(before: History, after: History) -> MemoryDiff:
     for when, moment in zip(_WHEN, moments, strict=True):
         amount = moment.select("device", pl.col("held").alias(f"compared_{when}"))
         peak_rows = peak_rows.join(amount, on="device", how="left")
-    most = [category_peaks(category_curves(one.allocations)) for one in histories]
+    most = [
+        category_peaks(category_curves(history.allocations)) for history in histories
+    ]
     return MemoryDiff(
         peaks=PEAK_CHANGES.shaped(peak_rows.fill_null(0).sort("device")),
         categories=_by_category(sides, most),

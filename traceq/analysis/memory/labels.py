@@ -48,7 +48,7 @@ def category_of(label: str) -> str | None:
         except orjson.JSONDecodeError:
             return None
         named = (fields.get(name) for name in _FIELDS)
-        text = next((one for one in named if isinstance(one, str)), "")
+        text = next((name for name in named if isinstance(name, str)), "")
     return next((name for name, words in _LABEL.items() if words.match(text)), None)
 
 
@@ -91,6 +91,6 @@ def _annotated_allocations(snapshot: Snapshot) -> pl.DataFrame:
         pl.col("action").is_in(("alloc", "annotate")), text.is_not_null()
     ).select(*_KEY, pl.col("id").cast(pl.Int64), text=text)
     texts = events["text"].unique().to_list()
-    categories = {one: category_of(one) for one in texts}
+    categories = {item: category_of(item) for item in texts}
     label = pl.col("text").replace_strict(categories, return_dtype=pl.String)
     return events.with_columns(label=label).drop_nulls("label")

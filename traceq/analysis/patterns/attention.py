@@ -384,12 +384,12 @@ def _joined(trace: Trace) -> set[tuple[int, int]]:
         return set()
     joining = trace.ops["inputs"].filter(named(trace.ops, _JOINING))
     shapes = trace.inputs["dims"][joining.drop_nulls().unique()].to_list()
-    pairs = ([one or [] for one in dims or ()][:2] for dims in shapes)
+    pairs = ([dim or [] for dim in dims or ()][:2] for dims in shapes)
     return {
-        (one[-2], one[-1])
+        (entry[-2], entry[-1])
         for pair in pairs
-        for one in pair
-        if len(one) >= 2 and prod(one[:-2]) == 1  # noqa: PLR2004 - a matrix
+        for entry in pair
+        if len(entry) >= 2 and prod(entry[:-2]) == 1  # noqa: PLR2004 - a matrix
     }
 
 

@@ -181,7 +181,10 @@ def _parts(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     top = nearest_of(upwards(ops["parent"]), parts["id"])
     nothing = nobody(trace)
     return pl.DataFrame(
-        {one: nothing.scatter(parts["id"], parts[one])[top] for one in ("owner", "run")}
+        {
+            item: nothing.scatter(parts["id"], parts[item])[top]
+            for item in ("owner", "run")
+        }
     )
 
 
@@ -287,7 +290,7 @@ def _fitting(trace: Trace, between: pl.DataFrame) -> pl.DataFrame:
     Added are _SHAPES, which are told once for the same inputs.
     """
     distinct = between.select(_GIVEN).unique(maintain_order=True)
-    input_rows = pl.concat(distinct[one] for one in _GIVEN[:3]).drop_nulls().unique()
+    input_rows = pl.concat(distinct[name] for name in _GIVEN[:3]).drop_nulls().unique()
     arguments = trace.inputs[["dims", "types"]][input_rows].rows()
     inputs = dict(zip(input_rows.to_list(), arguments, strict=True))
     shape_rows = []
@@ -312,7 +315,7 @@ def _matrices(
 ) -> _Matrices | None:
     """Return the two matrices of a matmul, if they are batches of them."""
     pair = (dims or [])[at : at + 2]
-    if len(pair) < 2 or any(len(one or ()) < _BATCHED for one in pair):  # noqa: PLR2004
+    if len(pair) < 2 or any(len(group or ()) < _BATCHED for group in pair):  # noqa: PLR2004
         return None
     return _Matrices(pair[0], pair[1], types[at] if types and at < len(types) else None)
 

@@ -115,7 +115,7 @@ def described(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
         collective=pl.coalesce(
             text("collective").str.strip_chars("_"),
             op_name.str.extract(_OP),
-            *(text("name").str.extract(one).str.to_lowercase() for one in _KERNELS),
+            *(text("name").str.extract(name).str.to_lowercase() for name in _KERNELS),
             pl.lit("a collective"),
         ).str.replace(r"_base$", ""),
         recorded_bytes=recorded,

@@ -161,8 +161,8 @@ def copies(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """
     moved = _with_requests(trace, kernels.filter(kernels["kind"] == "copy"))
     moved = _with_reasons(trace, _with_inputs(trace, moved))
-    part = pl.coalesce(pl.when(one.holds).then(pl.lit(one.name)) for one in PARTS)
-    parts = moved.select(part=part.cast(pl.Enum([one.name for one in PARTS])))
+    part = pl.coalesce(pl.when(row.holds).then(pl.lit(row.name)) for row in PARTS)
+    parts = moved.select(part=part.cast(pl.Enum([row.name for row in PARTS])))
     rows = moved.drop(_REASONS).hstack(parts)
     return rows if rows["id"].is_sorted() else rows.sort("id")
 

@@ -118,12 +118,15 @@ def _of_vllm() -> dict[str, pl.Expr]:
     contexts, generations = _number(_VLLM, 1), _number(_VLLM, 3)
     inside = [pl.col("name").str.extract(_VLLM, group) for group in (2, 4)]
     new = [
-        pl.coalesce(one.str.extract(_NEW, group) for group in (1, 2)).cast(
+        pl.coalesce(expression.str.extract(_NEW, group) for group in (1, 2)).cast(
             pl.Int64, strict=False
         )
-        for one in inside
+        for expression in inside
     ]
-    keys = [one.str.extract(_KEYS, 1).cast(pl.Int64, strict=False) for one in inside]
+    keys = [
+        expression.str.extract(_KEYS, 1).cast(pl.Int64, strict=False)
+        for expression in inside
+    ]
     return {
         "phase": _phase(contexts, generations),
         "requests": contexts + generations,

@@ -297,13 +297,13 @@ def _attention(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.len().alias("calls"), pl.col("keys").max(), pl.col("masked").any())
         .filter(pl.col("calls") >= _MOST_LAYERS * pl.col("calls").max().over("step"))
     )
-    one = pl.col("length") == 1
+    expression = pl.col("length") == 1
     batch, queries = pl.col("batch"), pl.col("batch") * pl.col("length")
     return groups.group_by("step").agg(
-        decoding=batch.filter(one).sum(),
-        reading=batch.filter(~one).sum(),
+        decoding=batch.filter(expression).sum(),
+        reading=batch.filter(~expression).sum(),
         queries=queries.sum(),
-        read=queries.filter(~one).sum(),
+        read=queries.filter(~expression).sum(),
         cache=pl.col("keys").max(),
         keys=(pl.col("keys") * batch).sum(),
         looks_back=(pl.col("keys") > pl.col("length")).any(),
@@ -386,14 +386,14 @@ def _phases_by_shapes(steps: pl.DataFrame) -> pl.DataFrame:
     by_ids = pl.col("batch").is_not_null() & known(
         pl.col("attends") | pl.col("queries").is_not_null()
     )
-    one = pl.col("length") == 1
+    expression = pl.col("length") == 1
     looks = known(pl.col("looks_back")) | pl.col("queries").is_null()
     decoding, reading, read = (
         pl.when(by_attention).then(name).when(by_ids & is_it).then(count).fill_null(0)
         for name, is_it, count in (
-            ("decoding", one, pl.col("batch")),
-            ("reading", ~one, pl.col("batch")),
-            ("read", ~one, ids),
+            ("decoding", expression, pl.col("batch")),
+            ("reading", ~expression, pl.col("batch")),
+            ("read", ~expression, ids),
         )
     )
     phase = (
@@ -408,7 +408,9 @@ def _phases_by_shapes(steps: pl.DataFrame) -> pl.DataFrame:
     )
     captured = known(pl.col("captured"))
     in_row = pl.col("batch").is_null() & (pl.col("length") == pl.col("decoding"))
-    times = pl.when((one & pl.col("batch").is_not_null()) | in_row).then("passes")
+    times = pl.when((expression & pl.col("batch").is_not_null()) | in_row).then(
+        "passes"
+    )
     decodes = pl.when(decoding > 0).then(times).otherwise(0)
     requests, tokens = decoding + reading, decoding * decodes.fill_null(1) + read
     has_phase = phase.is_not_null()

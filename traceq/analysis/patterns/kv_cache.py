@@ -105,7 +105,7 @@ def _grown(dims: str | None) -> tuple[int, list[int]] | None:
     (at,) = differ
     if at in (0, len(old) - 1) or not new[at] <= _LONGEST_NEW < old[at]:
         return None
-    return int(old[at]), [int(one) for one in old]
+    return int(old[at]), [int(entry) for entry in old]
 
 
 @cached_per_trace

@@ -324,7 +324,7 @@ def _launching(trace: Trace, steady: SteadySteps) -> pl.DataFrame:
     # These are outermost ops, and an op's id is its row.
     rows = rows_where(kernels > 0)
     phase = ops["phase"][rows]
-    other = reduce(or_, (phase == one for one in _NO_LOOP))
+    other = reduce(or_, (phase == name for name in _NO_LOOP))
     rows = rows.filter(
         ops["forward"][rows].is_null() & ~ops["compiling"][rows] & ~other
     )

@@ -89,15 +89,17 @@ def _shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     In Polars, though these are few: it is slow to take over lists of Python's.
     """
     pairs = [MATMULS[name] for name in calls["matmul"]]
-    one, two = (pl.Series([pair[at] for pair in pairs], dtype=INDEX) for at in (0, 1))
+    column, two = (
+        pl.Series([pair[at] for pair in pairs], dtype=INDEX) for at in (0, 1)
+    )
     inputs = trace.inputs[["dims", "types", "strides"]][calls["inputs"]].select(
-        left=_item("dims", one),
+        left=_item("dims", column),
         right=_item("dims", two),
-        type=_item("types", one),
-        typed=pl.col("types").list.len() > one,
+        type=_item("types", column),
+        typed=pl.col("types").list.len() > column,
         strided=known(pl.col("strides").list.len() > 0),
         # The leading dimensions: the distance of rows, or of columns.
-        left_row=_item("strides", one).list.tail(2).list.max(),
+        left_row=_item("strides", column).list.tail(2).list.max(),
         right_row=_item("strides", two).list.tail(2).list.max(),
     )
     left, right, strided = pl.col("left"), pl.col("right"), pl.col("strided")

@@ -94,6 +94,6 @@ def _tensors(argument: Any) -> list[list[int]]:  # noqa: ANN401 - lists of lists
     """Return the shapes of a tensor, of a list of them, or of lists of lists."""
     if not isinstance(argument, list) or not argument:
         return []
-    if all(isinstance(one, int) for one in argument):
+    if all(isinstance(entry, int) for entry in argument):
         return [argument]
-    return [shape for one in argument for shape in _tensors(one)]
+    return [shape for entry in argument for shape in _tensors(entry)]

@@ -194,7 +194,9 @@ def _launching(trace: Trace) -> pl.DataFrame:
     ops, kernels = trace.ops, trace.kernels
     root = outermost_ops(trace)[kernels["op"]]
     each = constant(1, kernels.height, pl.Int64)
-    count, time = (sums_of(root, one, ops.height) for one in (each, kernels["dur"]))
+    count, time = (
+        sums_of(root, column, ops.height) for column in (each, kernels["dur"])
+    )
     # Work is of outermost ops alone, and an op's id is its row.
     rows = rows_where(count > 0)
     columns = ["id", "name", "thread", "ts", "file", "line", "function"]

@@ -291,7 +291,7 @@ class Replay:
     def _stays(self, changes: Sequence[Change]) -> pl.Series:
         """Return the fraction of the time of each piece of work that remains."""
         stays = self._usual.stays
-        changes = [one for one in changes if one.kernel_share and one.kernels]
+        changes = [item for item in changes if item.kernel_share and item.kernels]
         if changes:
             stays = stays.clone()
         for change in changes:

@@ -34,7 +34,11 @@ def cpu_time(trace: Trace) -> CpuTime:
     A line that loads data has all of the time of loading.
     """
     steady = steady_steps(trace)
-    phases = [(one.phase, one.wall_ns) for one in by_phase(trace) if one.phase != STEP]
+    phases = [
+        (phase_time.phase, phase_time.wall_ns)
+        for phase_time in by_phase(trace)
+        if phase_time.phase != STEP
+    ]
     lines = pl.concat([_of_operators(trace, steady), _of_loading(trace, steady)])
     longest = lines.group_by("file", "line", "exact", "function", "name").agg(
         pl.col("ns").sum(), phases=pl.col("phase").unique()
@@ -54,7 +58,7 @@ def cpu_time(trace: Trace) -> CpuTime:
                 ),
                 name=row["name"],
                 ns=row["ns"] / steady.count,
-                phases=tuple(one for one in PHASES if one in row["phases"]),
+                phases=tuple(name for name in PHASES if name in row["phases"]),
             )
             for row in longest.head(_MOST_LINES).iter_rows(named=True)
         ),

@@ -105,7 +105,7 @@ def reads(unit: Unit) -> list[Key]:
 
 def orders(unit: Unit) -> dict[int, set[Order]]:
     """Return by number of elements the orders in which an op's tensors are stored."""
-    found: dict[int, set[Order]] = {}
+    result: dict[int, set[Order]] = {}
     for dims, strides in zip(unit.dims or (), unit.strides or ()):  # noqa: B905 - some have more dims
         if not dims or len(dims) != len(strides):
             continue
@@ -115,8 +115,8 @@ def orders(unit: Unit) -> dict[int, set[Order]]:
             if n > 1 == by
         ]
         if along:
-            found.setdefault(prod(dims), set()).add((len(dims), along[-1]))
-    return found
+            result.setdefault(prod(dims), set()).add((len(dims), along[-1]))
+    return result
 
 
 def writes(unit: Unit) -> Key | None:
@@ -242,10 +242,10 @@ class _Chip:
 
     def _realize(self, key: Key) -> None:
         """Write what was joined, if a slice of it is read: it is not computed twice."""
-        whole = [one for one in self.joined if one[1] == key[1] and one[0] > key[0]]
+        whole = [row for row in self.joined if row[1] == key[1] and row[0] > key[0]]
         if whole and not self.pending[key]:
             self.kept += whole
-            self.joined = [one for one in self.joined if one not in whole]
+            self.joined = [row for row in self.joined if row not in whole]
 
     def _views(self, key: Key) -> bool:
         """Return whether a tensor may be a part of one that is there."""
@@ -273,7 +273,7 @@ class _Chip:
         read, written, again = map(self._total, (self.read, out, self.twice))
         large = _LARGE * max(map(_bytes, (*self.read, *out)), default=0)
         added = self._total(self.old_adds) + self._total(self.kept)
-        active = self._total([one for one in self.read if _bytes(one) >= large]) - added
+        active = self._total([row for row in self.read if _bytes(row) >= large]) - added
         active = max(0.0, active)
         masks = self._total(self.masks) if self.linear else 0
         backward = written + active + (masks if self.linear else active)

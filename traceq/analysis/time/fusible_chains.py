@@ -284,7 +284,10 @@ def _chained(trace: Trace, forward: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
     )
     number, first = _alike_lists(blocks["same"])
     alone = pl.Series(
-        [_goes_on([distinct[one] for one in some]) for some in blocks["same"][first]],
+        [
+            _goes_on([distinct[entry] for entry in some])
+            for some in blocks["same"][first]
+        ],
         dtype=pl.Boolean,
     )[number]
     joined = alone.shift(1, fill_value=False) & ~blocks["apart"]
@@ -297,7 +300,10 @@ def _chained(trace: Trace, forward: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
     )
     number, first = _alike_lists(contexts["same"], contexts["before"])
     moved = [
-        _moved([distinct[one] for one in some], [distinct[one] for one in before or ()])
+        _moved(
+            [distinct[entry] for entry in some],
+            [distinct[entry] for entry in before or ()],
+        )
         for some, before in contexts.select("same", "before")[first].iter_rows()
     ]
     table = pl.DataFrame(moved, schema=_MOVED, orient="row")
@@ -314,8 +320,8 @@ def layer_names_of(forward: pl.DataFrame) -> pl.Series:
 
 def _alike_lists(*lists: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Return a number for equal rows, and the first row of each number."""
-    texts = [one.cast(pl.List(pl.String)).list.join(",") for one in lists]
-    return alike(*(one.cast(pl.Categorical) for one in texts))
+    texts = [column.cast(pl.List(pl.String)).list.join(",") for column in lists]
+    return alike(*(item.cast(pl.Categorical) for item in texts))
 
 
 def _limited(joined: pl.Series) -> pl.Series:
@@ -382,13 +388,13 @@ def _with_backward(
     op = fusible["op"].cast(INDEX).zip_with(~back, origin)
     loose = named_like(trace.ops, _LOOSE)[fusible["op"]]
     loose &= fusible["phase"].cast(pl.String) == "backward"
-    found = fusible.select("kernels").with_columns(
+    table = fusible.select("kernels").with_columns(
         op=op, back=back | known(loose), chain=chain_of[op]
     )
     durations = trace.kernels["dur"]
     # The gradients of views, and sums of several, are of no op of a chain.
-    chosen = found["chain"].is_not_null() | known(loose)
-    rows = found.filter(chosen).explode("kernels")
+    chosen = table["chain"].is_not_null() | known(loose)
+    rows = table.filter(chosen).explode("kernels")
     return rows.rename({"kernels": "kernel"}).with_columns(
         durations[rows["kernels"]].alias("dur")
     )

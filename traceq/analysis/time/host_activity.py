@@ -304,7 +304,9 @@ def _facts(
 ) -> pl.DataFrame:
     """Return the facts about rows of the tree."""
     frames, ops, table = trace.frames, trace.ops, places.table
-    python, user, hook = (places.of(one, inside) for one in ("caller", "user", "hook"))
+    python, user, hook = (
+        places.of(item, inside) for item in ("caller", "user", "hook")
+    )
     modules = ops["module"][op], table["module"][inside]
     return pl.DataFrame(
         {
@@ -363,7 +365,7 @@ def _names(frames: pl.DataFrame, frame: pl.Series) -> _Names:
         "file",
         "function",
         path=name.str.extract(MODULE),
-        **{fact: known(one) for fact, one in flags.items()},
+        **{fact: known(expression) for fact, expression in flags.items()},
     )
     return _Names(facts, of_rows)
 

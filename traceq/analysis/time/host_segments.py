@@ -121,7 +121,7 @@ def _windows(trace: Trace) -> pl.DataFrame:
         until = pl.min_horizontal("end", pl.col("start").shift(-1))
         return windows.with_columns(end=until)
     ends = [table.select(END.max()).item() for table in (trace.ops, trace.runtime)]
-    end = max((one for one in ends if one is not None), default=0)
+    end = max((item for item in ends if item is not None), default=0)
     return pl.DataFrame(
         {"step": [None], "start": [0], "end": [end]},
         schema={"step": pl.Int64, "start": pl.Int64, "end": pl.Int64},

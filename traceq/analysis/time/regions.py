@@ -254,7 +254,10 @@ def calls_named(costs: Regions, name: str) -> pl.DataFrame:
     """
     path = text("path")
     plain = layer_names(pl.col("path"))
-    ends = [one.str.ends_with(f"/{name}") | (one == name) for one in (path, plain)]
+    ends = [
+        expression.str.ends_with(f"/{name}") | (expression == name)
+        for expression in (path, plain)
+    ]
     exact = costs.calls.filter((path == name) | (plain == name))
     return exact if exact.height else costs.calls.filter(ends[0] | ends[1])
 

@@ -32,7 +32,7 @@ def edit(program: Program, finding: Finding) -> list[Replacement]:
     full = {f"torch.optim.{name}", f"torch.optim.{name.lower()}.{name}"}
     codes = program.codes(finding)
     calls = [(code, call) for code in codes for call in code.calls_of(full)]
-    may = [one for one in calls if _may_be(finding.code, one[1])]
+    may = [item for item in calls if _may_be(finding.code, item[1])]
     if len(may) > 1:
         may = _of_step(codes[0], finding, may) or may
     code, call = only(may, f"torch.optim.{name}(…)", codes[0].file)
@@ -59,7 +59,9 @@ def _of_step(
     if not finding.place.exact or len(receivers) != 1:
         return []
     (receiver,) = receivers
-    return [one for one in calls if one[0] is code and code.target(one[1]) == receiver]
+    return [
+        call for call in calls if call[0] is code and code.target(call[1]) == receiver
+    ]
 
 
 def _fused(code: Code, call: cst.Call) -> list[Replacement]:

@@ -34,7 +34,7 @@ def edit(program: Program, finding: Finding) -> list[Replacement]:
         raise RefusedError(msg)
     codes = [code, *program.codes(finding)[1:]]
     made = [loader_of(codes, _loop(code, call)) for call in copies]
-    if any(one[1] is not made[0][1] for one in made):
+    if any(row[1] is not made[0][1] for row in made):
         msg = f"the copies of {code.file} are of batches of several DataLoaders"
         raise RefusedError(msg)
     changes = pinned(*made[0])

@@ -111,7 +111,7 @@ def _statements(function: cst.FunctionDef) -> list[cst.CSTNode]:
     lines = [
         line for line in function.body.body if isinstance(line, cst.SimpleStatementLine)
     ]
-    small = [one for line in lines for one in line.body]
+    small = [item for line in lines for item in line.body]
     text = isinstance(small[0], cst.Expr) and isinstance(
         small[0].value, cst.SimpleString | cst.ConcatenatedString
     )
@@ -123,13 +123,13 @@ def _functional(code: Code) -> str:
     names = {}
     for statement in code.module.body:
         small = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
-        for one in small:
-            if isinstance(one, cst.Import):
-                module, aliases = "", one.names
-            elif isinstance(one, cst.ImportFrom) and one.module and not one.relative:
-                if isinstance(one.names, cst.ImportStar):
+        for item in small:
+            if isinstance(item, cst.Import):
+                module, aliases = "", item.names
+            elif isinstance(item, cst.ImportFrom) and item.module and not item.relative:
+                if isinstance(item.names, cst.ImportStar):
                     continue
-                module, aliases = code.written(one.module) + ".", one.names
+                module, aliases = code.written(item.module) + ".", item.names
             else:
                 continue
             for alias in aliases:

@@ -55,7 +55,7 @@ def edit(program: Program, finding: Finding) -> list[Replacement]:
     calls = [call for call in here if _is_distribution(code, call)]
     if not calls:
         calls = [_constructor(code, here)]
-    return [one for call in calls for one in _unchecked(code, call)]
+    return [replacement for call in calls for replacement in _unchecked(code, call)]
 
 
 def _is_distribution(code: Code, call: cst.Call) -> bool:

@@ -104,7 +104,7 @@ def _kinds(distinct: pl.Series) -> pl.DataFrame:
     """Return ``kind`` and ``better``, what a module or optimizer is called, by name."""
     text = pl.col("name").cast(pl.String)
     is_op = text.str.contains(ascii_only(_OP)) & ~text.str.contains(ascii_only(_REGION))
-    layer, module = (text.str.extract(ascii_only(one)) for one in (_LAYER, _MODULE))
+    layer, module = (text.str.extract(ascii_only(name)) for name in (_LAYER, _MODULE))
     optimizer = text.str.extract_groups(ascii_only(_OPTIMIZER))
     return (
         distinct.to_frame("name")

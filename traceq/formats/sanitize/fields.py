@@ -132,14 +132,14 @@ def _is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
 def _numbers(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return numbers and lists of them; anything else in a list is empty."""
     if isinstance(value, list):
-        return [_numbers(one) for one in value]
+        return [_numbers(entry) for entry in value]
     return value if _is_number(value) else []
 
 
 def _texts(form: re.Pattern[str]) -> Callable[[Any], Any]:
     def clean(value: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(value, list):
-            return [clean(one) for one in value]
+            return [clean(entry) for entry in value]
         if isinstance(value, str):
             return value if form.fullmatch(value) else ""
         return value if _is_number(value) else ""

@@ -79,9 +79,9 @@ def changed(parsed: list[Member], change: Callable[[Member], str | None]) -> str
     Whichever comes first stands where the first one stood, and the same at the end.
     """
     pieces = [
-        one if written == one.written else one._replace(written=written)
-        for one in parsed
-        if (written := change(one)) is not None
+        row if written == row.written else row._replace(written=written)
+        for row in parsed
+        if (written := change(row)) is not None
     ]
     if not pieces:
         return ""

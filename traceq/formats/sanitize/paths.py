@@ -105,7 +105,7 @@ def _slashed(path: str) -> str:
 
 
 def _of_library(path: str) -> bool:
-    return any(one.match(path) for one in (_LIBRARY, _INDUCTOR, _WRITTEN))
+    return any(pattern.match(path) for pattern in (_LIBRARY, _INDUCTOR, _WRITTEN))
 
 
 def _common(folders: list[str]) -> str:

@@ -108,7 +108,7 @@ class _Cleaner:
             if key == "segments":
                 made[key] = [self._segment(segment) for segment in value]
             elif key == "device_traces":
-                made[key] = [[self._event(event) for event in one] for one in value]
+                made[key] = [[self._event(event) for event in entry] for entry in value]
             elif key == "external_annotations":
                 made[key] = [self._entries(entry, _ANNOTATION) for entry in value]
             else:
@@ -177,7 +177,7 @@ class _Cleaner:
         if isinstance(value, str):
             return self._text(value if _is_word(key, value) else "")
         if isinstance(value, (tuple, list)):
-            return value if all(isinstance(one, int) for one in value) else ()
+            return value if all(isinstance(entry, int) for entry in value) else ()
         return value if isinstance(value, (int, float)) else None
 
     def _text(self, text: str) -> str:

@@ -123,8 +123,8 @@ def _of_graph(
     kernels: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame
 ) -> pl.DataFrame:
     """Match each replay of one graph with a capture that fits it."""
-    one = kernels.filter(pl.col("launch") == pl.col("launch").min())
-    pairs = _fitting(_paired(one, calls))
+    table = kernels.filter(pl.col("launch") == pl.col("launch").min())
+    pairs = _fitting(_paired(table, calls))
     if pairs.is_empty():
         return pl.DataFrame(schema=_PAIRS)
     fitting = windows.join(pairs.select("window").unique(), on="window", how="semi")

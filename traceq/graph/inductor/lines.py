@@ -159,7 +159,11 @@ def aligned(calls: Sequence[KernelCall], names: Sequence[str]) -> list[int | Non
     >>> aligned(calls, ["mm", "empty", "bmm", "mm"]), aligned(calls, ["mm", "add"])
     ([0, None, 1, 2], [None, None])
     """
-    wanted = [(at, one.name) for at, one in enumerate(calls) if one.kind != CPP]
+    wanted = [
+        (at, kernel_call.name)
+        for at, kernel_call in enumerate(calls)
+        if kernel_call.kind != CPP
+    ]
     shown = {name for _, name in wanted}
     seen = [(at, name) for at, name in enumerate(names) if name in shown]
     call_places: list[int | None] = [None] * len(names)

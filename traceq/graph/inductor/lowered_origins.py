@@ -32,12 +32,12 @@ def parameters_read(lowered: Mapping[str, LoweredNode], node: LoweredNode) -> se
     """Return the parameters that a node reads, as they are or through views."""
     parameters: set[int] = set()
     for name in node.inputs:
-        one = lowered[name]
+        lowered_node = lowered[name]
         for _ in range(_LONGEST_CHAIN):
-            if not one.inputs or kind_of(one.target) not in PASSING:
+            if not lowered_node.inputs or kind_of(lowered_node.target) not in PASSING:
                 break
-            one = lowered[one.inputs[0]]
-        if number := _PARAMETER.match(one.name):
+            lowered_node = lowered[lowered_node.inputs[0]]
+        if number := _PARAMETER.match(lowered_node.name):
             parameters.add(int(number[1]))
     return parameters
 
@@ -189,10 +189,10 @@ def backward_origins(
         if candidates:
             origins[node.name] = candidates
     edges = [
-        (node.name, one)
+        (node.name, item)
         for node in lowered.values()
-        for one in node.inputs
-        if node.name not in again and one not in again
+        for item in node.inputs
+        if node.name not in again and item not in again
     ]
     return _bounded(program, lowered, origins, edges, [*lowered][::-1])
 
@@ -240,7 +240,7 @@ class _SavedValues:
         return set(self._program.narrowed(node.target, ops))
 
     def _of(self, name: str, line: Line) -> Iterator[int]:
-        for one in (name, *self._readers.get(name, ())):
-            node = self._forward.get(one)
+        for reader in (name, *self._readers.get(name, ())):
+            node = self._forward.get(reader)
             if node and node.frame and line_of(node.frame) == line:
-                yield from self._located.get(one, ())
+                yield from self._located.get(reader, ())

@@ -121,7 +121,7 @@ class Program(Struct):
         """
         named = [function for function in self.functions if function.name == name]
         if name != MODULE_LEVEL and line is not None:
-            named = [one for one in named if one.begins == line]
+            named = [function for function in named if function.begins == line]
         return named[0] if len(named) == 1 else None
 
 

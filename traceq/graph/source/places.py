@@ -125,7 +125,7 @@ def calls(caller: pl.Series, owners: Owners) -> list[pl.Series]:
         # Older torch does not say.
         nowhere = pl.Series("call_line", [None], dtype=schema.ID)
         nobody = pl.Series("by_own", [False])
-        return [one.new_from_index(0, len(caller)) for one in (nowhere, nobody)]
+        return [column.new_from_index(0, len(caller)) for column in (nowhere, nobody)]
     facts = describe(
         caller.to_frame("name"),
         lambda of: names.describe_frames(of, owners).select("line", "own"),

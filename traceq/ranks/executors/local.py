@@ -111,7 +111,7 @@ def cores() -> int:
 def free_memory() -> int | None:
     """Return the bytes that may still be used, of the machine or of the container."""
     limits = [_available(), _left_in_container()]
-    return min((one for one in limits if one is not None), default=None)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _available() -> int | None:

@@ -79,7 +79,7 @@ def cut_module(text: str, width: int) -> str:
     """
     parts = text.split("/")
     shorter = (f"{_MORE}/{'/'.join(parts[at:])}" for at in range(1, len(parts)))
-    fits = next((one for one in shorter if len(one) <= width), parts[-1])
+    fits = next((name for name in shorter if len(name) <= width), parts[-1])
     return fits if len(fits) <= width else cut_middle(fits, width)
 
 
@@ -110,7 +110,7 @@ def cut_place(text: str, width: int) -> str:
         name = last.strip("()").rpartition("/")[2]
         shorter = (f"{before} ({name})", f"({name})")
         cut = f"({_MORE}{name[len(name) - max(0, width - 3) :]})"
-        return next((one for one in shorter if len(one) <= width), cut)
+        return next((item for item in shorter if len(item) <= width), cut)
     file = before or text
     return file if len(file) <= width else _MORE + file[len(file) - width + 1 :]
 

@@ -34,31 +34,31 @@ def document(suites: Sequence[tuple[str, Sequence[Case]]]) -> str:
     for name, cases in suites:
         counts = {
             f"{kind}s" if kind != "skipped" else kind: sum(
-                one.ending == kind for one in cases
+                case.ending == kind for case in cases
             )
             for kind in ("failure", "error", "skipped")
         }
         attributes = {"name": name, "tests": len(cases), **counts}
         lines.append(f"  <testsuite {_attributes(attributes)}>")
-        lines += [line for one in cases for line in _case(one)]
+        lines += [line for case in cases for line in _case(case)]
         lines.append("  </testsuite>")
     return "\n".join([*lines, "</testsuites>"]) + "\n"
 
 
-def _case(one: Case) -> list[str]:
-    attributes: dict[str, object] = {"name": one.name, "classname": one.group}
-    if one.file:
-        attributes |= {"file": one.file, "line": one.line}
+def _case(case: Case) -> list[str]:
+    attributes: dict[str, object] = {"name": case.name, "classname": case.group}
+    if case.file:
+        attributes |= {"file": case.file, "line": case.line}
     head = f"    <testcase {_attributes(attributes)}"
-    if one.ending == "passed":
-        if not one.message:
+    if case.ending == "passed":
+        if not case.message:
             return [f"{head}/>"]
-        output = f"      <system-out>{_text(one.message)}</system-out>"
+        output = f"      <system-out>{_text(case.message)}</system-out>"
         return [f"{head}>", output, "    </testcase>"]
-    element = f"      <{one.ending} {_attributes({'message': one.message})}"
+    element = f"      <{case.ending} {_attributes({'message': case.message})}"
     inside = (
-        f"{element}>{_text(one.details)}</{one.ending}>"
-        if one.details
+        f"{element}>{_text(case.details)}</{case.ending}>"
+        if case.details
         else f"{element}/>"
     )
     return [f"{head}>", inside, "    </testcase>"]

@@ -17,7 +17,7 @@ def most_tokens(text: str) -> int:
     >>> most_tokens("RMSNorm runs as 8 kernels")
     8
     """
-    return sum(_piece(one) for one in _PIECE.findall(text))
+    return sum(_piece(match) for match in _PIECE.findall(text))
 
 
 def _piece(piece: str) -> int:

@@ -24,11 +24,11 @@ def render(results: Sequence[FixtureResult], *, width: int | None, color: bool) 
         wrong = any(difference.kind != "skipped" for difference in result.differences)
         head = f"{words.name(result)}: {words.verdict(result)}"
         lines.append(bold(head, color=color and wrong))
-        for one in result.differences:
+        for item in result.differences:
             lines += wrapped(
-                words.line(one),
+                words.line(item),
                 width,
-                first=f"  {words.kind(one):<{_LABEL}} ",
+                first=f"  {words.kind(item):<{_LABEL}} ",
                 rest=" " * (_LABEL + 3),
             )
     done = wrapped(words.work(results), width, rest="  ")

@@ -209,7 +209,7 @@ def _host(cause: Cause, diff: Diff) -> str:
 
 def _searched(cause: Cause, diff: Diff) -> str:
     """Return why new shapes cost time in one dtype and not in another, if so."""
-    dtypes = [one for one in diff.causes if one.kind == "dtype"]
+    dtypes = [item for item in diff.causes if item.kind == "dtype"]
     matmuls = _MATMULS.intersection(op_name(op) for op in cause.mostly.ops)
     switched = [
         (dtype.before.dtype, dtype.after.dtype)[:: 1 if cause.ns > 0 else -1]

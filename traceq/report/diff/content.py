@@ -83,7 +83,7 @@ class Reason:
 def content(diff: Diff, broken: Sequence[Broken] = ()) -> Content:
     """Return a comparison in a few lines and tables."""
     titles = (compared(diff), "before", "after", "change")
-    causes = tuple((one.change, one.text, one.where) for one in reasons(diff))
+    causes = tuple((item.change, item.text, item.where) for item in reasons(diff))
     changes = diff.findings.changes
     lines = tuple((change.state, finding_line(change)) for change in changes)
     tables = (
@@ -322,13 +322,13 @@ def finding_line(change: FindingChange) -> str:
 def _finding_cost(change: FindingChange) -> str:
     costs = []
     sides = zip((change.before, change.after), change.stepped, strict=True)
-    for one, stepped in sides:
-        if one is None:
+    for finding, stepped in sides:
+        if finding is None:
             continue
-        if one.cost_bytes:
-            costs.append(size(one.cost_bytes))
-        elif one.saves_ns:
-            costs.append(time(one.saves_ns) + ("/step" if stepped else ""))
+        if finding.cost_bytes:
+            costs.append(size(finding.cost_bytes))
+        elif finding.saves_ns:
+            costs.append(time(finding.saves_ns) + ("/step" if stepped else ""))
     return " -> ".join(dict.fromkeys(costs))
 
 
@@ -355,11 +355,11 @@ def caveats(diff: Diff | JobDiff) -> list[str]:
 def failures(broken: Sequence[Broken]) -> list[str]:
     """Return the limits that do not hold, and by how much."""
     lines = []
-    for one in broken:
-        if one.metric is None:
-            text = counted(one.findings, "new finding")
+    for item in broken:
+        if item.metric is None:
+            text = counted(item.findings, "new finding")
         else:
-            values = " -> ".join(_values(one.metric))
-            text = f"{_TITLES[one.metric.name]} {values}, {_change(one.metric)}"
-        lines.append(f"FAILED {one.limit.text}: {text}")
+            values = " -> ".join(_values(item.metric))
+            text = f"{_TITLES[item.metric.name]} {values}, {_change(item.metric)}"
+        lines.append(f"FAILED {item.limit.text}: {text}")
     return lines

@@ -143,18 +143,21 @@ def _both(side: Meetings) -> tuple[str, str]:
     return time(side.ns), share(side.waiting_ns, side.ns)
 
 
-def straggler(one: StragglerChange, diff: JobDiff) -> str:
+def straggler(straggler_change: StragglerChange, diff: JobDiff) -> str:
     """Return the changes of ranks that hold, or held, the others up."""
-    ranks = "rank" if len(one.numbers) == 1 else "ranks"
-    who = f"{ranks} {listed([str(number) for number in one.numbers])}"
+    ranks = "rank" if len(straggler_change.numbers) == 1 else "ranks"
+    who = f"{ranks} {listed([str(number) for number in straggler_change.numbers])}"
     sides = [
         (was, side.analysis)
-        for was, side in ((one.before, diff.before), (one.after, diff.after))
+        for was, side in (
+            (straggler_change.before, diff.before),
+            (straggler_change.after, diff.after),
+        )
         if was
     ]
     costs = [time(_a_step(was, side)) for was, side in sides]
     causes = [ranks_words.why(side, was) for was, side in sides]
-    if one.state != "changed":
+    if straggler_change.state != "changed":
         causes = causes[-1:]
     return printable(f"{who}: {' -> '.join(costs)}/step; {' -> '.join(causes)}")
 
@@ -189,9 +192,9 @@ def _full(
     if diff.stragglers:
         yield ""
         yield bold("Who holds the others up:", color=color)
-    for one in diff.stragglers:
-        start = f"  {one.state:<{_STATE}}"
-        text = straggler(one, diff)
+    for straggler_change in diff.stragglers:
+        start = f"  {straggler_change.state:<{_STATE}}"
+        text = straggler(straggler_change, diff)
         yield from wrapped(text, width, first=start, rest=" " * (_STATE + 2))
     yield ""
     yield bold("Findings: ", color=color) + words.findings_verdict(diff.findings)
@@ -214,7 +217,8 @@ def concise(diff: JobDiff, broken: Sequence[Broken]) -> str:
         for row in map(words.metric_row, diff.metrics)
     ]
     lines += [
-        f"straggler: {one.state}: {straggler(one, diff)}" for one in diff.stragglers
+        f"straggler: {straggler_change.state}: {straggler(straggler_change, diff)}"
+        for straggler_change in diff.stragglers
     ]
     lines += [
         f"{change.state}: {words.finding_line(change)}"
@@ -246,8 +250,9 @@ def _markdown(diff: JobDiff, broken: Sequence[Broken]) -> Iterator[str]:
         yield as_markdown.table(table).rstrip()
     if diff.stragglers:
         yield "\nWho holds the others up:\n"
-    for one in diff.stragglers:
-        yield f"- **{one.state}** {escaped(straggler(one, diff))}"
+    for straggler_change in diff.stragglers:
+        who = escaped(straggler(straggler_change, diff))
+        yield f"- **{straggler_change.state}** {who}"
     yield f"\nFindings: {words.findings_verdict(diff.findings)}"
     if diff.findings.changes:
         yield ""
@@ -295,12 +300,12 @@ def json(diff: JobDiff, broken: Sequence[Broken]) -> str:
         "collectives": [asdict(kind) for kind in diff.kinds],
         "stragglers": [
             {
-                "state": one.state,
-                "ranks": list(one.numbers),
-                "before": _straggler_data(one.before, diff.before),
-                "after": _straggler_data(one.after, diff.after),
+                "state": straggler_change.state,
+                "ranks": list(straggler_change.numbers),
+                "before": _straggler_data(straggler_change.before, diff.before),
+                "after": _straggler_data(straggler_change.after, diff.after),
             }
-            for one in diff.stragglers
+            for straggler_change in diff.stragglers
         ],
         "findings": [change_data(change) for change in diff.findings.changes],
         "findings_as_before": diff.findings.same,

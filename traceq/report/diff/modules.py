@@ -26,7 +26,7 @@ _MOST_BREAKS = 3
 def rows(changes: ModuleChanges) -> list[tuple[str, ...]]:
     """Return the table's rows; what takes least is one row, then comes the sum."""
     largest = changes.rows[:_MOST_ROWS]
-    cells = [_row(one) for one in largest]
+    cells = [_row(module_change) for module_change in largest]
     rest = changes.rows[_MOST_ROWS:]
     if rest:
         cells.append(_row(changes.sum_of(counted(len(rest), "other module"), rest)))
@@ -77,12 +77,12 @@ def _work(work: Work) -> dict[str, Any]:
     }
 
 
-def _row(one: ModuleChange) -> tuple[str, ...]:
+def _row(module_change: ModuleChange) -> tuple[str, ...]:
     return (
-        printable(one.module),
-        time(one.before.ns),
-        time(one.after.ns),
-        f"{one.before.kernels:,.0f}",
-        f"{one.after.kernels:,.0f}",
-        one.became,
+        printable(module_change.module),
+        time(module_change.before.ns),
+        time(module_change.after.ns),
+        f"{module_change.before.kernels:,.0f}",
+        f"{module_change.after.kernels:,.0f}",
+        module_change.became,
     )

@@ -68,7 +68,9 @@ def json(change: MemoryChange, broken: Sequence[Broken]) -> str:
         "before": {"name": as_unicode(change.names[0])},
         "after": {"name": as_unicode(change.names[1])},
         "memory": memory_diff_content.data(change.memory),
-        "findings": [change_data(one) for one in change.findings.changes],
+        "findings": [
+            change_data(finding_change) for finding_change in change.findings.changes
+        ],
         "findings_as_before": change.findings.same,
     }
     return plain_json(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()) + "\n"
@@ -77,5 +79,8 @@ def json(change: MemoryChange, broken: Sequence[Broken]) -> str:
 def _findings(change: MemoryChange) -> list[str]:
     return [
         f"findings: {words.findings_verdict(change.findings)}",
-        *(f"{one.state}: {words.finding_line(one)}" for one in change.findings.changes),
+        *(
+            f"{finding_change.state}: {words.finding_line(finding_change)}"
+            for finding_change in change.findings.changes
+        ),
     ]

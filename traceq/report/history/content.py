@@ -144,10 +144,10 @@ def _row(run: Run) -> tuple[str, ...]:
     )
 
 
-def _short_jump(one: ExplainedJump) -> str:
-    first = one.jump.shifts[0]
-    text = f"{mark(one)} {change(first.number, first.before, first.after)}"
-    why = main_cause(one.difference, one.jump.shifts)
+def _short_jump(explained_jump: ExplainedJump) -> str:
+    first = explained_jump.jump.shifts[0]
+    text = f"{mark(explained_jump)} {change(first.number, first.before, first.after)}"
+    why = main_cause(explained_jump.difference, explained_jump.jump.shifts)
     return f"{text}: {why}" if why else text
 
 
@@ -163,9 +163,11 @@ def jump_lines(series: Series) -> Iterator[tuple[str, list[str]]]:
         )
 
 
-def jump_numbers(one: ExplainedJump) -> str:
+def jump_numbers(explained_jump: ExplainedJump) -> str:
     """Return the numbers that changed, before and after."""
-    return listed([change(s.number, s.before, s.after) for s in one.jump.shifts])
+    return listed(
+        [change(s.number, s.before, s.after) for s in explained_jump.jump.shifts]
+    )
 
 
 def reasons(difference: Difference, shifts: Sequence[Shift] = ()) -> list[str]:
@@ -271,26 +273,29 @@ def _count(count: Amount | None, kind: str) -> str:
 
 
 def _place(cause: Cause) -> str:
-    parts = [f" in {printable(one)}" for one in (cause.module,) if one]
+    parts = [f" in {printable(name)}" for name in (cause.module,) if name]
     phase = " backward" if cause.phase == "backward" else ""
     where = f" ({printable(cause.where)})" if cause.where else ""
     return phase + "".join(parts) + where
 
 
-def finding_text(one: FindingChange) -> str:
+def finding_text(finding_change: FindingChange) -> str:
     """Return the change of a finding as a clause."""
-    finding = one.finding
+    finding = finding_change.finding
     costs = [
         f"{units.time(amount.before)} → {units.time(amount.after)}"
         if name == "time"
         else f"{units.size(amount.before)} → {units.size(amount.after)}"
-        for name, amount in (("time", one.saves_ns), ("size", one.cost_bytes))
+        for name, amount in (
+            ("time", finding_change.saves_ns),
+            ("size", finding_change.cost_bytes),
+        )
         if amount.before or amount.after
     ]
     place = f" in {printable(finding.where)}" if finding.where else ""
     cost = f", {' and '.join(costs)}" if costs else ""
     name = printable(f"{finding.code} {finding.name}")
-    return f"{one.state} finding {name}{place}{cost}"
+    return f"{finding_change.state} finding {name}{place}{cost}"
 
 
 # -- Two runs, and a new run -----------------------------------------------------------

@@ -29,14 +29,14 @@ def show(series: Sequence[Series]) -> str:
         {
             "series": [
                 {
-                    "name": one.runs[0].series,
-                    "gpu": one.runs[0].gpu,
-                    "ranks": one.runs[0].ranks,
-                    "step_from": one.runs[0].step_from or None,
-                    "runs": [run_data(run) for run in one.runs],
-                    "jumps": [_jump(jump, one) for jump in one.jumps],
+                    "name": column.runs[0].series,
+                    "gpu": column.runs[0].gpu,
+                    "ranks": column.runs[0].ranks,
+                    "step_from": column.runs[0].step_from or None,
+                    "runs": [run_data(run) for run in column.runs],
+                    "jumps": [_jump(jump, column) for jump in column.jumps],
                 }
-                for one in series
+                for column in series
             ]
         }
     )
@@ -74,7 +74,7 @@ def bisect(bisection: Bisection) -> str:
             "number": bisection.number,
             "good": to_builtins(bisection.good),
             "bad": to_builtins(bisection.bad),
-            "measured": [to_builtins(one) for one in bisection.measured],
+            "measured": [to_builtins(measured) for measured in bisection.measured],
             "between": list(bisection.between),
             "next": bisection.next or None,
             "again": bisection.again,
@@ -96,15 +96,15 @@ def run_data(run: Run) -> dict[str, Any]:
     return fields
 
 
-def _jump(one: ExplainedJump, series: Series) -> dict[str, Any]:
-    jump = one.jump
+def _jump(explained_jump: ExplainedJump, series: Series) -> dict[str, Any]:
+    jump = explained_jump.jump
     return {
         "run": series.runs[jump.at].id,
         "commit": series.runs[jump.at].commit,
         "confirmed": jump.confirmed,
-        "cause": words.main_cause(one.difference, jump.shifts) or None,
+        "cause": words.main_cause(explained_jump.difference, jump.shifts) or None,
         "shifts": [_shift(shift) for shift in jump.shifts],
-        "difference": _difference(one.difference),
+        "difference": _difference(explained_jump.difference),
     }
 
 

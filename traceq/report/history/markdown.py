@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def show(series: Sequence[Series]) -> str:
     """Return a table of runs for each series, and its jumps."""
     parts = []
-    for one in series:
+    for column in series:
         parts += [
-            f"### {escaped(words.series_title(one))}",
+            f"### {escaped(words.series_title(column))}",
             "",
-            table(words.table(one)),
+            table(words.table(column)),
         ]
-        for jump, reasons in words.jump_lines(one):
+        for jump, reasons in words.jump_lines(column):
             parts += [f"- {escaped(jump)}", *_bullets(reasons, "  ")]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def show(series: Sequence[Series], *, width: int | None) -> str:
     """Return one line a run, and the jumps with their causes below."""
     lines = []
-    for one in series:
-        table = words.table(one)
+    for column in series:
+        table = words.table(column)
         rows, _ = fitted(table.columns, table.rows, width)
-        lines += [words.series_title(one), *rows]
-        if one.jumps:
+        lines += [words.series_title(column), *rows]
+        if column.jumps:
             lines.append("")
-        for jump, reasons in words.jump_lines(one):
+        for jump, reasons in words.jump_lines(column):
             lines += [jump, *_indented(reasons)]
         lines.append("")
     return _text(lines[:-1] or ["the history has no runs"])

@@ -47,7 +47,7 @@ def render(report: Report, proposals: Proposals = (), *, top: int = TOP) -> str:
 def _recording(
     outcome: RecordingReport, edits: Mapping[str, Proposal], top: int
 ) -> Iterator[str]:
-    shown = [one for one in outcome.findings if not one.minor]
+    shown = [item for item in outcome.findings if not item.minor]
     minor = len(outcome.findings) - len(shown)
     left = max(0, len(shown) - top)
     yield f"traceq {VERSION}: {words.title(outcome)}"
@@ -162,7 +162,9 @@ def _next(
     An edit that saves time only after others is not next.
     """
     certain = [
-        one.code for one in shown if one.fingerprint in edits and one.doubt != "later"
+        finding.code
+        for finding in shown
+        if finding.fingerprint in edits and finding.doubt != "later"
     ]
     if certain:
         codes = ",".join(dict.fromkeys(certain))

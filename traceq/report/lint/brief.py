@@ -74,13 +74,13 @@ def _findings(
 ) -> list[str]:
     """Return the table of findings; minor ones only if there are no others."""
     every = sorted(outcome.findings, key=lambda finding: bool(finding.minor))
-    regular = sum(not one.minor for one in every)
+    regular = sum(not finding.minor for finding in every)
     count = min(max(room, _LEAST_ROWS), regular or _MOST_MINOR)
     shown, left = every[:count], every[count:]
     if not shown:
         return []
     steps = _steps_after(outcome)
-    rows = [row(one, outcome, steps.get(id(one))) for one in shown]
+    rows = [row(finding, outcome, steps.get(id(finding))) for finding in shown]
     lines = table(rows, width, color=color)
     if text := short.more(left, shown):
         lines.append(styled(text, "dim", color=color))

@@ -152,7 +152,8 @@ def after_others(finding: Finding, outcome: RecordingReport) -> bool:
     if finding.after:
         return True
     return finding.residual and any(
-        not one.residual and one.saves_ns and not one.minor for one in outcome.findings
+        not item.residual and item.saves_ns and not item.minor
+        for item in outcome.findings
     )
 
 
@@ -228,8 +229,8 @@ def together(outcome: RecordingReport) -> str:
     )
     # Only those that change what is printed.
     steps: dict[str, str] = {}
-    for one in others[:_MOST_STEPS]:
-        steps.setdefault(time(one.step_ns), _first(one.findings))
+    for other in others[:_MOST_STEPS]:
+        steps.setdefault(time(other.step_ns), _first(other.findings))
     steps.pop(after, None)
     parts = ", ".join(f"{which}: {step}" for step, which in steps.items())
     return f"{text}; after {parts}" if parts else text
@@ -431,9 +432,10 @@ def other_notes(outcome: RecordingReport) -> list[str]:
         for rule in outcome.crashed
     ]
     lines += [
-        f"{one.finding.code} is allowed"
-        f"{at(one.finding.place) or ' at no known place'}: {printable(one.reason)}"
-        for one in outcome.allowed
+        f"{allowed.finding.code} is allowed"
+        f"{at(allowed.finding.place) or ' at no known place'}:"
+        f" {printable(allowed.reason)}"
+        for allowed in outcome.allowed
     ]
     if count := outcome.below_min_cost:
         they = "it costs" if count == 1 else "they cost"

@@ -37,7 +37,7 @@ def _findings(
     outcome: RecordingReport, code: str, width: int, *, color: bool
 ) -> Iterator[str]:
     """Yield a block for each finding of the rule, an empty line between them."""
-    matching = [one for one in outcome.findings if one.code == code]
+    matching = [item for item in outcome.findings if item.code == code]
     for number, finding in enumerate(matching):
         if number:
             yield ""
@@ -56,10 +56,10 @@ def _without(outcome: RecordingReport, code: str, *, selected: bool) -> str:
     for crash in outcome.crashed:
         if crash.code == code:
             return f"{code} crashed: {printable(crash.error)}"
-    for one in outcome.allowed:
-        if one.finding.code == code:
-            where = at(one.finding.place)
-            return f"{code} is allowed{where}: {printable(one.reason)}"
+    for allowed in outcome.allowed:
+        if allowed.finding.code == code:
+            where = at(allowed.finding.place)
+            return f"{code} is allowed{where}: {printable(allowed.reason)}"
     hidden = outcome.below_min_cost + outcome.in_baseline
     text = f"{code} ran and has no finding here"
     if not hidden:

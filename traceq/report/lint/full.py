@@ -91,7 +91,7 @@ def findings(
                 yield from block(finding, outcome, width, color=color)
             return
         for finding in minor:
-            same = [one for one in minor if one.code == finding.code]
+            same = [item for item in minor if item.code == finding.code]
             number = same.index(finding)
             if number > _MOST_MINOR - 1 and len(same) > _MOST_MINOR + 1:
                 if number == _MOST_MINOR:
@@ -158,7 +158,7 @@ def block(
             lines_of_code = words.code_lines(finding.frame)
             yield from _code(lines_of_code, width, indent=widest + 4)
     # Once is enough: at the first finding that has it.
-    alike = (one for one in outcome.findings if one.example == finding.example)
+    alike = (item for item in outcome.findings if item.example == finding.example)
     if finding.example and next(alike) is finding:
         indent = max(widest, len(_EXAMPLE)) + 4
         example = [printable(line) for line in finding.example.splitlines()]

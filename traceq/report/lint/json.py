@@ -69,7 +69,7 @@ def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[st
         "doubtful_step_ns": outcome.doubtful_step_ns,
         "bound": _bound(outcome.bound) if outcome.bound else None,
         "memory": to_builtins(outcome.memory) if outcome.memory else None,
-        "findings": [finding(one) for one in outcome.findings],
+        "findings": [finding(item) for item in outcome.findings],
         "together": [to_builtins(fix) for fix in outcome.together],
         "idle": _idle(outcome.idle) if outcome.idle else None,
         "gpu": _gpu(outcome.gpu) if outcome.gpu else None,
@@ -79,8 +79,8 @@ def _outcome(outcome: RecordingReport, edits: Mapping[str, Proposal]) -> dict[st
         "not_applicable": _by_reason(outcome.not_applicable),
         "crashed": [to_builtins(rule) for rule in outcome.crashed],
         "allowed": [
-            {"finding": finding(one.finding), "reason": one.reason}
-            for one in outcome.allowed
+            {"finding": finding(allowed.finding), "reason": allowed.reason}
+            for allowed in outcome.allowed
         ],
         "rules_ran": outcome.ran,
         "replayed": to_builtins(outcome.replayed) if outcome.replayed else None,
@@ -138,7 +138,9 @@ def _gpu(account: ExplainedGpu) -> dict[str, Any]:
         "above_floor_ns": round(account.above_ns),
         "explained_ns": round(account.explained_ns),
         "explained_share": account.share,
-        "largest_unexplained": [to_builtins(one) for one in account.unexplained],
+        "largest_unexplained": [
+            to_builtins(gpu_entry) for gpu_entry in account.unexplained
+        ],
     }
 
 

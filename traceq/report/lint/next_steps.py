@@ -31,7 +31,10 @@ _FIXTURE = "origin.toml"
 
 def by_finding(report: Report, proposals: Proposals) -> list[dict[str, Proposal]]:
     """Return the certain edits of each recording, by the finding's fingerprint."""
-    known = [{one.fingerprint: one for one in of if one.hunks} for of in proposals]
+    known = [
+        {proposal.fingerprint: proposal for proposal in of if proposal.hunks}
+        for of in proposals
+    ]
     return known or [{} for _ in report.outcomes]
 
 

@@ -156,11 +156,11 @@ def cut_text(text: str, width: int) -> str:
 def table(rows: Sequence[Row], width: int, *, color: bool) -> list[str]:
     """Return the titles and a line for each row, none longer than the width."""
     most = max(8, round(_LOCATION * width))
-    places = [cut_location(one.location, most) for one in rows]
+    places = [cut_location(item.location, most) for item in rows]
     columns = [
-        _column("", [one.code for one in rows], align=str.ljust),
+        _column("", [item.code for item in rows], align=str.ljust),
         _column("saves", _with_shares(rows), align=str.rjust),
-        _column("step after", [one.then for one in rows], align=str.rjust)
+        _column("step after", [item.then for item in rows], align=str.rjust)
         if width >= _WIDE
         else [],
         _column("where", places, align=str.ljust, most=round(_ALIGNED * width)),
@@ -179,9 +179,10 @@ def table(rows: Sequence[Row], width: int, *, color: bool) -> list[str]:
 
 def _with_shares(rows: Sequence[Row]) -> list[str]:
     """Return the savings with their shares, these below each other."""
-    widest = max(len(one.share) for one in rows)
+    widest = max(len(item.share) for item in rows)
     return [
-        f"{one.saves} {one.share.rjust(widest)}" if one.saves else "" for one in rows
+        f"{item.saves} {item.share.rjust(widest)}" if item.saves else ""
+        for item in rows
     ]
 
 

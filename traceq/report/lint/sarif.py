@@ -50,7 +50,7 @@ def render(
 
     It describes the rules with findings, and has the certain edits as fixes.
     """
-    seen = {one.code for each in report.outcomes for one in each.findings}
+    seen = {finding.code for each in report.outcomes for finding in each.findings}
     codes = [code for code in rules if code in seen]
     edits = by_finding(report, proposals)
     run = {

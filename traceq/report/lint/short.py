@@ -175,16 +175,16 @@ def notes(texts: Sequence[str], width: int, *, color: bool) -> list[str]:
 def out_of_memory(outcome: RecordingReport, width: int) -> list[str]:
     """Return what did not fit, what held the memory and what would fit, a line each."""
     entries = answer(outcome)
-    widest = max((len(one.label) for one in entries), default=0)
-    texts = [f"{one.label:<{widest}}  {words.evidence(one)}" for one in entries]
-    return [cut_text(printable(one), width) for one in texts]
+    widest = max((len(entry.label) for entry in entries), default=0)
+    texts = [f"{entry.label:<{widest}}  {words.evidence(entry)}" for entry in entries]
+    return [cut_text(printable(text), width) for text in texts]
 
 
 def slow_steps(outcome: RecordingReport, width: int) -> list[str]:
     """Return the rare slow steps and their causes, a line each."""
     head, *causes = sentences(outcome) or [""]
-    texts = [head, *(f"  {one.removeprefix(BY)}" for one in causes)]
-    return [cut_text(one, width) for one in texts if one]
+    texts = [head, *(f"  {cause.removeprefix(BY)}" for cause in causes)]
+    return [cut_text(text, width) for text in texts if text]
 
 
 def notes_of(outcome: RecordingReport) -> list[str]:

@@ -41,12 +41,12 @@ def sentences(outcome: RecordingReport) -> list[str]:
         return [f"slow steps: none {watched}, at {slow.factor:g} times the median"]
     usual = f"{slow.factor:g} times the median of {time(slow.median_ns)} or more"
     head = f"slow steps: {number(slow.slow)} {watched} took {usual}"
-    kept = sum(one.count for one in slow.causes)
+    kept = sum(cause.count for cause in slow.causes)
     all_kept = kept >= slow.slow
     if not all_kept:
         head += f"; {number(kept)} of them were kept"
     causes = slow.causes[:_MOST]
-    return [head, *(_sentence(one, all_kept=all_kept) for one in causes)]
+    return [head, *(_sentence(cause, all_kept=all_kept) for cause in causes)]
 
 
 def _sentence(cause: SlowCause, *, all_kept: bool) -> str:

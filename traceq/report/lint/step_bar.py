@@ -43,7 +43,7 @@ def lines(bound: Bound, width: int, *, color: bool) -> list[str]:
         return []
     drawn = "".join(_drawn(shown, color=color))
     narrow = [f"{part.fill} {part.words}" for part in shown if not part.named]
-    below = wrapped(", ".join(one.replace(" ", TIE) for one in narrow), width)
+    below = wrapped(", ".join(name.replace(" ", TIE) for name in narrow), width)
     if len(below) > _MOST_BELOW:
         below = [*below[: _MOST_BELOW - 1], f"{below[_MOST_BELOW - 1]} …"[:width]]
     return [drawn, *(styled(line, "dim", color=color) for line in below)]

@@ -55,7 +55,7 @@ class Scale:
         low, high = self.low, self.high
         if self.log:
             value, low, high = (
-                math.log10(max(one, 1e-30)) for one in (value, low, high)
+                math.log10(max(item, 1e-30)) for item in (value, low, high)
             )
         share = (value - low) / (high - low) if high > low else 0.0
         return round(
@@ -116,7 +116,7 @@ def round_values(high: float, most: int = 5, base: float = _DECADE) -> list[floa
     if base == _KIBI and high / unit > _DECADE:
         unit *= _DECADE ** math.floor(math.log10(high / unit))
     steps = [part * unit * scale for scale in (0.01, 0.1, 1.0) for part in _ROUND]
-    step = next((one for one in sorted(steps) if high / one <= most), high)
+    step = next((item for item in sorted(steps) if high / item <= most), high)
     count = math.ceil(high / step - 1e-9)
     return [round(step * at, 12) for at in range(count + 1)]
 
@@ -150,7 +150,7 @@ def line(x1: float, y1: float, x2: float, y2: float, name: str) -> Mark:
 
 def rect(box: Box, name: str, tip: Tip | None = None) -> Mark:
     """Return a rectangle of a class."""
-    x, y, width, height = (round(one, 2) for one in box)
+    x, y, width, height = (round(value, 2) for value in box)
     place = {"x": x, "y": y, "width": width, "height": height}
     return Mark("rect", {"class": name, **place}, tip=tip)
 

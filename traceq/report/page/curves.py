@@ -46,12 +46,12 @@ def plot(
     met: Sequence[Crossing] = (),
 ) -> Picture:
     """Return the curves; ``met`` is where the first overtakes the others."""
-    far = max([*over.values, *(one.at for one in met)])
+    far = max([*over.values, *(crossing.at for crossing in met)])
     x = charts.Scale(0.0, far * _ROOM, _LEFT, _RIGHT)
-    highest = max(max(one.curve.amounts) for one in lines)
-    for one in met:
+    highest = max(max(item.curve.amounts) for item in lines)
+    for entry in met:
         highest = max(
-            highest, *(line.curve.fit.at(one.at) for line in lines if line.curve.fit)
+            highest, *(line.curve.fit.at(entry.at) for line in lines if line.curve.fit)
         )
     ticks = charts.byte_values if text is charts.axis_size else charts.round_values
     values = ticks(highest * _ROOM)
@@ -68,8 +68,8 @@ def plot(
         ends.append(
             y(line.curve.fit.at(far) if line.curve.fit else line.curve.amounts[-1])
         )
-    for one in met:
-        marks += _meeting(one, lines[0], x, y)
+    for entry in met:
+        marks += _meeting(entry, lines[0], x, y)
     for line, place in zip(lines, charts.apart(ends, _GAP, _TOP, _BOTTOM), strict=True):
         marks.append(
             charts.words(_RIGHT + 8, place + 1, line.name, f"strong f{line.color}")

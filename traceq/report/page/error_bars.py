@@ -66,7 +66,7 @@ def _is_log(
 
 
 def _colored(series: Sequence[Series]) -> list[tuple[int, Series]]:
-    return [(_COLORS[at % len(_COLORS)], one) for at, one in enumerate(series)]
+    return [(_COLORS[at % len(_COLORS)], column) for at, column in enumerate(series)]
 
 
 def _x_scale(chart: SweepChart, *, log: bool) -> tuple[Scale, float]:
@@ -110,7 +110,7 @@ def _axes(chart: SweepChart, x: Scale, y: Scale) -> list[Mark]:
         values = charts.byte_values(y.high)
     else:
         below = charts.round_values(-y.low) if y.low < 0 else []
-        values = [*(-one for one in below if one), *charts.round_values(y.high)]
+        values = [*(-value for value in below if value), *charts.round_values(y.high)]
     texts = {"ns": charts.axis_time, "bytes": charts.axis_size, "share": _percent}
     ticks = y.ticks(values, texts.get(unit, _plain))
     marks = charts.y_axis(y, ticks, _LEFT, _RIGHT)

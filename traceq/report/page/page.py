@@ -123,5 +123,5 @@ def _all_visible(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can be
     if isinstance(value, dict):
         return {printable(key): _all_visible(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_all_visible(one) for one in value]
+        return [_all_visible(entry) for entry in value]
     return value

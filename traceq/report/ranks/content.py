@@ -104,7 +104,7 @@ def verdict(analysis: Analysis) -> str:
     few = 0 < analysis.job.steps < _FEW_STEPS
     those = "this step" if analysis.job.steps == 1 else "these steps"
     who = named(analysis, worst.ranks)
-    rows = sorted({row for one in others for row in one.ranks} - {*worst.ranks})
+    rows = sorted({row for other in others for row in other.ranks} - {*worst.ranks})
     so = "; so " + ("does " if len(rows) == 1 else "do ") if rows else ""
     return printable(
         f"{f'In {those} {who.lower()}' if few else who} of {analysis.job.ranks.height}"
@@ -230,9 +230,9 @@ def named(analysis: Analysis, rows: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {first}".capitalize()
 
 
-def why(analysis: Analysis, one: Straggler) -> str:
+def why(analysis: Analysis, straggler: Straggler) -> str:
     """Return the cause of a late rank in words, with its place."""
-    cause, where = one.cause, _where(one)
+    cause, where = straggler.cause, _where(straggler)
     text = IN_WORDS[cause.cause]
     if cause.cause == HOST and not analysis.job.has_gpus:
         text = "its host takes longer"
@@ -243,9 +243,9 @@ def why(analysis: Analysis, one: Straggler) -> str:
     return f"{text}{f' {where}' if where else ''}"
 
 
-def _where(one: Straggler) -> str:
-    region = f'in "{one.cause.region}"' if one.cause.region else ""
-    return f"{region}{at(one.cause.place)}".strip()
+def _where(straggler: Straggler) -> str:
+    region = f'in "{straggler.cause.region}"' if straggler.cause.region else ""
+    return f"{region}{at(straggler.cause.place)}".strip()
 
 
 def _title(analysis: Analysis) -> str:
@@ -401,12 +401,14 @@ def _changes(analysis: Analysis) -> TextTable:
     worth = _WORTH * analysis.whatifs.took
     rows = [
         (
-            one.name if one.of in ("all", "link") else f"{one.of} {one.name}",
-            units.milliseconds(one.saved_ns / analysis.steps),
-            units.share(one.saved_ns, analysis.whatifs.took),
+            change.name
+            if change.of in ("all", "link")
+            else f"{change.of} {change.name}",
+            units.milliseconds(change.saved_ns / analysis.steps),
+            units.share(change.saved_ns, analysis.whatifs.took),
         )
-        for one in (analysis.whatifs.all, *analysis.changes)
-        if one.saved_ns > worth
+        for change in (analysis.whatifs.all, *analysis.changes)
+        if change.saved_ns > worth
     ]
     unit = "ms/step" if analysis.job.step_ns else "ms"
     return TextTable(

@@ -111,7 +111,10 @@ def _different(problem: Problem) -> str:
     }[problem.kind]
     name = "Collective" if problem.kind == "different-collective" else usual.op
     sides = [
-        *(_side(one, problem.ranks if len(odd) == 1 else (one.rank,)) for one in odd),
+        *(
+            _side(call, problem.ranks if len(odd) == 1 else (call.rank,))
+            for call in odd
+        ),
         _side(usual, problem.waiting),
     ]
     text = f"{name} {usual.seq} of {usual.group} {what}: {', '.join(sides)}"

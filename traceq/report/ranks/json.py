@@ -61,7 +61,9 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "stragglers": [
             _straggler(straggler, numbers) for straggler in analysis.stragglers
         ],
-        "what_if": [_whatif(one, numbers) for one in (whatifs.all, *analysis.changes)],
+        "what_if": [
+            _whatif(change, numbers) for change in (whatifs.all, *analysis.changes)
+        ],
         "ranks": _ranks(analysis),
         "collectives": job.collectives.drop("lane", "token", "first_rank", "soonest")
         .with_columns(late=job.ranks["number"].gather(job.collectives["late"]))
@@ -86,11 +88,11 @@ def _ranks(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _straggler(one: Straggler, numbers: list[int]) -> dict[str, Any]:
-    cause = one.cause
+def _straggler(straggler: Straggler, numbers: list[int]) -> dict[str, Any]:
+    cause = straggler.cause
     return {
-        "ranks": sorted(numbers[row] for row in one.ranks),
-        "saved_ns": one.saved_ns,
+        "ranks": sorted(numbers[row] for row in straggler.ranks),
+        "saved_ns": straggler.saved_ns,
         "cause": cause.cause,
         "explained": cause.explained,
         "late_ns": cause.late_ns,
@@ -101,10 +103,10 @@ def _straggler(one: Straggler, numbers: list[int]) -> dict[str, Any]:
     }
 
 
-def _whatif(one: WhatIf, numbers: list[int]) -> dict[str, Any]:
+def _whatif(what_if: WhatIf, numbers: list[int]) -> dict[str, Any]:
     return {
-        "of": one.of,
-        "name": one.name,
-        "ranks": sorted(numbers[row] for row in one.ranks),
-        "saved_ns": one.saved_ns,
+        "of": what_if.of,
+        "name": what_if.name,
+        "ranks": sorted(numbers[row] for row in what_if.ranks),
+        "saved_ns": what_if.saved_ns,
     }

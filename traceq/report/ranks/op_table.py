@@ -96,13 +96,13 @@ def _name(part: Explained) -> str:
 def _content(analysis: OpTableAnalysis) -> Content:
     rows = [
         (
-            printable(_name(one)),
-            units.milliseconds(one.saved_ns),
-            f"{100 * one.share:.0f}%",
+            printable(_name(explained)),
+            units.milliseconds(explained.saved_ns),
+            f"{100 * explained.share:.0f}%",
         )
         for of in _NAMES
-        for one in [part for part in analysis.parts if part.of == of][:_LISTED]
-        if one.share >= _WORTH
+        for explained in [part for part in analysis.parts if part.of == of][:_LISTED]
+        if explained.share >= _WORTH
     ]
     columns = (
         Column("at the mean of its type"),

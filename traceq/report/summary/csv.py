@@ -72,7 +72,7 @@ def _row(summary: Summary, keys: Sequence[str]) -> dict[str, str]:
         **_roofline(summary.roofline),
     }
     row |= serving_cells(summary.serving)
-    walls = {one.phase: one for one in summary.phases}
+    walls = {phase_time.phase: phase_time for phase_time in summary.phases}
     for phase in (*PHASES, STEP):
         one = walls.get(phase)
         row[f"wall_{phase}_ms"] = _ms(one.wall_ns if one else 0)

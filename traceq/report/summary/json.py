@@ -159,12 +159,14 @@ def _tokens(summary: Summary, tokens: Tokens) -> dict[str, Any]:
     }
 
 
-def _phase(summary: Summary, one: PhaseTime) -> dict[str, Any]:
+def _phase(summary: Summary, phase_time: PhaseTime) -> dict[str, Any]:
     """Return a phase in nanoseconds per step, as recorded; the last is the step."""
-    longest = summary.longest.filter(pl.col("phase").cast(pl.String) == one.phase)
+    longest = summary.longest.filter(
+        pl.col("phase").cast(pl.String) == phase_time.phase
+    )
     steps = summary.steady.count
-    return asdict(one) | {
-        "share": one.wall_ns / summary.step_time if summary.step_time else 0.0,
+    return asdict(phase_time) | {
+        "share": phase_time.wall_ns / summary.step_time if summary.step_time else 0.0,
         "longest_kernel": {
             "name": longest["name"][0],
             "kind": longest["kind"][0],

@@ -117,7 +117,7 @@ def _iterations(serving: Serving) -> str:
     by = iterations["known_by"].drop_nulls().unique(maintain_order=True).to_list()
     text = (
         f"{counted(whole, 'iteration')}{steps}: {', '.join(counts)},"
-        f" known {' and '.join(_KNOWN_BY[one] for one in by)}"
+        f" known {' and '.join(_KNOWN_BY[entry] for entry in by)}"
     )
     unknown = iterations.height - len(phases)
     if unknown:
@@ -134,9 +134,9 @@ def _iterations(serving: Serving) -> str:
 def _gap(serving: Serving, row: Mapping[str, Any]) -> str:
     whole = float(serving.between["time"].sum())
     parts = [
-        f"{one['activity']} {units.share(one['time'], whole)}"
-        + (f" ({printable(one['name'])})" if one["name"] else "")
-        for one in serving.between.head(_MOST_ACTIVITIES).iter_rows(named=True)
+        f"{item['activity']} {units.share(item['time'], whole)}"
+        + (f" ({printable(item['name'])})" if item["name"] else "")
+        for item in serving.between.head(_MOST_ACTIVITIES).iter_rows(named=True)
     ]
     return (
         f"the GPU idles {units.time(row['gap'])} before a decode iteration at the"

@@ -54,23 +54,28 @@ def phases(summary: Summary) -> TextTable:
         *(["warm-up"] if warm else []),
     ]
 
-    def row(one: PhaseTime) -> tuple[str, ...]:
+    def row(phase_time: PhaseTime) -> tuple[str, ...]:
         def written(ns: float) -> str:
             return unit.written(ns * steps)
 
         return (
-            one.phase if summary.steps.height or one.phase != STEP else "all",
-            written(one.wall_ns),
-            units.share(one.wall_ns, summary.step_time),
+            phase_time.phase
+            if summary.steps.height or phase_time.phase != STEP
+            else "all",
+            written(phase_time.wall_ns),
+            units.share(phase_time.wall_ns, summary.step_time),
             *(
-                map(written, (one.std_ns or 0, one.min_ns, one.max_ns))
+                map(
+                    written,
+                    (phase_time.std_ns or 0, phase_time.min_ns, phase_time.max_ns),
+                )
                 if several
                 else ()
             ),
-            *(_without_profiler(one, whole, written) if estimated else ()),
-            *([units.share(one.busy_ns, one.wall_ns)] if gpu else []),
-            *([written(one.warmup_ns or 0)] if warm else []),
-            *([_longest(summary, one.phase)] if gpu else []),
+            *(_without_profiler(phase_time, whole, written) if estimated else ()),
+            *([units.share(phase_time.busy_ns, phase_time.wall_ns)] if gpu else []),
+            *([written(phase_time.warmup_ns or 0)] if warm else []),
+            *([_longest(summary, phase_time.phase)] if gpu else []),
         )
 
     return TextTable(
@@ -85,11 +90,11 @@ def phases(summary: Summary) -> TextTable:
 
 
 def _without_profiler(
-    one: PhaseTime, whole: float | None, written: Callable[[float], str]
+    phase_time: PhaseTime, whole: float | None, written: Callable[[float], str]
 ) -> tuple[str, str]:
     """Return a phase without the profiler, and its share of the step."""
-    return written(one.estimated_ns or 0), units.share(
-        one.estimated_ns or 0, whole or 0
+    return written(phase_time.estimated_ns or 0), units.share(
+        phase_time.estimated_ns or 0, whole or 0
     )
 
 

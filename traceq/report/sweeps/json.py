@@ -44,7 +44,7 @@ def json(shown: ShownSweep) -> str:
             for configuration in table.configurations
         ],
         "runs": [_run(run) for run in sweep.runs],
-        "charts": [_chart(one) for one in (*shown.charts, *shown.ratios)],
+        "charts": [_chart(chart) for chart in (*shown.charts, *shown.ratios)],
         "findings": [_growth(growth) for growth in shown.growths],
         "linted": shown.linted,
         "sentences": words.sentences(shown),
@@ -53,19 +53,19 @@ def json(shown: ShownSweep) -> str:
     return plain_json(content) + "\n"
 
 
-def _configuration(shown: ShownSweep, one: Configuration) -> dict[str, Any]:
+def _configuration(shown: ShownSweep, configuration: Configuration) -> dict[str, Any]:
     return {
-        "labels": dict(one.labels),
-        "status": one.status,
-        "reason": one.reason,
-        "runs": one.runs,
-        "measured": one.measured,
-        "values": {name: _value(value) for name, value in one.values.items()},
+        "labels": dict(configuration.labels),
+        "status": configuration.status,
+        "reason": configuration.reason,
+        "runs": configuration.runs,
+        "measured": configuration.measured,
+        "values": {name: _value(value) for name, value in configuration.values.items()},
         "ratios": {
             number.name: _value(relative)
             for number in shown.table.numbers
             if shown.baseline
-            and (relative := ratio(shown.table, one, number, shown.baseline))
+            and (relative := ratio(shown.table, configuration, number, shown.baseline))
         },
     }
 
@@ -89,13 +89,18 @@ def _run(run: SweepRun) -> dict[str, Any]:
         "tokens": run.tokens,
         "flops": run.flops,
         "peak_tflops": run.peak_tflops,
-        "numbers": {name: _own(one) for name, one in run.numbers.items()},
+        "numbers": {name: _own(number) for name, number in run.numbers.items()},
         "device": run.device,
     }
 
 
-def _own(one: OwnNumber) -> dict[str, Any]:
-    return {"last": one.last, "mean": one.mean, "std": one.std, "n": one.n}
+def _own(own_number: OwnNumber) -> dict[str, Any]:
+    return {
+        "last": own_number.last,
+        "mean": own_number.mean,
+        "std": own_number.std,
+        "n": own_number.n,
+    }
 
 
 def _chart(chart: SweepChart) -> dict[str, Any]:
@@ -105,7 +110,7 @@ def _chart(chart: SweepChart) -> dict[str, Any]:
         "by": chart.by,
         "fixed": dict(chart.fixed),
         "baseline": chart.baseline or None,
-        "series": [_series(one) for one in chart.series],
+        "series": [_series(series) for series in chart.series],
         "crossings": [_meeting(meeting) for meeting in chart.meetings],
     }
 
@@ -133,25 +138,25 @@ def _fit(fit: Fit | None) -> dict[str, Any] | None:
     }
 
 
-def _meeting(one: Meeting) -> dict[str, Any]:
+def _meeting(meeting: Meeting) -> dict[str, Any]:
     return {
-        "first": one.first,
-        "second": one.second,
-        "at": one.at.at,
-        "extrapolated": one.at.extrapolated,
-        "fitted": one.fitted,
+        "first": meeting.first,
+        "second": meeting.second,
+        "at": meeting.at.at,
+        "extrapolated": meeting.at.extrapolated,
+        "fitted": meeting.fitted,
     }
 
 
-def _growth(one: Growth) -> dict[str, Any]:
+def _growth(growth: Growth) -> dict[str, Any]:
     return {
-        "code": one.code,
-        "name": one.name,
-        "over": one.over,
-        "fixed": dict(one.fixed),
-        "values": list(one.values),
-        "saves_ns": list(one.saves_ns),
-        "shares": list(one.shares),
-        "fit": _fit(one.fit),
-        "grows": one.grows,
+        "code": growth.code,
+        "name": growth.name,
+        "over": growth.over,
+        "fixed": dict(growth.fixed),
+        "values": list(growth.values),
+        "saves_ns": list(growth.saves_ns),
+        "shares": list(growth.shares),
+        "fit": _fit(growth.fit),
+        "grows": growth.grows,
     }

@@ -105,40 +105,43 @@ def csv(shown: ShownSweep) -> str:
     return out.getvalue()
 
 
-def _row(shown: ShownSweep, one: Configuration) -> tuple[str, ...]:
-    cells = [printable(one.labels.get(key, "")) for key in shown.table.keys]
-    outcome = one.status
-    if one.status == "ok" and one.measured < one.runs:
-        outcome = f"{one.measured} of {one.runs} runs"
+def _row(shown: ShownSweep, configuration: Configuration) -> tuple[str, ...]:
+    cells = [printable(configuration.labels.get(key, "")) for key in shown.table.keys]
+    outcome = configuration.status
+    if configuration.status == "ok" and configuration.measured < configuration.runs:
+        outcome = f"{configuration.measured} of {configuration.runs} runs"
     cells.append(printable(outcome))
     for number in shown.table.numbers:
-        cells.append(words.value_text(one.values.get(number.name), number.unit))
+        cells.append(
+            words.value_text(configuration.values.get(number.name), number.unit)
+        )
         if shown.baseline and number.name == "step":
-            relative = ratio(shown.table, one, number, shown.baseline)
+            relative = ratio(shown.table, configuration, number, shown.baseline)
             cells.append(words.ratio_text(relative))
-    step = one.values.get("step")
+    step = configuration.values.get("step")
     return (*cells, f"{step.n} {step.of}" if step else "-")
 
 
-def _csv_row(shown: ShownSweep, one: Configuration) -> dict[str, str]:
+def _csv_row(shown: ShownSweep, configuration: Configuration) -> dict[str, str]:
     row = {
-        plain_csv(key): plain_csv(one.labels.get(key, "")) for key in shown.table.keys
+        plain_csv(key): plain_csv(configuration.labels.get(key, ""))
+        for key in shown.table.keys
     }
     row |= {
-        "status": plain_csv(one.status),
-        "reason": plain_csv(one.reason),
-        "runs": str(one.runs),
-        "measured": str(one.measured),
+        "status": plain_csv(configuration.status),
+        "reason": plain_csv(configuration.reason),
+        "runs": str(configuration.runs),
+        "measured": str(configuration.measured),
     }
     for number in shown.table.numbers:
-        value = one.values.get(number.name)
+        value = configuration.values.get(number.name)
         name, scale = _csv_name(number)
         row[name] = repr(value.mean / scale) if value else ""
         spread = value.std if value else None
         row[f"{name}_std"] = "" if spread is None else repr(spread / scale)
         row[f"{name}_n"] = str(value.n) if value else ""
         if shown.baseline:
-            relative = ratio(shown.table, one, number, shown.baseline)
+            relative = ratio(shown.table, configuration, number, shown.baseline)
             row[f"{name}_ratio"] = repr(relative.mean) if relative else ""
     return row
 

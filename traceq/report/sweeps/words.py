@@ -146,7 +146,7 @@ def growth_text(growth: Growth) -> str:
 
 def _sentences(shown: ShownSweep) -> Iterator[str]:
     table = shown.table
-    measured = sum(one.measured > 0 for one in table.configurations)
+    measured = sum(configuration.measured > 0 for configuration in table.configurations)
     left = shown.sweep.planned - len(shown.sweep.runs)
     yield (
         f"{measured} of {counted(len(table.configurations), 'configuration')} measured"
@@ -156,36 +156,40 @@ def _sentences(shown: ShownSweep) -> Iterator[str]:
         if chart.number.name == "step":
             yield from _laws(chart)
             yield from _two_series(chart)
-        yield from (meeting_text(one, chart) for one in chart.meetings)
+        yield from (meeting_text(meeting, chart) for meeting in chart.meetings)
     for chart in shown.ratios:
         if chart.number.name == "step":
             yield from _ratios(chart)
-    for one in table.configurations:
-        if not one.measured:
-            reason = f": {printable(one.reason)}" if one.reason else ""
-            happened = _HAPPENED.get(one.status, printable(one.status))
-            yield f"{labels_text(one.labels)} {happened}{reason}"
-        elif one.measured < one.runs:
-            count = one.runs - one.measured
+    for item in table.configurations:
+        if not item.measured:
+            reason = f": {printable(item.reason)}" if item.reason else ""
+            happened = _HAPPENED.get(item.status, printable(item.status))
+            yield f"{labels_text(item.labels)} {happened}{reason}"
+        elif item.measured < item.runs:
+            count = item.runs - item.measured
             yield (
-                f"{labels_text(one.labels)}: {count} of {one.runs} runs were not"
-                f" measured: {printable(one.reason)}"
+                f"{labels_text(item.labels)}: {count} of {item.runs} runs were not"
+                f" measured: {printable(item.reason)}"
             )
-    above = [one for one in table.configurations if _above_peak(one)]
+    above = [
+        configuration
+        for configuration in table.configurations
+        if _above_peak(configuration)
+    ]
     if above:
         yield (
             f"the MFU of {labels_text(above[0].labels)} is above 100%: check the FLOPs"
             " and --peak-tflops"
         )
-    grown = [one for one in shown.growths if one.grows]
+    grown = [growth for growth in shown.growths if growth.grows]
     yield from map(growth_text, grown[:_MOST_FINDINGS])
     reasons = {run.no_peak for run in shown.sweep.runs if run.ok and run.no_peak}
     if reasons and table.number("peak_memory") is None:
         yield f"no peak memory: {printable(min(reasons))}"
 
 
-def _above_peak(one: Configuration) -> bool:
-    utilisation = one.values.get("mfu")
+def _above_peak(configuration: Configuration) -> bool:
+    utilisation = configuration.values.get("mfu")
     return utilisation is not None and utilisation.mean > 1
 
 

@@ -160,7 +160,7 @@ def _bars(diff: Diff) -> Iterator[Bar]:
             kind,
             change,
             text,
-            tuple(one for one in more if one),
+            tuple(name for name in more if name),
             round(_FULL * (min(span) - low) / whole, 3),
             round(_FULL * abs(span[1] - span[0]) / whole, 3),
             charts.tip(f"{time(span[0])} to {time(span[1])}"),

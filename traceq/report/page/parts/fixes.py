@@ -89,8 +89,8 @@ def _fixed(outcome: RecordingReport, first: int, end: int) -> list[int]:
     """Return the numbers of the findings that a bar fixes beside those before it."""
     saving = [
         number
-        for number, one in enumerate(outcome.findings)
-        if not one.minor and one.saves_ns > 0
+        for number, finding in enumerate(outcome.findings)
+        if not finding.minor and finding.saves_ns > 0
     ]
     return saving[first:end]
 

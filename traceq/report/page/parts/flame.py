@@ -142,7 +142,7 @@ def _flat(
         shade = _INNER if one.below else color(_largest(one.causes))
         yield depth, name, one.value, one.calls, shade
         yield from _flat(one, depth + 1, smallest)
-    rest = sum(one.value for one in small)
+    rest = sum(item.value for item in small)
     if rest >= smallest:
         yield depth, f"and {len(small):,} more", rest, 0.0, _INNER
 

@@ -52,16 +52,16 @@ def history_sections(series: Sequence[Series]) -> list[Section]:
     return [
         Section(
             key=f"history-{number}",
-            title=words.series_title(one),
+            title=words.series_title(column),
             template="history.html",
             context={
-                "jumps": list(words.jump_lines(one)),
-                "pictures": list(_pictures(one)),
-                "table": words.table(_last(one)),
-                "left_out": max(0, len(one.runs) - _LONGEST_TABLE),
+                "jumps": list(words.jump_lines(column)),
+                "pictures": list(_pictures(column)),
+                "table": words.table(_last(column)),
+                "left_out": max(0, len(column.runs) - _LONGEST_TABLE),
             },
         )
-        for number, one in enumerate(series, 1)
+        for number, column in enumerate(series, 1)
     ]
 
 
@@ -122,8 +122,8 @@ def _axis(values: Sequence[float], trend: _Trend) -> list[float]:
     return [step * at for at in range(first, ceil(high / step) + 1)]
 
 
-def _is_of(one: ExplainedJump, trend: _Trend) -> bool:
-    return any(shift.number == trend.name for shift in one.jump.shifts)
+def _is_of(explained_jump: ExplainedJump, trend: _Trend) -> bool:
+    return any(shift.number == trend.name for shift in explained_jump.jump.shifts)
 
 
 def _levels(

@@ -71,12 +71,12 @@ def of_summaries(summaries: Sequence[MemorySummary], key: str) -> Section | None
         context={
             "devices": [
                 (
-                    content(one.summary),
-                    verdict(one.summary),
-                    one.picture(),
-                    one.at_peak(),
+                    content(item.summary),
+                    verdict(item.summary),
+                    item.picture(),
+                    item.at_peak(),
                 )
-                for one in drawn
+                for item in drawn
             ],
             "several": len(drawn) > 1,
         },
@@ -86,10 +86,10 @@ def of_summaries(summaries: Sequence[MemorySummary], key: str) -> Section | None
                     "width": _WIDTH,
                     "left": _LEFT,
                     "right": _RIGHT,
-                    "moments": list(one.tips()),
+                    "moments": list(item.tips()),
                 }
-                for one in drawn
-                if one.there
+                for item in drawn
+                if item.there
             ]
         },
     )

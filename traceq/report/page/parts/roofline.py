@@ -62,7 +62,9 @@ def roofline(subject: Subject) -> Section | None:
         template="pictures.html",
         context={
             "lead": _lead(ops_by_bound, ops, peak),
-            "pictures": [(title, one) for title, one in pictures if one is not None],
+            "pictures": [
+                (title, picture) for title, picture in pictures if picture is not None
+            ],
             "notes": [
                 "A dot is an op with its shapes and place; its area is its GPU time."
                 " Operations and bytes are those that the shapes need at least; peaks"

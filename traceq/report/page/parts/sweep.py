@@ -48,7 +48,7 @@ def sweep_sections(sweeps: Sequence[Sweep]) -> list[Section]:
 
 def _pictures(sweep: Sweep) -> list[tuple[str, Picture]]:
     by_figure = {(curve.figure, curve.name): curve for curve in sweep.curves}
-    part, rest = (by_figure.get((one, ATTENTION)) for one in ("part", "rest"))
+    part, rest = (by_figure.get((item, ATTENTION)) for item in ("part", "rest"))
     over = Over(
         sweep.label,
         sweep.values,

@@ -173,7 +173,7 @@ def _short(text: str) -> str:
 def _mapped(frame: pl.DataFrame, columns: list[str], number: Any) -> pl.Series:  # noqa: ANN401 - a function of a row
     """Return a number for each row, by a function of what is in some columns."""
     have = [column for column in columns if column in frame.columns]
-    missing = [pl.lit(None).alias(one) for one in columns if one not in have]
+    missing = [pl.lit(None).alias(column) for column in columns if column not in have]
     keys = frame.with_columns(missing).select(columns)
     unique = keys.unique(maintain_order=True)
     numbers = pl.Series("number", [number(row) for row in unique.rows()], pl.Int64)
