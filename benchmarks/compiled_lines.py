@@ -53,10 +53,10 @@ def _heavy(trace: Trace) -> pl.DataFrame:
 
 def _compared(trace: Trace, eager: Trace) -> dict[str, str]:
     results = {}
-    mine, theirs = _heavy(trace), _heavy(eager)
+    rows, theirs = _heavy(trace), _heavy(eager)
     for what, keys in (("module", _KEYS[:3]), ("module and line", _KEYS)):
         both = (
-            mine.filter(pl.col("module").is_not_null())
+            rows.filter(pl.col("module").is_not_null())
             .group_by(keys)
             .agg(pl.col("op", "dur").sum())
         )
@@ -64,7 +64,7 @@ def _compared(trace: Trace, eager: Trace) -> dict[str, str]:
         same = both.join(other, on=keys, nulls_equal=True).filter(
             pl.col("op") == pl.col("op_right")
         )
-        results[what] = f"{_time(same) / _time(mine):7.1%}"
+        results[what] = f"{_time(same) / _time(rows):7.1%}"
     return results
 
 

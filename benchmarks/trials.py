@@ -186,9 +186,9 @@ def program(trial: dict[str, Any]) -> Program:
         if (one.get("proof") or {}).get("applied")
     }
     step = trial["as_it_is"]["ms"]
-    kept = trial.get("kept") or {}
-    names: tuple[str, ...] = tuple(kept.get("remedies", ()))
-    share = kept.get("share")
+    retained = trial.get("kept") or {}
+    names: tuple[str, ...] = tuple(retained.get("remedies", ()))
+    share = retained.get("share")
     if not names or share is None or not set(names) <= set(proved):
         best = min(proved, key=lambda name: proved[name]["ms"], default=None)
         names = () if best is None else (best,)

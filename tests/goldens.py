@@ -41,9 +41,9 @@ def assert_block(mark: str, text: str) -> None:
     """
     text = _COUNTS.sub("…", text)
     if updating():
-        page, kept = _page_with(mark)
-        begin, end = kept.span("text")
-        page.write_text(kept.string[:begin] + text + kept.string[end:], "utf-8")
+        page, match = _page_with(mark)
+        begin, end = match.span("text")
+        page.write_text(match.string[:begin] + text + match.string[end:], "utf-8")
     assert text == block(mark)
 
 

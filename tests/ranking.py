@@ -75,16 +75,16 @@ def cut(digest: Digest, chance: random.Random) -> Digest:
     assert isinstance(end, int)
     first = begin + chance.random() * 0.4 * (end - begin)
     last = end - chance.random() * 0.4 * (end - begin)
-    kept = result.with_row_index("row").filter(
+    retained = result.with_row_index("row").filter(
         pl.col("start") >= first, pl.col("end") <= last
     )
-    again = kept.select(
+    again = retained.select(
         collective=pl.col("row").cast(pl.Int32),
         again=pl.int_range(pl.len(), dtype=pl.Int32),
     )
     return changed(
         digest,
-        collectives=lambda _: kept.drop("row"),
+        collectives=lambda _: retained.drop("row"),
         meetings=lambda table: (
             table.join(again, on="collective", maintain_order="left")
             .with_columns(collective="again")
@@ -224,10 +224,10 @@ def covered(
     first = known[0]["rank"]
     right = tried = 0
     for row in known[1:]:
-        rank, mine = row["rank"], again.cells.filter(pl.col("rank") == row["rank"])
+        rank, rows = row["rank"], again.cells.filter(pl.col("rank") == row["rank"])
         begin = moved[rank].rank["start_ns"] - starts[0]
         # Cells are on the clock of the first rank: the rank's own are in its digest.
-        raw = moved[rank].table("collectives")["end"].gather(mine["collective"])
+        raw = moved[rank].table("collectives")["end"].gather(rows["collective"])
         moments = [row["since"]]
         if step:
             moments = [at + begin for at in raw.sort().gather([0, -1])]

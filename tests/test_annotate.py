@@ -164,8 +164,8 @@ def test_every_finding_has_a_slice_and_slices_of_a_track_nest(
     source, file = FIXTURES / name / "trace.json.gz", tmp_path / "annotated.json"
     _annotated(source, file)
     slices = _slices(_added(source, file))
-    said = {item["args"]["finding"] for item in slices if "finding" in item["args"]}
-    assert said == {
+    findings = {item["args"]["finding"] for item in slices if "finding" in item["args"]}
+    assert findings == {
         f"{finding.code}: {finding.message}" for finding in linted(source).findings
     }
     tracks = defaultdict(list)
@@ -259,7 +259,7 @@ def test_a_cut_has_the_events_of_its_steps_and_the_names(
     written = _drawn(source, file, "2-2")
     step = load(source, cache=False).steps.row(1, named=True)
     start, end = step["start"], step["end"]
-    kept = _events(file)[: written.copied.events]
+    retained = _events(file)[: written.copied.events]
     expected = [
         event
         for event in _events(source)
@@ -269,8 +269,8 @@ def test_a_cut_has_the_events_of_its_steps_and_the_names(
     flows = [entry for entry in expected if entry["ph"] in "sf"]
     whole = [flow for flow in flows if sum(o["id"] == flow["id"] for o in flows) > 1]
     others = [entry for entry in expected if entry not in flows]
-    assert [entry for entry in kept if entry["ph"] not in "sf"] == others
-    assert [entry for entry in kept if entry["ph"] in "sf"] == whole
+    assert [entry for entry in retained if entry["ph"] not in "sf"] == others
+    assert [entry for entry in retained if entry["ph"] in "sf"] == whole
     assert len(whole) == 2
 
 
@@ -337,8 +337,8 @@ def test_an_event_that_is_no_json_is_left_out(
     events = _events(file)
     assert written.copied.lost == (broken != "a byte that is no text")
     assert [event for event in events if event.get("name") == "aten::mm"]
-    said = messages.sentences(written, _outcome(), file)
-    assert ("not valid JSON" in said) == bool(written.copied.lost)
+    output = messages.sentences(written, _outcome(), file)
+    assert ("not valid JSON" in output) == bool(written.copied.lost)
 
 
 def test_a_header_that_is_no_json_is_left_out(tmp_path: Path) -> None:
@@ -398,8 +398,8 @@ def test_what_is_packed_already_is_not_packed_again(level: int, tmp_path: Path) 
     source.write_bytes(gzip.compress(_text(COPIES), level))
     write_annotated(View(loaded(COPIES)), linted(COPIES), source, file)
     before, after = source.read_bytes(), file.read_bytes()
-    kept = len(before) // 2
-    assert after[:kept] == before[:kept]
+    retained = len(before) // 2
+    assert after[:retained] == before[:retained]
     assert _text(file).startswith(_text(COPIES)[:-200])
     assert _events(file)[: len(_events(COPIES))] == _events(COPIES)
 

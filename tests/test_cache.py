@@ -336,11 +336,11 @@ def test_every_edit_of_the_code_that_makes_tables_gives_it_another_name(
 
 
 def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -> None:
-    mine = [
+    paths = [
         kept / name
         for name in ("code-review/notes-1/facts.json", "seen/diary.txt", "new-year.txt")
     ]
-    for file in mine:
+    for file in paths:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("mine")
     path = write_trace(tmp_path / "trace.json")
@@ -351,7 +351,7 @@ def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -
     assert count == 1
     assert size > 0
     assert not is_kept(path)
-    assert sorted(file for file in kept.rglob("*") if file.is_file()) == sorted(mine)
+    assert sorted(file for file in kept.rglob("*") if file.is_file()) == sorted(paths)
 
 
 def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(

@@ -97,13 +97,16 @@ def test_training_goes_on_where_nothing_can_be_recorded(tmp_path: Path) -> None:
     from traceq.callbacks.huggingface import TraceqCallback  # noqa: PLC0415
 
     callback = TraceqCallback(out=tmp_path / "runs", **QUICK)
-    with warnings.catch_warnings(record=True) as said, torch.profiler.profile():
+    with (
+        warnings.catch_warnings(record=True) as warning_messages,
+        torch.profiler.profile(),
+    ):
         warnings.simplefilter("always")
         train_with_transformers(tmp_path, callback, steps=2)
 
     assert any(
         "traceq records nothing: torch's profiler" in str(warning_message)
-        for warning_message in said
+        for warning_message in warning_messages
     )
     assert callback.folder is None
 

@@ -161,9 +161,11 @@ def test_a_capture_that_does_not_fit_is_said() -> None:
 
 
 def test_without_a_capture_it_is_said_how_to_get_one() -> None:
-    said = " ".join(traceq("lint", REPLAYING, "--select", "ATT").out.split())
+    output = " ".join(traceq("lint", REPLAYING, "--select", "ATT").out.split())
 
-    assert "the capture is not at hand; give a trace of it with --capture FILE" in said
+    assert (
+        "the capture is not at hand; give a trace of it with --capture FILE" in output
+    )
 
 
 def test_a_capture_that_is_no_trace_is_refused(tmp_path: Path) -> None:

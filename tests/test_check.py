@@ -200,12 +200,12 @@ def test_a_trace_with_a_kernel_less_is_red(fixture: Path) -> None:
     def less(events: list[dict[str, Any]]) -> None:
         kernel = next(event for event in events if event.get("cat") == "kernel")
         number = kernel["args"]["correlation"]
-        gone = [
+        removed = [
             event
             for event in events
             if event.get("args", {}).get("correlation") == number
         ]
-        events[:] = [event for event in events if event not in gone]
+        events[:] = [event for event in events if event not in removed]
 
     change_trace(fixture, less)
 

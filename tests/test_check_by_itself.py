@@ -46,9 +46,9 @@ class Project:
         git(folder, "init", "--quiet")
 
     def write_origin(self, program: str) -> None:
-        said = (CLEAN / "origin.toml").read_text(encoding="utf-8")
+        output = (CLEAN / "origin.toml").read_text(encoding="utf-8")
         command = json.dumps([sys.executable, program])
-        text = f"command = {command}\n{said}"
+        text = f"command = {command}\n{output}"
         (self.fixture / "origin.toml").write_text(text, encoding="utf-8")
 
     def commit(self) -> str:
@@ -95,8 +95,8 @@ def test_a_fixture_that_git_does_not_have_is_only_linted(project: Project) -> No
     answer = traceq("check")
 
     assert (answer.status, project.ran) == (0, False)
-    said = " ".join(answer.out.split())
-    assert "linted 1 committed trace; ran no program: git has no origin.toml" in said
+    text = " ".join(answer.out.split())
+    assert "linted 1 committed trace; ran no program: git has no origin.toml" in text
 
 
 @NEEDS_TORCH

@@ -271,8 +271,8 @@ class TestWithTorch:
         )
 
         assert answer.status == 2
-        said = " ".join(answer.out.split())  # wrapped, wherever the path ends
-        assert "needs CUDA, which this machine does not have" in said
+        text = " ".join(answer.out.split())  # wrapped, wherever the path ends
+        assert "needs CUDA, which this machine does not have" in text
         assert "torch.cuda.is_available()" in answer.out
 
     def test_a_program_with_too_few_steps_exits_2_and_says_so(
@@ -339,8 +339,8 @@ def test_an_earlier_run_is_kept(tmp_path: Path) -> None:
         assert answer.status == 2
         assert "never imported torch" in " ".join(answer.out.split())
 
-    kept = {file.name for file in (tmp_path / "kept" / "train").iterdir()}
-    assert {"run", "run-2"} < kept
+    names = {file.name for file in (tmp_path / "kept" / "train").iterdir()}
+    assert {"run", "run-2"} < names
     assert (tmp_path / "kept/train/run-2.output.txt").read_text().startswith("hello\n")
 
 

@@ -98,8 +98,8 @@ def test_what_ci_systems_read_is_valid(
 def test_a_release_tests_the_wheel_on_every_python_that_is_supported() -> None:
     jobs = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))["jobs"]
     runs = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
-    said = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    supported = re.findall(r"Python :: (3\.\d+)", said)
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    supported = re.findall(r"Python :: (3\.\d+)", text)
 
     assert runs == [" ".join([".ci/wheel", *(f"python{entry}" for entry in supported)])]
     assert supported
@@ -122,10 +122,10 @@ def test_actions_are_pinned_by_commit(file: Path) -> None:
 
 def test_every_python_that_is_supported_is_tested() -> None:
     jobs = yaml.safe_load(TESTS.read_text(encoding="utf-8"))["jobs"]
-    said = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
     assert jobs["versions"]["strategy"]["matrix"]["python"] == re.findall(
-        r"Python :: (3\.\d+)", said
+        r"Python :: (3\.\d+)", text
     )
 
 

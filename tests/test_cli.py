@@ -277,9 +277,9 @@ def test_of_several_files_the_good_ones_are_shown_and_the_bad_one_is_named(
 
     assert answer.status == 2
     assert len(answer.lines) == 3
-    told = answer.err.splitlines()
-    assert told[0].startswith(f"traceq: {bad} is not a trace")
-    assert told[1:] == ["traceq: 1 of 3 files could not be read"]
+    output = answer.err.splitlines()
+    assert output[0].startswith(f"traceq: {bad} is not a trace")
+    assert output[1:] == ["traceq: 1 of 3 files could not be read"]
 
 
 def break_down(*_: object, **__: object) -> None:

@@ -35,10 +35,10 @@ def test_a_trained_model_has_all_its_tensors_labelled(labels: ModuleType) -> Non
         "traceq: buffers": list(model.buffers()),
         "traceq: optimizer state": states,
     }
-    mine = {id(t): label for label, tensors in expected.items() for t in tensors}
-    result = {id(t): label for t, label in labels.labelled() if id(t) in mine}
+    own = {id(t): label for label, tensors in expected.items() for t in tensors}
+    result = {id(t): label for t, label in labels.labelled() if id(t) in own}
 
-    assert result == mine
+    assert result == own
 
 
 def test_a_parameter_of_two_modules_is_labelled_once(labels: ModuleType) -> None:

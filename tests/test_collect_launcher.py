@@ -43,8 +43,8 @@ def find_python(minor: int) -> str | None:
     if minor == sys.version_info.minor:
         return sys.executable
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    kept = [str(item) for item in root.glob(f"3.{minor}.*/bin/python")]
-    for path in [shutil.which(f"python3.{minor}"), *kept]:
+    retained = [str(item) for item in root.glob(f"3.{minor}.*/bin/python")]
+    for path in [shutil.which(f"python3.{minor}"), *retained]:
         if path and _starts(path):
             return path
     return None

@@ -138,10 +138,10 @@ def test_torch_is_not_imported_before_the_program_does(plain: Run) -> None:
 
 @pytest.mark.real
 def test_stderr_is_shown_and_kept(plain: Run) -> None:
-    kept = (plain.folder / "stderr.log").read_text()
-    assert "UserWarning: look here" in kept
+    text = (plain.folder / "stderr.log").read_text()
+    assert "UserWarning: look here" in text
     assert "UserWarning: look here" in plain.err
-    assert "traceq:" not in kept
+    assert "traceq:" not in text
 
 
 @pytest.mark.real

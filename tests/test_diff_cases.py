@@ -220,12 +220,12 @@ def test_findings_of_a_repaired_case_are_gone() -> None:
         )
     )
 
-    gone = {
+    removed = {
         change.finding.code
         for change in diff.findings.changes
         if change.state == "gone"
     }
-    assert {"LCH001", "SYN001"} <= gone
+    assert {"LCH001", "SYN001"} <= removed
     # The repair counts the tokens of each expert by a scan, and picks them by an index
     # with many of one row: both are slow themselves. Of its step, more can be fused.
     new = [

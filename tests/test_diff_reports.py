@@ -211,12 +211,12 @@ def test_a_snapshot_is_not_compared_with_a_trace(pair: tuple[str, str]) -> None:
 
 
 def test_what_is_read_is_never_overwritten(pair: tuple[str, str]) -> None:
-    kept = (ROOT / "README.md").read_bytes()
+    content = (ROOT / "README.md").read_bytes()
     answer = traceq("diff", *pair, "--output", pair[1], "--overwrite")
 
     assert answer.status == 2
     assert "will not be overwritten" in answer.err
-    assert (ROOT / "README.md").read_bytes() == kept
+    assert (ROOT / "README.md").read_bytes() == content
 
 
 def test_a_report_in_a_file_is_replaced_only_if_asked(

@@ -98,9 +98,9 @@ def test_a_finding_on_what_remains_explains_idle_time_alone() -> None:
         report.idle, explained_ns=0, with_residual_ns=0.66 * 2e6, idle_ns=2e6
     )
 
-    said = words.idle(structs.replace(report, idle=idle))
+    text = words.idle(structs.replace(report, idle=idle))
 
-    assert said.startswith("LCH002 explains 66% of the 2.00 ms in which the GPU idles")
+    assert text.startswith("LCH002 explains 66% of the 2.00 ms in which the GPU idles")
 
 
 def test_a_general_finding_sees_what_the_others_leave() -> None:

@@ -163,8 +163,8 @@ def test_norms_and_gelus_are_as_long_as_in_the_compiled_recording() -> None:
     # The loss is outside of the compiled model.
     loss = eager.ops["name"][chains.kernels["op"]].cast(pl.String).str.contains("loss")
     of_loss = chains.kernels["chain"].filter(loss).unique()
-    mine = chains.kernels.filter(~pl.col("chain").is_in(of_loss.implode()))
-    predicted = (mine["dur"] * (1 - mine["share"])).sum()
+    rows = chains.kernels.filter(~pl.col("chain").is_in(of_loss.implode()))
+    predicted = (rows["dur"] * (1 - rows["share"])).sum()
     generated = compiled.kernels.filter(
         pl.col("name").cast(pl.String).str.contains("^triton_(poi|per|red)_"),
         ~pl.col("name").cast(pl.String).str.contains("embedding"),

@@ -110,9 +110,9 @@ def test_what_a_change_removes_is_waited_for_no_longer() -> None:
     before = waits_after(trace, 80_000)
     after = waits_after(trace, 80_000, [Change(spans=spans(frames), host_share=1.0)])
 
-    gone = before.idle_ns - after.idle_ns
-    assert gone == pytest.approx(before.step_ns - after.step_ns)
-    assert gone > 0.4 * before.idle_ns
+    removed = before.idle_ns - after.idle_ns
+    assert removed == pytest.approx(before.step_ns - after.step_ns)
+    assert removed > 0.4 * before.idle_ns
     assert "tokenise" not in after.lines["function"].to_list()
 
 

@@ -33,9 +33,12 @@ def test_a_folder_labels_all_in_it() -> None:
 
 def test_a_file_and_a_value_may_have_colons_and_signs_of_their_own() -> None:
     labels = read_labels(["s3://bucket/one.json:note=a:b=c"])
-    (said,) = labels.entries
+    (label_entry,) = labels.entries
 
-    assert (str(said.path), said.labels) == ("s3://bucket/one.json", {"note": "a:b=c"})
+    assert (str(label_entry.path), label_entry.labels) == (
+        "s3://bucket/one.json",
+        {"note": "a:b=c"},
+    )
 
 
 def run(labels: Mapping[str, str]) -> Run:

@@ -34,14 +34,14 @@ _SIZE = 1 << 18
 _TRIES = 3
 
 
-def _repeated(piece: str) -> Callable[[int], list[str]]:
+def _repeated(part: str) -> Callable[[int], list[str]]:
     """Return what writes events of a piece that comes again and again."""
-    return lambda size: [piece] * (size // len(piece))
+    return lambda size: [part] * (size // len(part))
 
 
-def _around(before: str, piece: str, after: str = "") -> Callable[[int], list[str]]:
+def _around(before: str, part: str, after: str = "") -> Callable[[int], list[str]]:
     """Return what writes one event with a long part of it."""
-    return lambda size: [before + piece * (size // len(piece)) + after]
+    return lambda size: [before + part * (size // len(part)) + after]
 
 
 _NAME, _ARGS = (part.replace("%s", "") for part in _EVENT.split("%s", 1))

@@ -95,8 +95,8 @@ def test_gaps_of_a_finding_are_about_as_long_as_it_says(name: str) -> None:
     assert set(table["finding"]) == set(range(len(findings)))
     assert (table["length"] >= 0).all()
     for number, finding in enumerate(findings):
-        mine = table.filter(pl.col("finding") == number, pl.col("what") == "gap")
+        rows = table.filter(pl.col("finding") == number, pl.col("what") == "gap")
         if finding.gpu_idle_ns:
-            assert mine["length"].sum() >= 0.9 * finding.gpu_idle_ns, finding.code
+            assert rows["length"].sum() >= 0.9 * finding.gpu_idle_ns, finding.code
         else:
-            assert mine.is_empty(), finding.code
+            assert rows.is_empty(), finding.code

@@ -47,11 +47,11 @@ def test_answers_do_not_keep_a_trace_alive() -> None:
 
     trace = Asked()
     question(trace)
-    gone = weakref.ref(trace)
+    removed = weakref.ref(trace)
     del trace
     gc.collect()
 
-    assert gone() is None
+    assert removed() is None
 
 
 def test_the_same_value_for_another_argument_is_another_question() -> None:

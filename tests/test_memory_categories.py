@@ -143,9 +143,11 @@ def test_a_gradient_that_belongs_to_no_weight_hides_no_state(tmp_path: Path) -> 
         pickle.dumps(draw_history(from_before(*["8M"] * 12) + "\n" + stray))
     )
 
-    kept = History(read_snapshot(path)).allocations.filter(pl.col("alloc").is_null())
+    retained = History(read_snapshot(path)).allocations.filter(
+        pl.col("alloc").is_null()
+    )
 
-    assert kept["category"].value_counts().sort("count").rows() == [
+    assert retained["category"].value_counts().sort("count").rows() == [
         ("weights", 4),
         ("optimizer state", 8),
     ]

@@ -118,12 +118,12 @@ def _advice(dims: object) -> str:
 
 
 def test_activations_of_tensor_parallelism_are_not_advised_on_as_gradients() -> None:
-    said = _advice([[2048, 1, 4096]])
+    text = _advice([[2048, 1, 4096]])
 
-    assert "sequence parallelism" in said
-    assert "AsyncTP" in said
-    assert "no_sync" not in said
-    assert "bucket" not in said
+    assert "sequence parallelism" in text
+    assert "AsyncTP" in text
+    assert "no_sync" not in text
+    assert "bucket" not in text
 
 
 def test_sharded_gradients_are_not_advised_on_as_those_of_ddp() -> None:

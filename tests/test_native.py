@@ -95,9 +95,9 @@ def test_a_scanner_at_work_is_not_read() -> None:
             lambda: scanner.take(0),
             lambda: scanner.texts(0, 1),
         ):
-            with pytest.raises(RuntimeError, match="at work") as told:
+            with pytest.raises(RuntimeError, match="at work") as exception_info:
                 call()
-            raised.append(str(told.value))
+            raised.append(str(exception_info.value))
         return 0
 
     scanner = _native.Scanner(b"},{", classify, TABLES, 1)

@@ -112,11 +112,11 @@ def test_self_times_of_a_thread_add_up_to_its_covered_time(spans: Spans) -> None
     times = found_self_times(spans)
 
     for thread in range(3):
-        mine = [row for row, span in enumerate(spans) if span[0] == thread]
+        own = [row for row, span in enumerate(spans) if span[0] == thread]
         covered = {
-            instant for row in mine for instant in range(spans[row][1], spans[row][2])
+            instant for row in own for instant in range(spans[row][1], spans[row][2])
         }
-        assert sum(times[row] for row in mine) == len(covered)
+        assert sum(times[row] for row in own) == len(covered)
 
 
 @settings(max_examples=100, deadline=None)

@@ -121,20 +121,20 @@ def counted() -> Iterator[tuple[dict[str, object], dict[str, str]]]:
     theirs = [f"{row['Grid Size']}{row['Block Size']}" for row in rows]
     theirs = [their.replace("(", "[").replace(")", "]") for their in theirs]
     matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
-    for mine, other, count in matcher.get_matching_blocks():
+    for own, other, count in matcher.get_matching_blocks():
         for at in range(count):
-            yield kernels[mine + at], rows[other + at]
+            yield kernels[own + at], rows[other + at]
 
 
 def test_occupancy_and_waves_are_those_of_nsight_compute() -> None:
     pairs = list(counted())
 
     assert len(pairs) == 160
-    for mine, theirs in pairs:
+    for own, theirs in pairs:
         limit = float(theirs["sm__maximum_warps_per_active_cycle_pct"])
-        assert mine["warps"] == pytest.approx(limit)
+        assert own["warps"] == pytest.approx(limit)
         waves = float(theirs["launch__waves_per_multiprocessor"])
-        assert mine["waves"] == pytest.approx(waves, abs=0.006)
+        assert own["waves"] == pytest.approx(waves, abs=0.006)
 
 
 def drawn(**launch: object) -> Trace:

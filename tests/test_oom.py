@@ -131,10 +131,10 @@ def test_a_backward_names_its_node_and_a_parameter_of_it() -> None:
 def test_a_variable_that_the_program_deletes_is_freed() -> None:
     def attempt() -> bool:
         held = torch.zeros(8)
-        gone = weakref.ref(held)
+        removed = weakref.ref(held)
         open_code.describe()
         del held
-        return gone() is None
+        return removed() is None
 
     assert attempt()
 

@@ -62,12 +62,12 @@ def test_what_torch_geometric_writes_for_a_layer_is_its_own() -> None:
 
 
 def test_what_the_user_says_goes_before_names_and_paths() -> None:
-    said = Owners(said=frozenset({"transformers"}))
+    owners = Owners(said=frozenset({"transformers"}))
 
-    assert own("transformers/trainer.py(1): train", owners=said) == [True]
+    assert own("transformers/trainer.py(1): train", owners=owners) == [True]
     fork = "/env/lib/python3.11/site-packages/transformers/trainer.py(1): train"
-    assert own(fork, owners=said) == [True]
-    assert own("<string>(1): <lambda>", owners=said) == [False]
+    assert own(fork, owners=owners) == [True]
+    assert own("<string>(1): <lambda>", owners=owners) == [False]
 
 
 def test_what_collect_saw_goes_before_the_lists() -> None:
@@ -103,12 +103,12 @@ def test_what_is_said_to_be_own_changes_the_tables_that_are_cached(
     file.write_text(json.dumps(draw(LLAMA)))
 
     first = api.load(file)
-    mine = api.load(file, own=["transformers"])
+    document = api.load(file, own=["transformers"])
     again = api.load(file)
 
     where = pl.col("name") == "aten::silu"
     assert [
-        trace.ops.filter(where)["file"].item() for trace in (first, mine, again)
+        trace.ops.filter(where)["file"].item() for trace in (first, document, again)
     ] == [
         "train.py",
         "transformers/models/llama/modeling_llama.py",

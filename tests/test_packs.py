@@ -82,12 +82,12 @@ def test_a_repository_makes_no_pack_trusted(
 def test_a_pack_that_was_trusted_once_runs_and_is_named_first(
     words: tuple[str, ...], folder: Path, tmp_path: Path
 ) -> None:
-    told = traceq("rules", "--trust", tmp_path / "pack")
+    output = traceq("rules", "--trust", tmp_path / "pack")
 
     answer = traceq(*words)
 
     assert folder.is_dir()
-    assert "is trusted as it is now, with 1 file:" in told.out
+    assert "is trusted as it is now, with 1 file:" in output.out
     assert ran(tmp_path)
     assert answer.out.startswith(f"with rules of {tmp_path / 'pack'}\n")
     assert answer.err == ""

@@ -344,7 +344,7 @@ def test_a_function_has_all_its_callers_and_callees(page: Page, report: Path) ->
     press(page, "c")
     opened = page.value(f"{FLAME}.dataset.sandwich")
     text = "document.querySelector('[data-part=flame] [data-detail]').textContent"
-    told = page.value(text)
+    output = page.value(text)
     press(page, "ArrowUp")
     caller = page.value(f"{FLAME}.dataset.focus")
     press(page, "ArrowDown", "ArrowDown")
@@ -352,7 +352,7 @@ def test_a_function_has_all_its_callers_and_callees(page: Page, report: Path) ->
     press(page, "Escape")
 
     assert opened == "aten::copy_"
-    assert units.time(whole) in told
+    assert units.time(whole) in output
     at = names.index("aten::copy_")
     assert caller == names[at - 1]
     assert callee == names[at + 1]

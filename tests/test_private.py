@@ -267,14 +267,14 @@ def cleaned_snapshot(folder: Path, snapshot: dict[str, Any]) -> bytes:
 
 @pytest.mark.slow
 def test_a_word_in_any_field_of_a_trace_is_gone(tmp_path: Path) -> None:
-    kept = [
+    retained = [
         (way, word)
         for way, value in leaves(TRACE)
         for word in words_for(way, value)
         if MARK.encode() in cleaned_trace(tmp_path, planted(TRACE, way, word))
     ]
 
-    assert kept == []
+    assert retained == []
 
 
 @pytest.mark.real
@@ -298,20 +298,20 @@ def test_a_word_after_the_events_of_a_trace_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_word_in_any_field_of_a_snapshot_is_gone(tmp_path: Path) -> None:
-    kept = []
+    retained = []
     for way, _ in leaves(SNAPSHOT):
         words = [MARK, SENTENCE, PATH, [MARK]]
         if way[-1] == "filename":
             words = [f"/mnt/{MARK}/a.py"]
         elif way[-1] == "name" and "frames" in way:
             words = [PATH]
-        kept += [
+        retained += [
             (way, word)
             for word in words
             if MARK.encode() in cleaned_snapshot(tmp_path, planted(SNAPSHOT, way, word))
         ]
 
-    assert kept == []
+    assert retained == []
 
 
 def test_a_word_under_an_unknown_key_of_a_snapshot_is_gone(tmp_path: Path) -> None:
@@ -359,10 +359,10 @@ WARNING = "a.py:7: UserWarning: called a synchronizing CUDA operation"
 def test_a_word_in_any_line_of_a_log_is_gone(line: str) -> None:
     lines = line.format(WARNING).split("\n")
 
-    kept = needed_lines(lines, bundled_rules(), Config(select=("LOG",)))
+    retained = needed_lines(lines, bundled_rules(), Config(select=("LOG",)))
 
-    assert any("synchronizing" in text for text in kept)
-    assert MARK not in " ".join(kept)
+    assert any("synchronizing" in text for text in retained)
+    assert MARK not in " ".join(retained)
 
 
 @pytest.mark.parametrize(

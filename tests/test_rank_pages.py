@@ -57,15 +57,15 @@ def test_another_file_in_the_place_of_a_page_is_not_lost(
     job: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "page.html"
-    mine = tmp_path / "page-ranks" / "rank-1.html"
-    mine.parent.mkdir()
-    mine.write_text("<h1>mine</h1>")
+    path = tmp_path / "page-ranks" / "rank-1.html"
+    path.parent.mkdir()
+    path.write_text("<h1>mine</h1>")
 
     refused = traceq("report", job, "-o", file)
 
     assert refused.status == 2
     assert "exists already" in refused.err
-    assert mine.read_text() == "<h1>mine</h1>"
+    assert path.read_text() == "<h1>mine</h1>"
     assert not file.exists()
 
 

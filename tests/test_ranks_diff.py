@@ -85,8 +85,12 @@ class TestTwoJobs:
         (new,) = compared("even", "late")["stragglers"]
         assert (new["state"], new["ranks"], new["before"]) == ("new", [2], None)
         assert (new["after"]["cause"], new["after"]["region"]) == ("host", "log")
-        (gone,) = compared("late", "even")["stragglers"]
-        assert (gone["state"], gone["ranks"], gone["after"]) == ("gone", [2], None)
+        (removed,) = compared("late", "even")["stragglers"]
+        assert (removed["state"], removed["ranks"], removed["after"]) == (
+            "gone",
+            [2],
+            None,
+        )
 
     def test_another_straggler_takes_the_place_of_one(self) -> None:
         result = compared("late", "slow")["stragglers"]

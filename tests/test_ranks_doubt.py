@@ -83,7 +83,8 @@ def test_who_waits_for_a_rank_that_was_not_recorded_is_not_late(
     assert analysis.stragglers == ()
     assert analysis.by_rank["late"].to_list() == [0, 0, 0]
     assert any(
-        "rank 1" in said and "not recorded" in said for said in analysis.job.notices
+        "rank 1" in notice and "not recorded" in notice
+        for notice in analysis.job.notices
     )
 
 
@@ -148,11 +149,11 @@ def test_what_is_sent_may_wait_for_its_receiver() -> None:
     ]
     job = assemble([Digest(make_digest(trace, findings=False)) for trace in traces])
     passed = job.collectives.row(by_predicate=pl.col("kind") == "recv", named=True)
-    mine = pl.col("instance") == passed["instance"]
-    ends = job.cells.filter(mine).sort("rank")["end"]
+    own = pl.col("instance") == passed["instance"]
+    ends = job.cells.filter(own).sort("rank")["end"]
     assert ends[0] < passed["last"] < ends[1]
     assert passed["end"] == passed["soonest"] == ends[1]
-    held = job.meetings.filter(mine, pl.col("meeting") == RESUME)
+    held = job.meetings.filter(own, pl.col("meeting") == RESUME)
     assert held["rank"].to_list() == [1]
 
 

@@ -68,10 +68,10 @@ def test_whether_one_step_is_typical_is_said_to_be_unknown() -> None:
     chance = random.Random("typical")  # noqa: S311 - a test
 
     job = planting.job_of_steps(rank, {0: late, 6: late}, chance, ranks=RANKS, steps=1)
-    said = verdict(analyse(assemble(job)))
+    text = verdict(analyse(assemble(job)))
 
-    assert said.startswith("In this step ranks 0, 6 of 8 hold the others up")
-    assert said.endswith("; whether that is typical is unknown.")
+    assert text.startswith("In this step ranks 0, 6 of 8 hold the others up")
+    assert text.endswith("; whether that is typical is unknown.")
 
 
 def test_a_large_slowdown_without_a_straggler_is_taken_apart(tmp_path: Path) -> None:

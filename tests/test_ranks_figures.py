@@ -64,12 +64,12 @@ def test_a_straggler_saves_the_same_in_the_verdict_and_in_the_table(name: str) -
     table = content(analysis).screen.tables[0]
     saved = float(table.rows[0][4].replace(",", ""))
 
-    said = re.search(r"would be ([\d.]+) ms", verdict(analysis))
+    match = re.search(r"would be ([\d.]+) ms", verdict(analysis))
 
     assert table.rows[0][0] == "2"
     assert saved == pytest.approx(worst.saved_ns / analysis.steps / 1e6, abs=0.01)
-    assert said
-    assert float(said.group(1)) == pytest.approx(saved, rel=0.01)
+    assert match
+    assert float(match.group(1)) == pytest.approx(saved, rel=0.01)
 
 
 def _job_with_a_step(folder: Path, at: int, by: int) -> Job:
@@ -128,21 +128,21 @@ def test_the_verdict_and_the_table_state_the_same_share_of_the_same_time(
     analysis = analyse(ranking.real_job(name))
     first = content(analysis).screen.tables[1].rows[0]
 
-    said = re.search(r"would be ([\d.]+) (µs|ms) \((\S+)\) shorter", verdict(analysis))
+    match = re.search(r"would be ([\d.]+) (µs|ms) \((\S+)\) shorter", verdict(analysis))
 
-    assert said
-    saved = float(said.group(1)) / (1 if said.group(2) == "ms" else 1000)
+    assert match
+    saved = float(match.group(1)) / (1 if match.group(2) == "ms" else 1000)
     assert first[0] == "all ranks"
     assert saved == pytest.approx(float(first[1]), abs=0.005)
-    assert said.group(3) == first[2]
+    assert match.group(3) == first[2]
 
 
 @pytest.mark.real
 def test_a_rank_that_is_late_and_costs_little_is_said_to() -> None:
-    said = verdict(analyse(ranking.real_job("torchrec_a2a_5")))
+    text = verdict(analyse(ranking.real_job("torchrec_a2a_5")))
 
-    assert said.startswith("No straggler")
-    assert re.search(r"; rank 2 is late by 21\.\d ms \(8%\), but costs only 1\.6", said)
+    assert text.startswith("No straggler")
+    assert re.search(r"; rank 2 is late by 21\.\d ms \(8%\), but costs only 1\.6", text)
 
 
 @pytest.mark.real

@@ -165,15 +165,15 @@ def test_a_rank_that_cannot_be_read_is_named_and_the_others_are_compared() -> No
     job = assemble(digests("dlrm")[:7], [Unread("rank7.json.gz", "it is cut")])
 
     assert job.ranks.height == 7
-    assert any("rank7.json.gz could not be read" in said for said in job.notices)
-    assert any("1 of 8 ranks are not here (7)" in said for said in job.notices)
+    assert any("rank7.json.gz could not be read" in notice for notice in job.notices)
+    assert any("1 of 8 ranks are not here (7)" in notice for notice in job.notices)
 
 
 def test_two_jobs_in_one_folder_are_told_apart() -> None:
     job = assemble([*digests("dlrm"), *digests("resnet18")])
 
     assert job.ranks.height == 8
-    assert any("2 of the traces are of another job" in said for said in job.notices)
+    assert any("2 of the traces are of another job" in notice for notice in job.notices)
 
 
 def test_ranks_without_a_common_collective_are_not_compared() -> None:
@@ -194,7 +194,7 @@ def test_ranks_without_a_common_collective_are_not_compared() -> None:
     job = assemble([early, late])
 
     assert job.collectives.height == 0
-    assert any("could not be aligned" in said for said in job.notices)
+    assert any("could not be aligned" in notice for notice in job.notices)
     assert analyse(job).stragglers == ()
 
 

@@ -116,7 +116,7 @@ def test_two_sets_of_ranks_that_do_not_meet_are_both_named() -> None:
     analysis = analyse(assemble(ranks))
 
     assert analysis.job.apart == ((0, 1), (2, 3))
-    assert any("fall into 2 sets" in said for said in analysis.job.notices)
+    assert any("fall into 2 sets" in notice for notice in analysis.job.notices)
     assert "ranks 0, 1 and ranks 2, 3" in verdict(analysis)
 
 

@@ -231,14 +231,14 @@ def test_phases_are_found_without_the_regions_that_name_them(
 ) -> None:
     path = FIXTURE_TRACES[name]
     trace, document = loaded(path), json.loads(gzip.decompress(path.read_bytes()))
-    kept = [
+    retained = [
         event
         for event in document["traceEvents"]
         if event["name"] not in ("FORWARD", "BACKWARD", "OPTIMIZER")
     ]
-    assert len(kept) < len(document["traceEvents"])
+    assert len(retained) < len(document["traceEvents"])
     path = tmp_path / "stripped.json"
-    path.write_text(json.dumps(document | {"traceEvents": kept}), encoding="utf-8")
+    path.write_text(json.dumps(document | {"traceEvents": retained}), encoding="utf-8")
 
     named, column = (
         trace.kernels["phase"],

@@ -325,7 +325,7 @@ def test_the_picture_is_used_by_keyboard(report: Path, page: Page) -> None:
     page.press("ArrowRight")
     page.press("ArrowDown")
     page.value(DRAWN, wait=True)
-    told = page.value(
+    output = page.value(
         "document.querySelector('[data-part=timeline] [data-detail]').textContent"
     )
     page.press("+", text="+")
@@ -334,7 +334,7 @@ def test_the_picture_is_used_by_keyboard(report: Path, page: Page) -> None:
     page.press("Home")
     page.value(DRAWN, wait=True)
 
-    assert "takes" in told
+    assert "takes" in output
     assert zoomed < span * 0.7
     assert float(page.value(f"{PICTURE}.dataset.to - {PICTURE}.dataset.from")) == span
 
@@ -379,9 +379,9 @@ def test_hovering_tells_what_a_slice_is(report: Path, page: Page) -> None:
     page.move_mouse(left + 148 + (width - 148) * middle, top + down)
 
     assert page.value("document.getElementById('tip').hidden") is False
-    told = page.value("document.getElementById('tip').textContent")
-    assert data["texts"][names[one]] in told
-    assert "CPY003" in told
+    output = page.value("document.getElementById('tip').textContent")
+    assert data["texts"][names[one]] in output
+    assert "CPY003" in output
 
 
 @pytest.mark.slow

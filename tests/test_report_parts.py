@@ -327,12 +327,12 @@ def test_a_search_shows_the_rows_that_match(tab: Page) -> None:
 
     tab.value(search)
     result = tab.value(rows)
-    said = tab.value(f"{FIRST}.querySelector('.count').textContent")
+    output = tab.value(f"{FIRST}.querySelector('.count').textContent")
     tab.value(search.replace("SOFTMAX bf16", ""))
 
     assert result
     assert all("softmax" in row and "bf16" in row for row in result)
-    assert said.startswith(f"{len(result)} of ")
+    assert output.startswith(f"{len(result)} of ")
     assert len(tab.value(rows)) > len(result)
 
 

@@ -55,10 +55,10 @@ def test_the_list_from_the_sources_is_that_of_the_rules() -> None:
 def test_pages_are_those_of_the_rules_when_made_and_when_kept(cache: Path) -> None:
     pages = {code: rule_pages.page(rule) for code, rule in bundled_rules().items()}
 
-    made, kept = rule_index.whole(), rule_index.whole()
+    made, retained = rule_index.whole(), rule_index.whole()
 
     assert len(list(cache.glob(KEPT_PAGES))) == 1
-    for found in (made, kept):
+    for found in (made, retained):
         assert {code: card.page for code, card in found.items()} == pages
 
 

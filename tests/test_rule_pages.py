@@ -79,12 +79,12 @@ def assert_seen(code: str, result: str) -> None:
         # As a new rule has it.
         empty = '    seen = Seen(\n        text="""\n        """,\n    )\n'
         source = source.replace('    seen = Seen(text="")\n', empty)
-        (kept,) = re.finditer(
+        (match,) = re.finditer(
             r'^    seen = Seen\(.*?text="""\n(.*?)^        """,\n    \)$',
             source,
             re.DOTALL | re.MULTILINE,
         )
-        begin, end = kept.span(1)
+        begin, end = match.span(1)
         file.write_text(f"{source[:begin]}{text}\n{source[end:]}", encoding="utf-8")
     else:
         assert SEEN[code][1] == result

@@ -93,12 +93,12 @@ def test_the_examples_in_words_are_pairs_of_the_benchmark() -> None:
 @pytest.mark.real
 def test_what_the_benchmark_found_last_is_what_it_finds() -> None:
     pairs = {pair.sick: pair for pair in read_pairs(ROOT / "benchmarks" / "pairs.json")}
-    (kept,) = (result for result in RESULTS if result.pair == "norm_mismatch")
+    (retained,) = (result for result in RESULTS if result.pair == "norm_mismatch")
 
     results = compared("pairs", pairs["norm_mismatch"]).result
 
-    assert results.bound == kept.bound
-    assert results.after.likely == pytest.approx(kept.after.likely, rel=0.001)
+    assert results.bound == retained.bound
+    assert results.after.likely == pytest.approx(retained.after.likely, rel=0.001)
     assert results.after_alone.likely == pytest.approx(
-        kept.after_alone.likely, rel=0.001
+        retained.after_alone.likely, rel=0.001
     )

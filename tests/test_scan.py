@@ -129,7 +129,7 @@ def test_events_are_whole_in_pieces_wherever_blocks_end(
     cuts = [*chunks(Path("trace.json"), blocks, cut, size=500)]
 
     separator = cut.layout.separator
-    pieces = [piece for chunk in cuts for piece in chunk]
+    pieces = [part for chunk in cuts for part in chunk]
     texts = joined(pieces, separator).split(separator)
     assert len(cuts) > 1
     around = cut.head + cut.opening, cut.ending

@@ -23,13 +23,13 @@ def test_there_are_two_hundred_command_lines() -> None:
 
 
 def test_no_secret_of_a_command_line_is_kept() -> None:
-    kept = [
+    retained = [
         line
         for line, word in SECRET
         if word in " ".join(redact.arguments(shlex.split(line)))
     ]
 
-    assert kept == []
+    assert retained == []
 
 
 def test_harmless_command_lines_stay_whole() -> None:
@@ -126,8 +126,8 @@ def test_warnings_are_kept_without_credentials(
 
     warnings.showwarning("HF_TOKEN=hf_abcdefghijk", UserWarning, "a.py", 7)
 
-    kept = (tmp_path / "rank-0.log").read_text()
-    assert kept.startswith("a.py:7: UserWarning: HF_TOKEN=[redacted]")
+    text = (tmp_path / "rank-0.log").read_text()
+    assert text.startswith("a.py:7: UserWarning: HF_TOKEN=[redacted]")
     assert shown == ["HF_TOKEN=hf_abcdefghijk"]
 
 

@@ -156,11 +156,11 @@ def test_what_is_kept_keeps_its_bytes(copies: Path) -> None:
 
 
 def test_the_fixture_says_how_it_was_made(copies: Path) -> None:
-    said = (copies / "origin.toml").read_text(encoding="utf-8")
+    text = (copies / "origin.toml").read_text(encoding="utf-8")
 
-    assert 'gpu = "NVIDIA H200"' in said
-    assert "true_step_ms = 13.2" in said
-    assert "2 of 2 steps, 2,672 of 4,655 events" in said
+    assert 'gpu = "NVIDIA H200"' in text
+    assert "true_step_ms = 13.2" in text
+    assert "2 of 2 steps, 2,672 of 4,655 events" in text
 
 
 def test_two_of_many_steps_are_kept_whole(tmp_path: Path) -> None:
@@ -184,9 +184,11 @@ def test_work_that_the_gpu_was_still_busy_with_is_kept(tmp_path: Path) -> None:
     ][1]
     late["dur"] = 130
     made = shrunk(written(tmp_path, trace))
-    kept = [event for event in unpacked(made.trace)["traceEvents"] if event["tid"] == 7]
+    retained = [
+        event for event in unpacked(made.trace)["traceEvents"] if event["tid"] == 7
+    ]
 
-    assert [entry["args"]["correlation"] for entry in kept] == [2, 3, 4]
+    assert [entry["args"]["correlation"] for entry in retained] == [2, 3, 4]
 
 
 def test_one_step_is_kept_only_where_two_are_too_large(tmp_path: Path) -> None:
@@ -471,12 +473,12 @@ def test_a_run_folder_brings_what_is_known_of_it(tmp_path: Path) -> None:
     (run / "run.json").write_text(json.dumps(manifest))
 
     answer = traceq("shrink", run, "-o", tmp_path / "small")
-    said = (tmp_path / "small" / "origin.toml").read_text(encoding="utf-8")
+    text = (tmp_path / "small" / "origin.toml").read_text(encoding="utf-8")
 
     assert answer.status == 0, answer.err
-    assert 'program = "python train.py"' in said
-    assert 'torch = "2.11.0+cu130"' in said
-    assert "true_step_ms = 3.5" in said
+    assert 'program = "python train.py"' in text
+    assert 'torch = "2.11.0+cu130"' in text
+    assert "true_step_ms = 3.5" in text
 
 
 # Replacing a fixture, and how its program is run.

@@ -185,9 +185,9 @@ def test_steps_that_vary_as_much_as_that_are_not_slow() -> None:
 
 
 def test_a_slower_phase_of_a_run_becomes_the_usual_one() -> None:
-    kept = kept_of([0.01] * 100 + [0.03] * 400)
-    assert kept
-    assert max(kept) < 200
+    retained = kept_of([0.01] * 100 + [0.03] * 400)
+    assert retained
+    assert max(retained) < 200
 
 
 def test_the_first_steps_are_not_kept() -> None:
@@ -251,10 +251,10 @@ def step(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a step ha
     return {"step": 7, "ms": 100.0, "median_ms": 10.0, "cpu_ms": 100.0, **changes}
 
 
-def run_of(folder: Path, *kept: dict[str, Any]) -> SlowRun:
+def run_of(folder: Path, *retained: dict[str, Any]) -> SlowRun:
     file = folder / f"{len(list(folder.iterdir()))}.json"
     whole = {"factor": 1.5, "steps": 200, "seconds": 2.0, "median_ms": 10.0}
-    manifest.write(file, {**whole, "slow": len(kept), "kept": list(kept)})
+    manifest.write(file, {**whole, "slow": len(retained), "kept": list(retained)})
     slow_run = read_slow_steps(file)
     assert slow_run is not None
     return slow_run

@@ -91,8 +91,8 @@ def test_weights_in_another_dtype_are_reported() -> None:
         cases("attn_flash", "layernorm_autocast"), width=None, color=False
     )
 
-    told = " ".join(text.split())
-    assert "weights: 148 MiB -> 296 MiB, in 52 allocations of twice the size" in told
+    output = " ".join(text.split())
+    assert "weights: 148 MiB -> 296 MiB, in 52 allocations of twice the size" in output
 
 
 def test_the_largest_allocation_of_a_category_is_compared() -> None:
@@ -183,9 +183,9 @@ def test_peaks_in_different_phases_are_compared_in_the_same_phase() -> None:
     (peak,) = diff.peaks.to_dicts()
     assert (peak["phase_before"], peak["phase_after"]) == ("backward", "optimizer")
     assert peak["compared_in"] == "backward"
-    (kept,) = diff.categories.filter(pl.col("what") == "activations").to_dicts()
-    assert (kept["before"], kept["after"]) == (400 * MIB, 40 * MIB)
-    assert (kept["most_before"], kept["most_after"]) == (400 * MIB, 40 * MIB)
+    (retained,) = diff.categories.filter(pl.col("what") == "activations").to_dicts()
+    assert (retained["before"], retained["after"]) == (400 * MIB, 40 * MIB)
+    assert (retained["most_before"], retained["most_after"]) == (400 * MIB, 40 * MIB)
     assert diff.sites["change"].sum() == -360 * MIB
 
 
@@ -231,8 +231,8 @@ def test_a_category_that_lives_at_another_time_of_the_phase_is_shown_at_any_time
 
     (peak,) = diff.peaks.to_dicts()
     assert peak["compared_in"] is None
-    (kept,) = diff.categories.filter(pl.col("what") == "activations").to_dicts()
-    assert kept["after"] == 0
+    (retained,) = diff.categories.filter(pl.col("what") == "activations").to_dicts()
+    assert retained["after"] == 0
     text = words.text(diff, width=None, color=False)
     assert "at any time" in text
     assert "400 MiB -> 60.0 MiB" in text

@@ -258,9 +258,11 @@ def test_a_ring_buffer_that_wrapped_is_noticed_in_a_real_history(
     content = plain(OWN)
     first = content["device_traces"][0]
     # Blocks whose events are cut away must be there at the end, with their stacks.
-    kept = first[-keep:]
+    retained = first[-keep:]
     lost = [entry for entry in first[:-keep] if entry["action"] == "alloc"]
-    addresses = {entry["addr"] for entry in lost} - {entry["addr"] for entry in kept}
+    addresses = {entry["addr"] for entry in lost} - {
+        entry["addr"] for entry in retained
+    }
     stacked = [
         part
         | {
@@ -277,7 +279,7 @@ def test_a_ring_buffer_that_wrapped_is_noticed_in_a_real_history(
         for b in part["blocks"]
         if b["address"] in addresses and b["state"] == "active_allocated"
     ]
-    cut = content | {"segments": stacked, "device_traces": [kept]}
+    cut = content | {"segments": stacked, "device_traces": [retained]}
 
     facts = read_snapshot(written(tmp_path, cut)).facts
 

@@ -292,21 +292,21 @@ def test_a_wrong_command_line_is_one_sentence(
 def test_a_program_that_cannot_run_is_a_row(tmp_path: Path) -> None:
     words = ["--out", "out", "--name", "sizes", "--grid", "n=1"]
     run = [sys.executable, "-c", "import sys; sys.exit('no such {n}')"]
-    said = refused(tmp_path, *words, "--", *run)
+    text = refused(tmp_path, *words, "--", *run)
 
     (row,) = rows(tmp_path).values()
     assert row["status"] == "failed"
-    assert "0 of 1 runs measured" in said
+    assert "0 of 1 runs measured" in text
 
 
 def test_a_number_that_no_run_printed_is_named(tmp_path: Path) -> None:
     words = ["--out", "out", "--name", "sizes", "--grid", "n=1,2"]
     patterns = ["--number", "loss=([0-9.]+)", "--number", r"lost=([0-9.]+)"]
     code = "print('loss={n}')"
-    said = refused(tmp_path, *words, *patterns, "--", sys.executable, "-c", code)
+    text = refused(tmp_path, *words, *patterns, "--", sys.executable, "-c", code)
 
-    assert "--number lost=([0-9.]+) matched nothing" in said
-    assert "--number loss=" not in said
+    assert "--number lost=([0-9.]+) matched nothing" in text
+    assert "--number loss=" not in text
 
 
 def test_a_number_at_the_end_of_a_sentence_is_read(tmp_path: Path) -> None:
@@ -320,9 +320,9 @@ def test_a_number_at_the_end_of_a_sentence_is_read(tmp_path: Path) -> None:
 
 def test_a_folder_with_a_blank_is_quoted_in_what_to_run_next(tmp_path: Path) -> None:
     words = ["--out", "my runs", "--name", "sizes", "--grid", "n=1"]
-    said = refused(tmp_path, *words, "--", sys.executable, "-c", "{n}")
+    text = refused(tmp_path, *words, "--", sys.executable, "-c", "{n}")
 
-    assert "traceq sweep report 'my runs/sizes'" in said
+    assert "traceq sweep report 'my runs/sizes'" in text
 
 
 def test_a_run_that_takes_too_long_is_a_row(tmp_path: Path) -> None:
@@ -337,9 +337,9 @@ def test_a_run_that_takes_too_long_is_a_row(tmp_path: Path) -> None:
 def test_a_sweep_is_not_continued_with_another_command(tmp_path: Path) -> None:
     words = ["--out", "out", "--name", "sizes", "--grid", "n=1", "--"]
     refused(tmp_path, *words, sys.executable, "-c", "{n}")
-    said = refused(tmp_path, *words, sys.executable, "-c", "{n} + 1")
+    text = refused(tmp_path, *words, sys.executable, "-c", "{n} + 1")
 
-    assert "another command" in said
+    assert "another command" in text
 
 
 def test_a_sweep_comes_from_a_file(tmp_path: Path) -> None:

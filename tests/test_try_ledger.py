@@ -80,13 +80,13 @@ def test_a_range_is_not_fitted_on_few_predictions() -> None:
 
 
 def test_the_speed_up_is_that_of_the_remedies_together() -> None:
-    kept = {"remedies": ["tf32", "gc_freeze"], "share": -0.5}
+    retained = {"remedies": ["tf32", "gc_freeze"], "share": -0.5}
     entries = [
         remedy("tf32", "faster", -40.0, **PROVED),
         remedy("gc_freeze", "faster", -20.0, **PROVED),
     ]
 
-    assert trials.program(trial(*entries, kept=kept)).speed_up == 2
+    assert trials.program(trial(*entries, kept=retained)).speed_up == 2
 
 
 def test_a_remedy_that_changes_results_gives_no_speed_up() -> None:

@@ -32,8 +32,8 @@ def test_the_rules_of_a_remedy_exist(name: str) -> None:
 
 def test_a_trial_names_the_rules_to_fix() -> None:
     outcomes = module("launcher.outcomes")
-    kept = {"remedy": "tf32", "predicted": {"rule": "GEM001"}}
+    retained = {"remedy": "tf32", "predicted": {"rule": "GEM001"}}
     other = {"remedy": "compile", "predicted": {"rule": "LCH001"}}
-    report = {"kept": {"remedies": ["tf32"]}, "remedies": [kept, other]}
+    report = {"kept": {"remedies": ["tf32"]}, "remedies": [retained, other]}
 
     assert outcomes.rules_to_fix(report) == ["GEM001"]

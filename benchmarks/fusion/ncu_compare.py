@@ -151,8 +151,8 @@ def _matches(trace: Trace, kernels: list[Counted]) -> dict[int, tuple[int, Count
     by_ncu = [kernel.size for kernel in kernels]
     matcher = SequenceMatcher(None, sizes, by_ncu, autojunk=False)
     return {
-        step["id"][mine + at]: (step["dur"][mine + at], kernels[theirs + at])
-        for mine, theirs, count in matcher.get_matching_blocks()
+        step["id"][own + at]: (step["dur"][own + at], kernels[theirs + at])
+        for own, theirs, count in matcher.get_matching_blocks()
         for at in range(count)
     }
 

@@ -125,12 +125,14 @@ def _picked(entry: dict[str, Any] | None, keys: tuple[str, ...]) -> Any:  # noqa
 
 
 def _stripped(entry: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: _rounded(entry[key]) for key in _REMEDY if entry.get(key) is not None}
-    kept["why"] = without_folders(entry["why"])
-    proof = kept.pop("proof", None)
+    retained = {
+        key: _rounded(entry[key]) for key in _REMEDY if entry.get(key) is not None
+    }
+    retained["why"] = without_folders(entry["why"])
+    proof = retained.pop("proof", None)
     if proof is not None:
-        kept["proof"] = {key: proof[key] for key in proof if key != "text"}
-    return {"n": 0, "predicted": None, **kept}
+        retained["proof"] = {key: proof[key] for key in proof if key != "text"}
+    return {"n": 0, "predicted": None, **retained}
 
 
 def without_folders(text: str) -> str:

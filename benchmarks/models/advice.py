@@ -256,8 +256,8 @@ def pinned_each_time():
 
     def after():
         batch = batches[next(turn) % 8]
-        mine = buffer[: len(batch)].copy_(batch)
-        mine.to(D, non_blocking=True)
+        own = buffer[: len(batch)].copy_(batch)
+        own.to(D, non_blocking=True)
         torch.cuda.synchronize()
 
     return timed(before, after)

@@ -494,8 +494,8 @@ def averaged_weights(fixed):
     from torchvision.models import vit_b_16
 
     model = vit_b_16(image_size=96).to(D, BF)
-    mine = list(model.parameters())
-    average = [p.detach().clone() for p in mine]
+    own = list(model.parameters())
+    average = [p.detach().clone() for p in own]
     x = torch.randn(8, 3, 96, 96, device=D, dtype=BF)
     inner = trained(model, lambda model, _: model(x).float().square().mean())
 
@@ -504,9 +504,9 @@ def averaged_weights(fixed):
         with torch.enable_grad():
             inner(number)
         if fixed:
-            torch._foreach_lerp_(average, mine, 0.01)
+            torch._foreach_lerp_(average, own, 0.01)
         else:
-            for weight, p in zip(average, mine, strict=True):
+            for weight, p in zip(average, own, strict=True):
                 weight.mul_(0.99)
                 weight.add_(p, alpha=0.01)
 

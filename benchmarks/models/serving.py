@@ -342,14 +342,14 @@ class Overlapped:
         self.n = 0
 
     def __call__(self, g):
-        mine = self.n % 2
-        self.host[mine].copy_(g.tokens[:, 0], non_blocking=True)
+        own = self.n % 2
+        self.host[own].copy_(g.tokens[:, 0], non_blocking=True)
         if not CPU:
-            self.events[mine].record()
+            self.events[own].record()
         if self.n:
             if not CPU:
-                self.events[1 - mine].synchronize()
-            ids = self.host[1 - mine][: g.batch].tolist()
+                self.events[1 - own].synchronize()
+            ids = self.host[1 - own][: g.batch].tolist()
             texts = detokenize(ids, [""] * len(ids))
             schedule(texts)
         self.n += 1

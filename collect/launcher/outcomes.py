@@ -50,7 +50,7 @@ def outcomes(
                 values, noise[own], step_ms or 0.0, expected
             )
         entries.append(entry)
-    kept = tuple(state.get("kept", []))
+    retained = tuple(state.get("kept", []))
     return {
         "as_it_is": {
             "ms": step_ms,
@@ -67,7 +67,7 @@ def outcomes(
             for figure_name in _NUMERIC
         },
         "remedies": entries,
-        "kept": _combination(kept, comparisons, noises, figure, step_ms, entries),
+        "kept": _combination(retained, comparisons, noises, figure, step_ms, entries),
     }
 
 
@@ -226,7 +226,7 @@ def _control(
 
 
 def _combination(  # noqa: PLR0913, PLR0917 - the parts of one line
-    kept: tuple[str, ...],
+    retained: tuple[str, ...],
     comparisons: dict[Any, differences.Comparison],
     noises: dict[str, differences.Noise],
     figure: str,
@@ -237,17 +237,17 @@ def _combination(  # noqa: PLR0913, PLR0917 - the parts of one line
     applied = {
         entry["remedy"] for entry in entries if entry["outcome"] == differences.FASTER
     }
-    kept = tuple(name for name in kept if name in applied)
-    if not kept:
+    retained = tuple(name for name in retained if name in applied)
+    if not retained:
         return None
-    comparison = comparisons.get(("+", *kept))
+    comparison = comparisons.get(("+", *retained))
     values = comparison.values(figure) if comparison is not None else []
     combination: dict[str, Any] = {
-        "remedies": list(kept),
+        "remedies": list(retained),
         "n": len(values),
         "ms": differences.centre(values) if values else None,
         "half_width_ms": _finite(noises[figure].half_width(values)),
-        "predicted_ms": _sum_predicted(kept, entries),
+        "predicted_ms": _sum_predicted(retained, entries),
         "peak_bytes": comparison.centre("peak_bytes")
         if comparison is not None
         else None,
@@ -260,12 +260,12 @@ def _combination(  # noqa: PLR0913, PLR0917 - the parts of one line
 
 
 def _sum_predicted(
-    kept: tuple[str, ...], entries: list[dict[str, Any]]
+    retained: tuple[str, ...], entries: list[dict[str, Any]]
 ) -> float | None:
     predictions = [
         entry["predicted"]["ms"]
         for entry in entries
-        if entry["remedy"] in kept and entry["predicted"]
+        if entry["remedy"] in retained and entry["predicted"]
     ]
     return sum(predictions) if predictions else None
 
@@ -328,9 +328,9 @@ def table(report: dict[str, Any]) -> list[str]:
         ("", "predicted", "measured", "", "peak", _loss_head(drift))
     ]
     rows += [_row(entry, peak) for entry in report["remedies"] if _is_shown(entry)]
-    kept = report["kept"]
-    if kept and kept["ms"] is not None:
-        rows.append(_kept_row(kept, peak))
+    retained = report["kept"]
+    if retained and retained["ms"] is not None:
+        rows.append(_kept_row(retained, peak))
     widths = [max(len(row[place]) for row in rows) for place in range(5)]
     first = max(widths[0], len("as it is"))
     lines = [f"{'as it is':<{first}}  {head}"]
@@ -363,11 +363,11 @@ def left_out(report: dict[str, Any]) -> list[str]:
 
 def rules_to_fix(report: dict[str, Any]) -> list[str]:
     """Return the rules whose findings the kept remedies address."""
-    kept = report["kept"]["remedies"] if report["kept"] else []
+    retained = report["kept"]["remedies"] if report["kept"] else []
     return [
         entry["predicted"]["rule"]
         for entry in report["remedies"]
-        if entry["predicted"] and entry["remedy"] in kept
+        if entry["predicted"] and entry["remedy"] in retained
     ]
 
 
@@ -391,15 +391,15 @@ def _row(entry: dict[str, Any], peak: float | None) -> tuple[str, ...]:
     return (label, _range(predicted), measured, word, memory, _loss(entry["numerics"]))
 
 
-def _kept_row(kept: dict[str, Any], peak: float | None) -> tuple[str, ...]:
-    predicted = kept["predicted_ms"]
+def _kept_row(retained: dict[str, Any], peak: float | None) -> tuple[str, ...]:
+    predicted = retained["predicted_ms"]
     return (
-        "kept: " + " + ".join(kept["remedies"]),
+        "kept: " + " + ".join(retained["remedies"]),
         f"-{digits(predicted)}" if predicted else "",
-        _difference(kept["ms"], kept["half_width_ms"]),
+        _difference(retained["ms"], retained["half_width_ms"]),
         "",
-        _peak(kept["peak_bytes"], peak),
-        _loss(kept["numerics"]),
+        _peak(retained["peak_bytes"], peak),
+        _loss(retained["numerics"]),
     )
 
 

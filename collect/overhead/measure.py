@@ -147,10 +147,10 @@ def _times(work: dict[str, Work], repeats: int, *, cuda: bool) -> dict[str, int]
     """Return the host's time for each piece of work, in ns, at the fastest."""
     results: dict[str, list[int]] = {name: [] for name in work}
     for _ in range(repeats):
-        for name, piece in work.items():
+        for name, part in work.items():
             with torch.profiler.record_function(_MARK + name):
                 began = time.perf_counter_ns()
-                piece.do()
+                part.do()
                 results[name].append(time.perf_counter_ns() - began)
             if cuda:
                 torch.cuda.synchronize()

@@ -106,10 +106,10 @@ class Patches:
 def changed(before: Counts, after: Counts) -> str:
     """Return the names that came or went, in a few words; empty if none did."""
     new = sorted(set(after) - set(before))
-    gone = sorted(set(before) - set(after))
+    removed = sorted(set(before) - set(after))
     parts = [f"{len(new)} new names, as {new[0][:80]}"] if new else []
-    if gone:
-        parts.append(f"{len(gone)} gone, as {gone[0][:80]}")
+    if removed:
+        parts.append(f"{len(removed)} gone, as {removed[0][:80]}")
     return "; ".join(parts)
 
 

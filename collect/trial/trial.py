@@ -275,17 +275,17 @@ class Trial(Blocks):
             if outcome == differences.FASTER:
                 gains[name] = differences.centre(values)
         order = sorted(gains, key=lambda name: gains[name])
-        kept = order[:1]
-        self.state["kept"] = list(kept)
+        retained = order[:1]
+        self.state["kept"] = list(retained)
         for name in order[1:]:
             if self.left() < self._reserve(names) + 0.2 * self._round_s(4):
                 self.state["notes"].append(f"no time to add {name} to the others")
                 break
-            if (yield from self._adds(tuple(kept), name)):
-                kept.append(name)
-                self.state["kept"] = list(kept)
-        if len(kept) > 1 and self.left() > self._round_s(3):
-            yield from self._pairs((), tuple(kept))
+            if (yield from self._adds(tuple(retained), name)):
+                retained.append(name)
+                self.state["kept"] = list(retained)
+        if len(retained) > 1 and self.left() > self._round_s(3):
+            yield from self._pairs((), tuple(retained))
 
     def _adds(self, base: tuple[str, ...], name: str) -> Any:
         """Measure a remedy on top of others; return whether it helps there, too."""

@@ -57,13 +57,13 @@ def mask_work(view: View, rows: Sequence[Row]) -> list[Row]:
     ]
     if not works:
         return []
-    mine = ops.join(
+    group_rows = ops.join(
         pl.DataFrame(works, schema=inputs.schema, orient="row"), on=["name", "inputs"]
     )
     outermost = view.outermost_ops[view.kernels["op"]]
     kernels = view.kernels.select("id", owner=outermost).drop_nulls()
     return (
-        mine.select("id", "name")
+        group_rows.select("id", "name")
         .join(
             kernels.group_by("owner").agg(kernels="id"),
             left_on="id",

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def capture_spans(view: View, calls: Collection[int]) -> pl.DataFrame:
     """Return when compiled code captured, without the parts of it after a break."""
     ops = view.trace.ops
-    mine = pl.Series(list(calls), dtype=pl.UInt32)
-    spans = ops[mine].select(start="ts", end=END)
+    own = pl.Series(list(calls), dtype=pl.UInt32)
+    spans = ops[own].select(start="ts", end=END)
     region = view.ops_matching(compilation.REGION)
-    inner = region & fill_false(ops["parent"].is_in(mine.implode()))
-    apart = ops.filter(inner & ~ops["id"].is_in(mine.implode()))
+    inner = region & fill_false(ops["parent"].is_in(own.implode()))
+    apart = ops.filter(inner & ~ops["id"].is_in(own.implode()))
     return without(spans, apart.select(start="ts", end=END))
 
 

@@ -170,7 +170,7 @@ class PartialGraph(Rule):
         )
 
     def _findings(
-        self, view: View, calls: pl.DataFrame, slow: str, mine: str, other: str
+        self, view: View, calls: pl.DataFrame, slow: str, own: str, other: str
     ) -> Iterator[Finding]:
         """Yield the compiled calls one pass of which launches its kernels.
 
@@ -179,14 +179,14 @@ class PartialGraph(Rule):
         fast = "forward" if slow == "backward" else "backward"
         rows = (
             calls.filter(
-                pl.col(f"graphs{mine}") == 0,
+                pl.col(f"graphs{own}") == 0,
                 pl.col(f"graphs{other}") > 0,
-                pl.col(f"launches{mine}").list.len() >= self.min_launches,
+                pl.col(f"launches{own}").list.len() >= self.min_launches,
             )
             .group_by("file", "line", "function", "module", maintain_order=True)
             .agg(
-                launches=pl.col(f"launches{mine}").explode(),
-                host=pl.col(f"host{mine}").sum(),
+                launches=pl.col(f"launches{own}").explode(),
+                host=pl.col(f"host{own}").sum(),
                 ops="id" if slow == "backward" else "forward",
             )
         )

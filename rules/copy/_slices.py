@@ -75,10 +75,10 @@ def slice_writes(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(writes=fill_false(writes_slice))
     if not outermost["writes"].any():
         return NOTHING
-    mine = thread == pl.col("thread_row")
+    own = thread == pl.col("thread_row")
     slices = (
         outermost.with_columns(
-            pl.when(mine).then(pl.col("plain_row", "ts_row", "inputs_row")),
+            pl.when(own).then(pl.col("plain_row", "ts_row", "inputs_row")),
             done=_done_before(),
         )
         .filter("writes")

@@ -81,14 +81,14 @@ class Remedies(NamedTuple):
         return self.parts[0].example if self.parts else None
 
 
-def remedies(view: View, mine: pl.DataFrame, half: str) -> Remedies:
+def remedies(view: View, table: pl.DataFrame, half: str) -> Remedies:
     """Return what removes casts of weights, of which ``mine`` are all."""
-    return Remedies(tuple(_remedies(view, mine, half)))
+    return Remedies(tuple(_remedies(view, table, half)))
 
 
-def _remedies(view: View, mine: pl.DataFrame, half: str) -> Iterator[Remedy]:
-    casts = mine.filter(pl.col("origin").is_null())
-    frozen = _are_frozen(view, mine, casts)
+def _remedies(view: View, table: pl.DataFrame, half: str) -> Iterator[Remedy]:
+    casts = table.filter(pl.col("origin").is_null())
+    frozen = _are_frozen(view, table, casts)
     trained, idle = casts.filter(~frozen), casts.filter(frozen)
     if idle.height:
         advice = _FROZEN if trained.height else _BEFORE_LOOP
@@ -100,19 +100,19 @@ def _remedies(view: View, mine: pl.DataFrame, half: str) -> Iterator[Remedy]:
     elif more := _beyond_one(view, trained):
         yield Remedy(_with_copies(view, half), _without(trained, more))
     else:
-        gradients = mine.filter(pl.col("origin").is_not_null())
+        gradients = table.filter(pl.col("origin").is_not_null())
         if slower := _slower(gradients, trained):
             fix = Fix(kernels=gradients["id"], kernel_share=slower)
             yield Remedy(_COMPILE, fix, 2)
 
 
-def _are_frozen(view: View, mine: pl.DataFrame, casts: pl.DataFrame) -> pl.Series:
+def _are_frozen(view: View, table: pl.DataFrame, casts: pl.DataFrame) -> pl.Series:
     """Return whether a cast is of a weight that gets no gradient.
 
     Where no gradient is known to be of a weight, only a program without a backward has
     such weights.
     """
-    undone = mine["origin"].drop_nulls()
+    undone = table["origin"].drop_nulls()
     if undone.is_empty():
         return pl.Series([not view.trains] * casts.height, dtype=pl.Boolean)
     trained = pl.col("request").is_in(undone.implode()).any().over(_EACH_WEIGHT)

@@ -163,16 +163,16 @@ class AutocastWeightCast(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Separate the casts of weights from those of their gradients."""
-        mine = view.copies.filter(pl.col("part") == "weights")
-        casts = mine.filter(pl.col("origin").is_null()).sort("id")
+        rows = view.copies.filter(pl.col("part") == "weights")
+        casts = rows.filter(pl.col("origin").is_null()).sort("id")
         if casts.height:
-            yield self._finding(view, mine, casts)
+            yield self._finding(view, rows, casts)
 
-    def _finding(self, view: View, mine: pl.DataFrame, casts: pl.DataFrame) -> Finding:
+    def _finding(self, view: View, table: pl.DataFrame, casts: pl.DataFrame) -> Finding:
         weights, half = weights_of(view, casts), dtype_name(casts["dst"][0])
         each = casts.height / view.steps / weights
         moved = SIZES[FLOAT32] * int(casts["numel"].sum()) / view.steps
-        backward = mine.filter(pl.col("origin").is_not_null())
+        backward = table.filter(pl.col("origin").is_not_null())
         places = (
             casts.group_by("file", "line", "function")
             .agg(text("module").head(1), moved=pl.col("numel").sum())
@@ -180,7 +180,7 @@ class AutocastWeightCast(Rule):
         )
         with_file = places.drop_nulls("file").select("file", "line", "function")
         others = with_file.rows()[1:_MOST_LINES]
-        remedy = remedies(view, mine, half)
+        remedy = remedies(view, table, half)
         finding = self.finding(
             f"autocast casts {counted(weights, 'weight')} from float32 to {half}, each"
             f" {_often(each)}",
@@ -190,9 +190,9 @@ class AutocastWeightCast(Rule):
             fix=[part.fix for part in remedy.parts],
             evidence=[
                 Evidence("weights", value=moved, unit="bytes", note="a step"),
-                *pass_lines(view, mine, backward),
+                *pass_lines(view, table, backward),
                 *(Evidence("also in", at_function(*row)) for row in others),
-                *kernel_lines(view, mine["id"]),
+                *kernel_lines(view, table["id"]),
             ],
             data={"weights": weights, "casts": casts.height // view.steps, "to": half},
             advice=remedy.advice,
@@ -202,8 +202,8 @@ class AutocastWeightCast(Rule):
                 "torch.bfloat16", f"torch.{half}"
             ),
             severity=Severity.info if remedy.minor else None,
-            kernels=mine["id"],
-            ops=mine["host"].drop_nulls(),
+            kernels=table["id"],
+            ops=table["host"].drop_nulls(),
         )
         return replace(finding, minor=remedy.minor)
 

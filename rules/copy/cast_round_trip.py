@@ -166,10 +166,10 @@ class CastRoundTrip(Rule):
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         casts = [*row["request"], *row["back"]]
-        mine = view.copies.filter(
+        rows = view.copies.filter(
             pl.col("cast"), pl.coalesce("origin", "request").is_in(casts)
         )
-        backward = mine.filter(pl.col("phase") == "backward")
+        backward = rows.filter(pl.col("phase") == "backward")
         count = len(row["request"]) / view.steps
         low, high = dtype_name(row["src"]), dtype_name(row["dst"])
         undone = row["back_caller"]
@@ -179,11 +179,11 @@ class CastRoundTrip(Rule):
             subject=f"{low} {high}",
             place=view.place_of_group(row),
             count=count,
-            fix=Fix(kernels=mine["id"], ops=mine["host"].drop_nulls()),
+            fix=Fix(kernels=rows["id"], ops=rows["host"].drop_nulls()),
             evidence=[
                 Evidence("back", f"autocast in {undone}" if undone else "the program"),
-                *pass_lines(view, mine, backward),
-                *kernel_lines(view, mine["id"]),
+                *pass_lines(view, rows, backward),
+                *kernel_lines(view, rows["id"]),
                 *module_line(row["module"]),
             ],
             data={"dims": row["dims"], "from": low, "to": high},

@@ -159,7 +159,7 @@ class NeedlessCopy(Rule):
 
     def _finding(self, view: View, row: Mapping[str, Any]) -> Finding:
         requests = [*row["request"], *row["back"]]
-        mine = view.copies.filter(pl.col("request").is_in(requests))
+        rows = view.copies.filter(pl.col("request").is_in(requests))
         count = len(row["request"]) / view.steps
         undone = row["how"] == "undone"
         return self.finding(
@@ -167,10 +167,10 @@ class NeedlessCopy(Rule):
             subject=f"{row['how']} {row['asked']}",
             place=view.place_of_group(row),
             count=count,
-            fix=Fix(kernels=mine["id"], ops=requests),
+            fix=Fix(kernels=rows["id"], ops=requests),
             evidence=[
-                Evidence("copies", value=mine.height / view.steps, note="a step"),
-                *kernel_lines(view, mine["id"]),
+                Evidence("copies", value=rows.height / view.steps, note="a step"),
+                *kernel_lines(view, rows["id"]),
                 *module_line(row["module"]),
             ],
             data={"dims": row["dims"], "op": row["asked"], "how": row["how"]},

@@ -193,7 +193,7 @@ class SliceCopyLoop(Rule):
         nodes = [node for row in loops for node in row["id"]]
         within = view.roots(pl.col("id").is_in(nodes))[view.kernels["op"]]
         for row in loops:
-            mine = view.kernels.filter(within.is_in(row["id"]))
+            rows = view.kernels.filter(within.is_in(row["id"]))
             tensors = len(row["id"]) / row["slices"] / view.steps
             yield self._finding(
                 view,
@@ -204,14 +204,14 @@ class SliceCopyLoop(Rule):
                 subject=f"gradients along {row['along']}",
                 fix=[
                     Fix(
-                        kernels=mine["id"],
-                        kernel_share=saved_share(view, row, int(mine["dur"].sum())),
+                        kernels=rows["id"],
+                        kernel_share=saved_share(view, row, int(rows["dur"].sum())),
                         ops=row["id"],
                         host_share=1 - 1 / row["slices"],
                     )
                 ],
                 evidence=[
-                    time_line(view, "backward", mine),
+                    time_line(view, "backward", rows),
                     Evidence("tensors", value=tensors, note="a step"),
                 ],
                 advice=experts_switch(view, row["id"]) or cut_at_once(row),

@@ -117,10 +117,10 @@ def longest_chain(view: View, kernels: pl.DataFrame, line: Row) -> list[Evidence
     here = here.filter(pl.col("chain").is_in(forward["chain"].implode()))
     known = here.group_by("chain").agg(saved=saved)
     longest = known.sort("saved", "chain")["chain"].last()
-    mine = forward.filter(pl.col("chain").eq_missing(pl.lit(longest)))
-    if longest is None or not mine.height:
+    rows = forward.filter(pl.col("chain").eq_missing(pl.lit(longest)))
+    if longest is None or not rows.height:
         return []
-    names = view.trace.ops["name"][mine["op"].unique(maintain_order=True)]
+    names = view.trace.ops["name"][rows["op"].unique(maintain_order=True)]
     plain = [str(name).removeprefix("aten::") for name in names]
     return [Evidence("chain", listed(plain, _MOST_OPS))]
 
@@ -139,8 +139,8 @@ def _at(view: View, kernels: pl.DataFrame, line: Row) -> pl.Series:
 def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
     """Return the calls that compute what the ops of a line do, if there are any."""
     ops = view.trace.ops
-    mine = kernels["op"].filter(~kernels["back"]).unique()
-    rows = ops[["name", "file", "line", "function", "call_line"]][mine]
+    own = kernels["op"].filter(~kernels["back"]).unique()
+    rows = ops[["name", "file", "line", "function", "call_line"]][own]
     here = rows.filter(
         *(text(key).eq_missing(pl.lit(line[key])) for key in ("file", "function")),
         pl.col("line").eq_missing(pl.lit(line["line"])),

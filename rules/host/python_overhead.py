@@ -161,11 +161,11 @@ class PythonOverhead(Rule):
         """Group the time in Python by function, and that of hooks."""
         least = self.min_share * view.bound.step_ns * view.steps
         for row in functions(view, least).iter_rows(named=True):
-            mine = inside(view, is_at(row)).with_columns(
+            rows = inside(view, is_at(row)).with_columns(
                 text("library"), text("called")
             )
-            if not (looks_like(mine)[0] == WORKS and is_library(view, row, mine)):
-                yield self._of_function(view, row, mine)
+            if not (looks_like(rows)[0] == WORKS and is_library(view, row, rows)):
+                yield self._of_function(view, row, rows)
         if not (
             view.host_account.described.activities["kind"] == host_activity.HOOKS
         ).any():
@@ -185,25 +185,25 @@ class PythonOverhead(Rule):
                 yield finding
 
     def _of_function(
-        self, view: View, row: Mapping[str, Any], mine: pl.DataFrame
+        self, view: View, row: Mapping[str, Any], table: pl.DataFrame
     ) -> Finding:
-        silent = silent_calls(mine)
-        looks, advice = (_SILENT, _UNKNOWN) if silent else looks_like(mine)
-        row = {**row, "recorded": int(mine["recorded"].sum())}
-        own = mine["caller"].filter(mine["kind"] == host_activity.PYTHON)
+        silent = silent_calls(table)
+        looks, advice = (_SILENT, _UNKNOWN) if silent else looks_like(table)
+        row = {**row, "recorded": int(table["recorded"].sum())}
+        own = table["caller"].filter(table["kind"] == host_activity.PYTHON)
         # A call that goes on through all steps, as the loop itself, is one in each.
-        calls = max(silent or own.n_unique(), mine["step"].n_unique()) / view.steps
+        calls = max(silent or own.n_unique(), table["step"].n_unique()) / view.steps
         return self.finding(
             f"{row['function']} {looks} {often(calls)}",
             subject=row["function"],
             place=view.place(row),
             count=calls,
-            fix=Fix(spans=mine, host_share=row["extra"] / row["estimated"]),
-            gpu_idle_ns=int(mine["idle"].sum()) / view.steps,
-            evidence=[*times(view, row, "python"), *called_line(view, mine)],
+            fix=Fix(spans=table, host_share=row["extra"] / row["estimated"]),
+            gpu_idle_ns=int(table["idle"].sum()) / view.steps,
+            evidence=[*times(view, row, "python"), *called_line(view, table)],
             advice=advice,
             # The page's example is of what need not be in every step.
-            example=None if logs(mine) else "",
+            example=None if logs(table) else "",
         )
 
     def _of_hook(

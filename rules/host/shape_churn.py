@@ -166,12 +166,12 @@ class ShapeChurn(Rule):
             return
         calls = settled_calls(view, planned)
         for row in churning:
-            mine = calls_at_place(calls, row)
-            if not is_of_shapes(mine):
+            group_rows = calls_at_place(calls, row)
+            if not is_of_shapes(group_rows):
                 continue
-            varying = varying_sizes(view, mine)
+            varying = varying_sizes(view, group_rows)
             if is_regular(view, row) or does_vary(view, varying):
-                yield self._finding(view, row, mine, varying)
+                yield self._finding(view, row, group_rows, varying)
 
     def _matters(self, view: View, row: Mapping[str, Any]) -> bool:
         """Return whether it costs enough."""

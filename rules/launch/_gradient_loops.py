@@ -104,10 +104,10 @@ def _reads(row: Mapping[str, Any], view: View) -> pl.Series:
     line = ("file", "function", "call_line")
     ops = view.ops
     reads = ops[["id", *line]].filter(ops["parent"].is_null() & named(ops, READ))
-    mine = reads.filter(pl.col("id").is_in([*row["ops"]]))
-    lines = mine.select(line).drop_nulls().unique()
+    rows = reads.filter(pl.col("id").is_in([*row["ops"]]))
+    lines = rows.select(line).drop_nulls().unique()
     there = reads.join(lines, on=line, how="semi")["id"]
-    return pl.concat([mine["id"], there]).unique()
+    return pl.concat([rows["id"], there]).unique()
 
 
 def _added(row: Mapping[str, Any], view: View) -> pl.Series:

@@ -91,13 +91,13 @@ def graphed_model(trace: Trace, steady: SteadySteps) -> GraphedModel:
 
 
 def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
-    mine = _outside_optimizer(steady).drop_nulls("module")
-    parts = _parts(trace, mine)
+    rows = _outside_optimizer(steady).drop_nulls("module")
+    parts = _parts(trace, rows)
     each = pl.lit(
         assumptions.COMPILED_CALL_KERNELS
     ) + assumptions.COMPILED_BACKWARD_KERNELS * pl.col("back")
     calls = (
-        mine.group_by("module")
+        rows.group_by("module")
         .agg(kernels=pl.len(), back=(pl.col("phase") == "backward").any())
         .with_columns(part=OUTER_MODULE)
         .join(parts, on="part")
@@ -113,7 +113,7 @@ def _of_modules(trace: Trace, steady: SteadySteps) -> GraphedModel:
     return GraphedModel(
         modules,
         steady.windows.select("start", "end"),
-        mine.filter(is_mine)["id"],
+        rows.filter(is_mine)["id"],
         _host_share(float(calls["cost"].sum()), float(calls["kernels"].sum())),
         _share(_nodes(trace).select(fill_false(is_mine)).to_series()),
     )
@@ -138,8 +138,8 @@ def _parts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _of_weights(trace: Trace, steady: SteadySteps) -> GraphedModel:
     windows = _passes(trace, steady)
-    mine = _outside_optimizer(steady).drop_nulls("op")
-    mine = mine.filter(_during(windows, trace.ops["ts"][mine["op"]]))
+    rows = _outside_optimizer(steady).drop_nulls("op")
+    rows = rows.filter(_during(windows, trace.ops["ts"][rows["op"]]))
     backwards = int(windows["back"].sum())
     cost = assumptions.COMPILED_CALL_KERNELS * (windows.height - backwards)
     nodes = _nodes(trace)
@@ -147,9 +147,9 @@ def _of_weights(trace: Trace, steady: SteadySteps) -> GraphedModel:
     return GraphedModel(
         None,
         windows,
-        mine["id"],
+        rows["id"],
         _host_share(
-            cost + assumptions.COMPILED_BACKWARD_KERNELS * backwards, mine.height
+            cost + assumptions.COMPILED_BACKWARD_KERNELS * backwards, rows.height
         ),
         _share(_during(windows, nodes["ts"]) & counted),
     )

@@ -79,8 +79,8 @@ def _in_graph(trace: Trace, account: HostAccount, model: GraphedModel) -> pl.Dat
     """Return when the host is at what the model does not do any more as a graph."""
     columns = ("start", "end", "op", "kind")
     if model.modules is not None:
-        mine = OUTER_MODULE.is_in(model.modules.implode())
-        segments = account.of(_of(_OF_MODEL) & mine, *columns)
+        own = OUTER_MODULE.is_in(model.modules.implode())
+        segments = account.of(_of(_OF_MODEL) & own, *columns)
     else:
         segments = account.of(
             _of(_OF_MODEL) & (pl.col("kind") != host_activity.ENGINE), *columns
@@ -207,9 +207,9 @@ def around_ns(view: View) -> float:
     model = graphed_model(view.trace, view.steady)
     if model.modules is None:
         return 0.0
-    mine = OUTER_MODULE.is_in(model.modules.implode())
+    own = OUTER_MODULE.is_in(model.modules.implode())
     ops = pl.col("kind").is_in([host_activity.DISPATCH, host_activity.LAUNCHES])
-    segments = view.host_account.of(ops & ~fill_false(mine), "op", "estimated")
+    segments = view.host_account.of(ops & ~fill_false(own), "op", "estimated")
     phase = view.trace.ops["phase"][segments["op"]]
     accumulated = accumulates(view.trace, segments["op"])
     stays = ~fill_false(phase == "optimizer") & ~accumulated

@@ -70,12 +70,12 @@ def outside_of_model(view: View) -> str:
     inside = pl.col("module").is_not_null()
     called = ops.group_by(function).agg(inside=inside.mean())
     # A function that calls the model has some of its ops in it.
-    mine = called.filter(pl.col("inside") > 1 / 2)
-    if not mine.height:
+    rows = called.filter(pl.col("inside") > 1 / 2)
+    if not rows.height:
         return ""
     lines = view.waits.lines.with_columns(function)
     around = lines.drop_nulls("function").join(
-        mine, on=["file", "function"], how="anti", maintain_order="left"
+        rows, on=["file", "function"], how="anti", maintain_order="left"
     )
     stays_ns = float(around["time"].sum())
     if stays_ns < _MUCH_OUTSIDE * float(lines["time"].sum()):

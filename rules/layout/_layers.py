@@ -57,8 +57,8 @@ def in_nchw(view: View) -> pl.Series:
     ).fill_null(value=False)
     stuck = layers["id"].filter(layers.select(near).to_series())
     forward = outermost[ops["forward"][outermost]]
-    mine = outermost.zip_with(forward.is_null(), forward)
-    return fill_false(mine.is_in(stuck.implode()))
+    own = outermost.zip_with(forward.is_null(), forward)
+    return fill_false(own.is_in(stuck.implode()))
 
 
 def of_instance_norms(view: View, ops: pl.Series) -> pl.Series:

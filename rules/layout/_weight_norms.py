@@ -58,8 +58,8 @@ def advice_with(row: Mapping[str, Any], advice: str) -> str:
         return advice
     alone = row["normed"] == len(row["id"])
     where = rewritten({**row}) or "forward"
-    mine = _ADVICE.format(these="the" if alone else "some", where=where)
-    return mine if alone else f"{advice}; {mine}"
+    text = _ADVICE.format(these="the" if alone else "some", where=where)
+    return text if alone else f"{advice}; {text}"
 
 
 def _text(dims: pl.Expr) -> pl.Expr:

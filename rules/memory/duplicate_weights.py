@@ -125,27 +125,27 @@ class DuplicateWeights(Rule):
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Take the copies at a device's peak together: they have the same fix."""
         copies = view.weight_copies
-        for (device,), mine in copies.group_by("device", maintain_order=True):
-            if mine["size"].sum() >= self.min_mib << 20:
-                yield self._finding(view, int(str(device)), mine)
+        for (device,), rows in copies.group_by("device", maintain_order=True):
+            if rows["size"].sum() >= self.min_mib << 20:
+                yield self._finding(view, int(str(device)), rows)
 
-    def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
+    def _finding(self, view: SnapshotView, device: int, table: pl.DataFrame) -> Finding:
         from ._minor import has_ranks, severity_of
         from ._peak_without import peak_savings
 
         curve = view.curve.filter(pl.col("device") == device)
-        held, weights = int(mine["size"].sum()), int(mine["copies_of"].sum())
+        held, weights = int(table["size"].sum()), int(table["copies_of"].sum())
         # Every step makes its own copies.
-        saved = peak_savings(curve, _in_all_steps(view, mine))
-        first, *others = view.by_line(mine)[:_MOST_LINES]
+        saved = peak_savings(curve, _in_all_steps(view, table))
+        first, *others = view.by_line(table)[:_MOST_LINES]
         ranks = has_ranks(view)
-        held_twice = "is held twice" if mine.height == 1 else "are held twice"
+        held_twice = "is held twice" if table.height == 1 else "are held twice"
         return self.finding(
-            f"{counted(mine.height, 'weight')} {held_twice} at the peak:"
+            f"{counted(table.height, 'weight')} {held_twice} at the peak:"
             f" {size(held)} of 16-bit copies",
             subject="weights",
             place=view.place(first, first["largest"]),
-            count=mine.height,
+            count=table.height,
             cost_bytes=saved,
             severity=severity_of(saved, view.peak_bytes(device)),
             advice=_ADVICE.format(_SHARDED) if ranks else None,
@@ -167,7 +167,7 @@ class DuplicateWeights(Rule):
                     if other["file"]
                 ),
             ],
-            data={"device": device, "copies": mine.height, "held_bytes": held},
+            data={"device": device, "copies": table.height, "held_bytes": held},
         )
 
 

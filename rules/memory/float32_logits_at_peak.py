@@ -119,15 +119,15 @@ class Float32LogitsAtPeak(Rule):
     def check_snapshot(self, view: SnapshotView) -> Iterator[Finding]:
         """Look for two sizes at each device's peak, one twice the other."""
         logits = view.at_peak.filter(pl.col("category") == _LOGITS)
-        for (device,), mine in logits.group_by("device", maintain_order=True):
-            half = mine.filter((2 * pl.col("size")).is_in(mine["size"].implode()))
-            wide = mine.filter(pl.col("size").is_in((2 * half["size"]).implode()))
+        for (device,), rows in logits.group_by("device", maintain_order=True):
+            half = rows.filter((2 * pl.col("size")).is_in(rows["size"].implode()))
+            wide = rows.filter(pl.col("size").is_in((2 * half["size"]).implode()))
             # Logits of twice the tokens, in the same dtype, are as large.
             if wide.join(view.casts, on=["device", "alloc"], how="semi").height:
-                yield self._finding(view, int(str(device)), mine, wide)
+                yield self._finding(view, int(str(device)), rows, wide)
 
     def _finding(
-        self, view: SnapshotView, device: int, mine: pl.DataFrame, wide: pl.DataFrame
+        self, view: SnapshotView, device: int, table: pl.DataFrame, wide: pl.DataFrame
     ) -> Finding:
         from ._peak_without import peak_savings
 
@@ -135,11 +135,11 @@ class Float32LogitsAtPeak(Rule):
         kind = view.allocations.filter(here, pl.col("category") == _LOGITS)
         saved = peak_savings(view.curve.filter(here), kind)
         held, peak = int(wide["size"].sum()), view.peak_bytes(device)
-        rest = int(mine["size"].sum()) - held
+        rest = int(table["size"].sum()) - held
         first = wide.sort(pl.col("file").is_null(), -pl.col("size"), "alloc").row(
             0, named=True
         )
-        allocations = counted(mine.height, "allocation")
+        allocations = counted(table.height, "allocation")
         return self.finding(
             f"fp32 logits hold {size(held)} of the {size(peak)} peak, 16-bit logits"
             f" {size(rest)}",

@@ -128,24 +128,24 @@ class KeptAttentionScores(Rule):
         """Take all scores at a device's peak together, and name the largest's line."""
         peak = view.at_peak.select("device", "alloc")
         scores = view.scores.join(peak, on=["device", "alloc"], how="semi")
-        for (device,), mine in scores.group_by("device", maintain_order=True):
-            yield self._finding(view, int(str(device)), mine)
+        for (device,), rows in scores.group_by("device", maintain_order=True):
+            yield self._finding(view, int(str(device)), rows)
 
-    def _finding(self, view: SnapshotView, device: int, mine: pl.DataFrame) -> Finding:
+    def _finding(self, view: SnapshotView, device: int, table: pl.DataFrame) -> Finding:
         from ._minor import room, severity_of
         from ._peak_without import peak_savings
 
         here = pl.col("device") == device
         saved = peak_savings(view.curve.filter(here), view.scores.filter(here))
-        held, peak = int(mine["size"].sum()), view.peak_bytes(device)
-        first, by_torch = view.by_line(mine)[0], _by_torch(view, mine)
-        allocations = counted(mine.height, "allocation")
+        held, peak = int(table["size"].sum()), view.peak_bytes(device)
+        first, by_torch = view.by_line(table)[0], _by_torch(view, table)
+        allocations = counted(table.height, "allocation")
         enough = room(view, device)
         finding = self.finding(
             f"attention scores hold {size(held)} of the {size(peak)} peak",
             subject="attention scores",
             place=view.place(first, first["largest"]),
-            count=mine.height,
+            count=table.height,
             cost_bytes=saved,
             severity=Severity.info if enough else severity_of(saved, peak),
             evidence=[

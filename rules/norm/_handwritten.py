@@ -196,5 +196,5 @@ def _outermost(trace: Trace) -> pl.Series:
         return outermost
     rows = rows_where(of_torch)
     nested = ownership.inside(trace, rows)[ops["parent"][rows]].is_not_null()
-    mine = ownership.inside(trace, rows.filter(~nested))
-    return mine.zip_with(mine.is_not_null(), outermost)
+    own = ownership.inside(trace, rows.filter(~nested))
+    return own.zip_with(own.is_not_null(), outermost)

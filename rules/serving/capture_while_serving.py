@@ -112,7 +112,7 @@ class CaptureWhileServing(Rule):
         spans = _captures(view).join(every, on="step", how="semi")
         if not spans.height:
             return
-        mine = every.join(spans, on="step", how="semi")
+        rows = every.join(spans, on="step", how="semi")
         others = every.join(spans, on="step", how="anti")
         usual = others.filter(pl.col("phase") == iteration_marks.DECODE)[
             "time"
@@ -120,20 +120,20 @@ class CaptureWhileServing(Rule):
         graphs = counted(spans.height, "CUDA graph").removeprefix("1 ")
         verb = "a CUDA graph is" if spans.height == 1 else f"{graphs} are"
         yield self.finding(
-            f"{verb} captured in {mine.height} of {counted(every.height, 'iteration')}",
+            f"{verb} captured in {rows.height} of {counted(every.height, 'iteration')}",
             subject="capture",
             count=spans.height / every.height,
             fix=Fix(spans=spans.select("start", "end")),
             evidence=[
                 Evidence(
                     "takes",
-                    value=float(mine["time"].max() or 0),  # type: ignore[arg-type]  # a number
+                    value=float(rows["time"].max() or 0),  # type: ignore[arg-type]  # a number
                     unit="ns",
                     note="such an iteration, as recorded"
                     + (f"; a decode {time(usual)}" if isinstance(usual, float) else ""),
                 ),
             ],
-            data={"steps": mine["step"].to_list()},
+            data={"steps": rows["step"].to_list()},
         )
 
 

@@ -130,20 +130,20 @@ class SyncPerToken(Rule):
             copies=pl.col("copies").first(),
         )
         for row in rows.iter_rows(named=True):
-            mine = gaps.syncs.filter(pl.col("id").is_in(row["ids"]))
-            share = mine.height / gaps.syncs.height
+            group_rows = gaps.syncs.filter(pl.col("id").is_in(row["ids"]))
+            share = group_rows.height / gaps.syncs.height
             yield self.finding(
                 f"{written(view, row)} makes the host wait for each token before the"
                 " next decode",
                 subject="token",
                 place=view.place(row),
-                count=mine.height / view.steps,
-                fix=Fix(syncs=sync_calls(view, mine)),
+                count=group_rows.height / view.steps,
+                fix=Fix(syncs=sync_calls(view, group_rows)),
                 gpu_idle_ns=share * idle_ns / view.steps,
                 evidence=[
                     Evidence(
                         "waits",
-                        value=row["wait"] / mine.height,
+                        value=row["wait"] / group_rows.height,
                         unit="ns",
                         note="each, as recorded",
                     ),

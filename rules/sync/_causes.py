@@ -35,7 +35,7 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     def name(ops: pl.Series) -> pl.Series:
         return names[ops].cast(pl.String)
 
-    mine = pl.coalesce("written", "op")
+    own = pl.coalesce("written", "op")
     by_itself = (
         pl.when(pl.col("written").is_null())
         .then(~pl.col("top_name").is_in(COPYING))
@@ -52,7 +52,7 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
             top_name=name(top),
             forward_name=name(trace.ops["forward"][waits["op"]]),
         )
-        .with_columns(called=pl.when(by_itself).then("top").otherwise(mine))
+        .with_columns(called=pl.when(by_itself).then("top").otherwise(own))
         .with_columns(
             gradient=gradient.fill_null(value=False),
             selects=name(waits["op"]) == "aten::nonzero",

@@ -62,10 +62,10 @@ def test_a_program_has_one_finding_of_all_its_chains() -> None:
 
 def test_kernels_of_other_findings_are_not_counted_again() -> None:
     findings = of_model("gpt2_eager").findings
-    (mine,) = (finding for finding in findings if finding.code == "FUS001")
+    (own,) = (finding for finding in findings if finding.code == "FUS001")
     others = [finding for finding in findings if not finding.residual]
 
-    assert not mine.kernels & frozenset[int]().union(
+    assert not own.kernels & frozenset[int]().union(
         *(finding.kernels for finding in others)
     )
 
@@ -139,22 +139,22 @@ def test_a_wait_that_costs_time_after_other_fixes_is_in_the_plan() -> None:
 
 def test_the_place_is_where_the_library_saves_most() -> None:
     findings = of_model("gpt2_eager").findings
-    (mine,) = (finding for finding in findings if finding.code == "FUS001")
-    (chain,) = (evidence for evidence in mine.evidence if evidence.label == "chain")
+    (own,) = (finding for finding in findings if finding.code == "FUS001")
+    (chain,) = (evidence for evidence in own.evidence if evidence.label == "chain")
 
     # Once it was the first function of the library, which checks for packed sequences.
-    assert "(transformers/activations.py:65)" in (mine.place.via or "")
+    assert "(transformers/activations.py:65)" in (own.place.via or "")
     assert "tanh" in str(chain)
 
 
 def test_lines_that_save_next_to_nothing_are_not_named() -> None:
-    (mine,) = (
+    (own,) = (
         finding
         for finding in of_model("gpt2_eager").findings
         if finding.code == "FUS001"
     )
     lines = [
-        evidence.value or 0 for evidence in mine.evidence if evidence.label == "line"
+        evidence.value or 0 for evidence in own.evidence if evidence.label == "line"
     ]
 
     assert min(lines) > 0.05 * max(lines)

@@ -1483,8 +1483,8 @@ def test_a_loop_that_fills_gradients_with_zeros_sets_them_to_none(
     drawing = a_loop(*[ops] * 8).replace("moe.py(8): forward", f"t.py(8): {function}")
     # Nothing is launched to detach a gradient.
     for number in range(1, 17, 2) if " " in ops else ():
-        for piece in (f"[cuLaunch>{number}]", f"[k<{number}]"):
-            drawing = drawing.replace(piece, " " * len(piece))
+        for part in (f"[cuLaunch>{number}]", f"[k<{number}]"):
+            drawing = drawing.replace(part, " " * len(part))
 
     findings = drawn_findings(drawing, "LCH001")
 

@@ -106,8 +106,8 @@ def write_job(
     for rank, number in job.ranks.select("rank", "number").iter_rows():
         writer = Writer(_FIRST_PID + rank)
         events.add([writer.name("process", f"rank {number}", index=rank)])
-        mine = cells.filter(pl.col("rank") == rank)
-        events.add(_collectives(writer, mine))
+        group_rows = cells.filter(pl.col("rank") == rank)
+        events.add(_collectives(writer, group_rows))
         steps = times.of(job.digests[rank].table("steps"), rank)
         events.add(_steps(writer, inside(steps, 0, end - begin)))
         events.add(_late(writer, times.zeroed(_awaited(job, rank, begin, end))))

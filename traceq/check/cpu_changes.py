@@ -44,14 +44,14 @@ def cpu_differences(
     then, numbers = before.numbers, now.numbers
     for name, limit in limits.items():
         value, kind = numbers[name], KINDS[name]
-        mine = gains.filter(pl.col("kind") == kind)
+        rows = gains.filter(pl.col("kind") == kind)
         off = not limit.holds(value)
         as_recorded = not limit.tolerance and limit.value == then[name]
         other = name in _EXACT and as_recorded and _has_more(before, now, kind)
         if off or other:
             worse = other or value > limit.value
             text = f"CPU {name} {value:,.12g}, the budget is {budget_text(name, limit)}"
-            more = f": {_explained(mine)}" if worse and mine.height else ""
+            more = f": {_explained(rows)}" if worse and rows.height else ""
             yield Difference("budget", text + more, fails=worse)
     tolerance = limits["ops"].tolerance if "ops" in limits else 0.0
     yield from _other_dtypes(before, now, gains, tolerance)
@@ -124,8 +124,8 @@ def _has_more(expectation: CpuPart, now: CpuPart, kind: str) -> bool:
     """Return whether there is more of anything of a kind, wherever it is."""
 
     def sums(part: CpuPart, count: pl.Expr) -> dict[str, float]:
-        mine = part.calls.filter(pl.col("kind") == kind)
-        return dict(mine.group_by("what").agg(count.sum()).iter_rows())
+        rows = part.calls.filter(pl.col("kind") == kind)
+        return dict(rows.group_by("what").agg(count.sum()).iter_rows())
 
     _, most = _limits(expectation)
     before = sums(expectation, most)
@@ -183,15 +183,15 @@ def _other_dtypes(
         changed, on=("what", "dtypes"), how="inner", maintain_order="left"
     )
     places = rows.group_by("file", "function", maintain_order=True)
-    for (file, function), mine in places:
-        (row,) = mine.select(
+    for (file, function), group_rows in places:
+        (row,) = group_rows.select(
             pl.col("before").sum(),
             *(_LINE, _CALL_LINES.implode()),
             file=pl.lit(file),
             function=pl.lit(function),
         ).to_dicts()
-        parts = [_taken(item) for item in mine.head(_MOST).iter_rows(named=True)]
-        left = mine.height - len(parts)
+        parts = [_taken(item) for item in group_rows.head(_MOST).iter_rows(named=True)]
+        left = group_rows.height - len(parts)
         text = "; ".join(parts) + (f"; and {counted(left, 'other op')}" if left else "")
         yield Difference("dtype", f"other dtypes on the CPU{_place(row)}: {text}")
 

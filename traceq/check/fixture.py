@@ -95,11 +95,11 @@ def find_fixtures(places: Iterable[Path]) -> list[Path]:
             raise UsageError(msg)
         below = sorted(file for file in place.rglob("*") if file.is_dir())
         visible = [path for path in below if not _is_hidden(path.relative_to(place))]
-        mine = [folder for folder in (place, *visible) if is_fixture(folder)]
-        if not mine:
+        paths = [folder for folder in (place, *visible) if is_fixture(folder)]
+        if not paths:
             msg = f"{place} has no fixture in it: make one with traceq shrink"
             raise UsageError(msg)
-        folders.update(dict.fromkeys(mine))
+        folders.update(dict.fromkeys(paths))
     return list(folders)
 
 

@@ -67,14 +67,14 @@ def loader_of(codes: list[Code], loop: cst.For) -> tuple[Code, cst.Call]:
     if isinstance(over, cst.Call) and code.name(over.func) in _NAMES:
         return code, over
     written = code.written(over)
-    mine = [
+    own = [
         call for call in calls if call[0] is code and code.target(call[1]) == written
     ]
-    if mine:
-        if _assignments(code, written) != len(mine):
+    if own:
+        if _assignments(code, written) != len(own):
             msg = f"{code.file} assigns several things to `{written}`"
             raise RefusedError(msg)
-        return only(mine, _CALL, code.file)
+        return only(own, _CALL, code.file)
     if isinstance(over, cst.Name) and not _is_parameter(code, loop, over.value):
         msg = f"`{written}` in {code.file} is not made by torch's DataLoader"
         raise RefusedError(msg)

@@ -86,9 +86,9 @@ def _proposal(finding: Finding, program: Program) -> Proposal:
         files = {change.file for change in changes}
         parts = []
         for file in sorted(files):
-            mine = [change for change in changes if change.file == file]
-            _refuse_nonsense(file, apply(program.text(file), mine))
-            parts += hunks(file, program.text(file), mine)
+            replacements = [change for change in changes if change.file == file]
+            _refuse_nonsense(file, apply(program.text(file), replacements))
+            parts += hunks(file, program.text(file), replacements)
     except RefusedError as error:
         if not always_applies(finding):
             return nothing

@@ -109,7 +109,7 @@ def chunks(
         if last > at:
             pieces.append(Piece(block, at + len(separator), last))
         begun = [block[last + len(separator) :]]
-        if sum(piece.end - piece.start for piece in pieces) >= size:
+        if sum(part.end - part.start for part in pieces) >= size:
             # One chunk is held back: the end of the events may be in it.
             if held:
                 yield held
@@ -196,7 +196,7 @@ def _ended(
     """
     opening = b'{"traceEvents":[' if head.lstrip()[:1] == b"{" else b"["
     ends: list[tuple[int, int, int]] = []
-    skipped = sum(piece.end - piece.start for piece in pieces) - _FOOTER_LIMIT
+    skipped = sum(part.end - part.start for part in pieces) - _FOOTER_LIMIT
     for number, (block, start, end) in enumerate(pieces):
         # With nothing but blanks between them, brace and bracket are in one piece.
         ends += [
@@ -225,7 +225,7 @@ def _few(
     ends: list[tuple[int, int, int]], pieces: list[Piece]
 ) -> list[tuple[int, int, int]]:
     """Return the last places, no more than can be tried in a short time."""
-    behind = [*accumulate(piece.end - piece.start for piece in reversed(pieces))][::-1]
+    behind = [*accumulate(part.end - part.start for part in reversed(pieces))][::-1]
     left = _MOST_PARSED
     for count, (number, _, bracket) in enumerate(reversed(ends[-_MOST_ENDS:])):
         left -= behind[number] - (bracket - pieces[number].start)

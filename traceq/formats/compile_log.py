@@ -69,7 +69,7 @@ def read_logged(file: Path, names: Collection[str] = ()) -> CompiledCode:
     programs: dict[str, tuple[Node, ...]] = {}
     for name, record, payload in _records(file):
         graph = f"{record.get('frame_id')}/{record.get('frame_compile_id')}"
-        mine = [piece for piece in pieces[-_MOST_CODE:] if piece.graph == graph]
+        own = [part for part in pieces[-_MOST_CODE:] if part.graph == graph]
         if name == _PROGRAM and len(programs) < _MOST_CODE:
             programs[graph] = read_program(payload)
         elif name in _GRAPHS:
@@ -77,10 +77,10 @@ def read_logged(file: Path, names: Collection[str] = ()) -> CompiledCode:
         elif name == _CODE and len(pieces) < _MOST_CODE:
             of_code = lowered.pop(graph, "")
             pieces.append(_Piece(graph, payload, _stem(record), of_code))
-        elif mine and name == _PROVENANCE:
-            mine[-1].provenance = _json(payload)
-        elif mine and not mine[-1].key and name in _KEYS:
-            mine[-1].key = str(_json(payload).get("key") or "")
+        elif own and name == _PROVENANCE:
+            own[-1].provenance = _json(payload)
+        elif own and not own[-1].key and name in _KEYS:
+            own[-1].key = str(_json(payload).get("key") or "")
     renamed = renaming(names)
     graphs = {
         graph: tuple(
@@ -88,7 +88,7 @@ def read_logged(file: Path, names: Collection[str] = ()) -> CompiledCode:
         )
         for graph, nodes in programs.items()
     }
-    code = (with_names(_code(piece, programs), names) for piece in pieces)
+    code = (with_names(_code(part, programs), names) for part in pieces)
     return CompiledCode(graphs, tuple(code))
 
 
@@ -147,18 +147,18 @@ def _stem(record: Mapping[str, Any]) -> str:
     return PurePath(name).stem if isinstance(name, str) else ""
 
 
-def _code(piece: _Piece, programs: Mapping[str, tuple[Node, ...]]) -> GeneratedCode:
+def _code(fragment: _Piece, programs: Mapping[str, tuple[Node, ...]]) -> GeneratedCode:
     code = replace(
-        generated_code(piece.text, piece.lowered),
-        graph=piece.graph,
-        key=piece.key,
-        name=piece.name,
-        backward=bool(BACKWARD.search(piece.text)),
+        generated_code(fragment.text, fragment.lowered),
+        graph=fragment.graph,
+        key=fragment.key,
+        name=fragment.name,
+        backward=bool(BACKWARD.search(fragment.text)),
     )
     to_source, of_kernel = (
-        _names(piece.provenance.get(part)) for part in ("postToPre", "cppCodeToPost")
+        _names(fragment.provenance.get(part)) for part in ("postToPre", "cppCodeToPost")
     )
-    program = {node.name: node for node in programs.get(piece.graph, ())}
+    program = {node.name: node for node in programs.get(fragment.graph, ())}
     lowered = {
         name: _with_frame(node, to_source.get(name, ()), program)
         for name, node in code.lowered.items()

@@ -103,7 +103,7 @@ class Piece(NamedTuple):
 def joined(pieces: Iterable[Piece], separator: bytes) -> bytes:
     """Return the text of pieces, with what stands between their events."""
     return separator.join(
-        memoryview(piece.block)[piece.start : piece.end] for piece in pieces
+        memoryview(part.block)[part.start : part.end] for part in pieces
     )
 
 

@@ -147,8 +147,8 @@ class Scan:
         """
         tally = Tally()
         pieces, rows = whole_events(chunk, self._layout, tally, whole=whole)
-        for piece in pieces:
-            events, flows, left = self.feed(*piece)
+        for part in pieces:
+            events, flows, left = self.feed(*part)
             self._left += [(self._events + at, text) for at, text in left]
             self._events += events
             tally.events += events
@@ -197,9 +197,9 @@ class Scan:
         asked = columns()[number]
         is_used = constant(value=False, count=len(heads) + 1, dtype=pl.Boolean)
         used = rows_where(is_used.scatter(rows["head"], values=True))
-        mine = [heads[at - 1] for at in used.to_list()]
-        self.categories |= {head.category for head in mine}
-        of_head = tables.from_heads(asked.table, mine)
+        own = [heads[at - 1] for at in used.to_list()]
+        self.categories |= {head.category for head in own}
+        of_head = tables.from_heads(asked.table, own)
         places = constant(0, len(heads) + 1, pl.UInt32)
         place = places.scatter(used, pl.int_range(len(used), eager=True))[rows["head"]]
         made = [rows["ts"], rows["dur"]]

@@ -44,16 +44,16 @@ def windows_of(
     )
 
 
-def _with_rests(piece: pl.Series, whole: list[int]) -> pl.Series:
+def _with_rests(column: pl.Series, whole: list[int]) -> pl.Series:
     """Give what little is before the first whole piece, or behind the last, to it."""
-    sizes = dict(piece.value_counts().iter_rows())
+    sizes = dict(column.value_counts().iter_rows())
     little = LEFT_OVER * sizes[whole[len(whole) // 2]]
     first, last = min(whole), max(whole)
     if sizes.get(first - 1, 0) <= little:
-        piece = piece.clip(lower_bound=first)
+        column = column.clip(lower_bound=first)
     if sizes.get(last + 1, 0) <= little:
-        piece = piece.clip(upper_bound=last)
-    return piece
+        column = column.clip(upper_bound=last)
+    return column
 
 
 def _whole(

@@ -90,10 +90,10 @@ def _between(finding: Finding, trace: Trace) -> tuple[int, int] | None:
     They are not where a loop begins again in between.
     """
     ops, place = trace.ops, finding.place
-    mine = pl.Series([*finding.ops], dtype=pl.UInt32)
+    own = pl.Series([*finding.ops], dtype=pl.UInt32)
     here = (known(ops[name] == getattr(place, name)) for name in ("file", "function"))
     lines = ops.filter(*here).select("thread", "ts", "call_line").drop_nulls()
-    moments = ops[["thread", "ts"]][mine]
+    moments = ops[["thread", "ts"]][own]
     lines_before, lines_after = (
         asof(moments, lines, "ts", "ts", by="thread", strategy=way)["call_line"]
         for way in ("backward", "forward")

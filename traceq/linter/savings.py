@@ -259,8 +259,8 @@ class Savings:
 
         That is most of the calls that block, of the kernels, or of the host's time.
         """
-        mine, theirs = (self._changes(item) for item in (finding, other))
-        syncs, kernels = _rows_of(mine)
+        changes, theirs = (self._changes(item) for item in (finding, other))
+        syncs, kernels = _rows_of(changes)
         other_syncs, other_kernels = _rows_of(theirs)
         # Of a copy and the wait after it, as one, only the wait is in the replay.
         syncs &= set(self._view.replay.model.waits["id"])
@@ -270,7 +270,7 @@ class Savings:
             return True
         spans, other_spans = (
             pl.concat([NO_SPANS, *(change.spans for change in some)])
-            for some in (mine, theirs)
+            for some in (changes, theirs)
         )
         length = _length(spans)
         both = length + _length(other_spans) - _length(pl.concat([spans, other_spans]))

@@ -97,9 +97,9 @@ def _incomparable(before: Analysis, new: Analysis) -> Iterator[tuple[str, str]]:
         for name in (_STEP, _SLOWDOWN):
             yield name, f"{ranks[1]} ranks, not {ranks[0]}"
     elif devices[0] != devices[1]:
-        theirs, mine = (
+        theirs, text = (
             ", ".join(filter(None, device)) or "no GPU" for device in devices
         )
-        yield _STEP, f"{mine}, not {theirs}"
+        yield _STEP, f"{text}, not {theirs}"
     elif measured[0] != measured[1]:
         yield _STEP, "one was measured without the profiler"

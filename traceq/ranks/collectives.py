@@ -82,15 +82,15 @@ _COMM = pl.col("kind") == "communication"
 def collectives(trace: Trace) -> pl.DataFrame:
     """Return the collectives of a trace in the order of their starts."""
     work = busiest_device(trace.kernels)
-    mine = work.filter(_COMM)
-    if not mine.height:
+    group_rows = work.filter(_COMM)
+    if not group_rows.height:
         return _through_host(trace)
     compute = work.filter(~_COMM)
-    rows = _named(described(trace, mine))
+    rows = _named(described(trace, group_rows))
     rows = rows.with_columns(
         start="ts",
         end=END,
-        launched=trace.runtime["ts"].gather(mine["launch"]),
+        launched=trace.runtime["ts"].gather(group_rows["launch"]),
     ).sort("start", "end", maintain_order=True)
     launches = _launches(trace, compute)
     rows = _with_ready(rows, launches)

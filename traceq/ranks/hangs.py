@@ -153,14 +153,14 @@ class _Differences:
         self, odd: dict[str, Any], usual: dict[str, Any]
     ) -> tuple[How, tuple[Call, ...]]:
         """Return how the calls that follow fit: another order, or some left out."""
-        mine, theirs = self._next(odd), self._next(usual)
-        signs, others = [*map(_sign, mine)], [*map(_sign, theirs)]
+        own, theirs = self._next(odd), self._next(usual)
+        signs, others = [*map(_sign, own)], [*map(_sign, theirs)]
         if signs[0] not in others and others[0] not in signs:
             return "", ()
         if _shifted(signs, others):
             return "left-out", (call_of(theirs[0]),)
         if _shifted(others, signs):
-            return "added", (call_of(mine[0]),)
+            return "added", (call_of(own[0]),)
         both = signs[0] in others and others[0] in signs
         return ("order" if both else ""), ()
 

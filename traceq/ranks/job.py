@@ -154,18 +154,18 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
             f"{item.path}: {item.reason}" for item in unread
         )
         raise InputError(msg)
-    mine, *others = jobs_of(digests)
-    if len(mine) == 1 and not others:
+    own, *others = jobs_of(digests)
+    if len(own) == 1 and not others:
         msg = (
-            f"{mine[0].rank['path']} is one rank: give the traces of several ranks of"
+            f"{own[0].rank['path']} is one rank: give the traces of several ranks of"
             " a job, or lint it alone"
         )
         raise UsageError(msg)
-    ranks = _ranks(mine)
-    cells = _cells(mine, ranks)
+    ranks = _ranks(own)
+    cells = _cells(own, ranks)
     matches = matched(cells)
     clock = clocks(matches.cells)
-    if _shares_clock(ranks) or _share_an_export(mine):
+    if _shares_clock(ranks) or _share_an_export(own):
         clock = clock.with_columns(
             offset=pl.lit(0, pl.Int64),
             drift=pl.lit(0.0),
@@ -173,8 +173,8 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
             **{STEP: pl.lit(0, pl.Int64)},
         )
     aligned = on_one_clock(matches.cells, clock)
-    world = mine[0].rank["world_size"]
-    all_here = not world or len(mine) >= world
+    world = own[0].rank["world_size"]
+    all_here = not world or len(own) >= world
     together = instances(aligned, all_here=all_here)
     misfits = impossible(together, _TOLERATED)
     if len(misfits):
@@ -185,7 +185,7 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         together = instances(aligned, all_here=all_here)
     slotted = slots(together)
     waited = waits(aligned, slotted)
-    meetings = _meetings(mine, ranks, _without_buffered(aligned, together), clock)
+    meetings = _meetings(own, ranks, _without_buffered(aligned, together), clock)
     return Job(
         ranks.join(clock, on="rank", how="left", maintain_order="left"),
         waited,
@@ -194,11 +194,11 @@ def assemble(digests: Sequence[Digest], unread: Sequence[Unread] = ()) -> Job:
         matches.by,
         aligned["instance"].null_count(),
         (
-            *notices.on_ranks(mine, others, unread, ranks),
+            *notices.on_ranks(own, others, unread, ranks),
             *notices.on_matches(matches, len(misfits), together.height, ranks),
             *notices.on_unknown_ranks(meetings, ranks),
         ),
-        tuple(mine),
+        tuple(own),
         _apart(aligned) if matches.splits or not together.height else (),
     )
 
@@ -227,9 +227,9 @@ def _renumbered(cells: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _ranks(mine: Sequence[Digest]) -> pl.DataFrame:
+def _ranks(digests: Sequence[Digest]) -> pl.DataFrame:
     rows = []
-    for at, digest in enumerate(mine):
+    for at, digest in enumerate(digests):
         facts, steps = digest.rank, digest.table("steps")
         length = (steps["end"] - steps["start"]).median() if steps.height else None
         rows.append(
@@ -272,9 +272,9 @@ def _shares_clock(ranks: pl.DataFrame) -> bool:
     return len(machines) == 1 and bool(machines[0]) and not any(ranks["device"])
 
 
-def _share_an_export(mine: Sequence[Digest]) -> bool:
+def _share_an_export(digests: Sequence[Digest]) -> bool:
     """Return whether all ranks are of one export, which has one clock."""
-    clocks_of_ranks = {digest.rank.get("clock") for digest in mine}
+    clocks_of_ranks = {digest.rank.get("clock") for digest in digests}
     return len(clocks_of_ranks) == 1 and all(clocks_of_ranks)
 
 
@@ -286,13 +286,13 @@ def starts(ranks: pl.DataFrame) -> list[int]:
 
 
 def _together(
-    mine: Sequence[Digest], table: str, starts: Sequence[int]
+    digests: Sequence[Digest], table: str, starts: Sequence[int]
 ) -> pl.DataFrame:
     """Return one table of all ranks, with ``rank`` and ``begin``, where it starts."""
-    parts = [digest.table(table) for digest in mine]
+    parts = [digest.table(table) for digest in digests]
     owners = pl.DataFrame(
         {
-            "rank": range(len(mine)),
+            "rank": range(len(digests)),
             "begin": starts,
             "rows": [part.height for part in parts],
         },
@@ -302,12 +302,12 @@ def _together(
     return pl.concat([pl.concat(parts), of_row], how="horizontal")
 
 
-def _cells(mine: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
+def _cells(digests: Sequence[Digest], ranks: pl.DataFrame) -> pl.DataFrame:
     times = ("launched", "ready", "start", "end", "held")
-    firsts = {digest.rank.get("first_step") for digest in mine}
+    firsts = {digest.rank.get("first_step") for digest in digests}
     same = firsts.pop() if len(firsts) == 1 else None
     return (
-        _together(mine, "collectives", starts(ranks))
+        _together(digests, "collectives", starts(ranks))
         .with_columns(
             pl.col(times) + pl.col("begin"),
             collective=pl.int_range(pl.len(), dtype=pl.UInt32).over("rank"),
@@ -332,14 +332,14 @@ def _without_buffered(aligned: pl.DataFrame, together: pl.DataFrame) -> pl.DataF
 
 
 def _meetings(
-    mine: Sequence[Digest],
+    digests: Sequence[Digest],
     ranks: pl.DataFrame,
     aligned: pl.DataFrame,
     clock: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the meetings of all ranks on one clock, with their instances."""
     rows = (
-        _together(mine, "meetings", starts(ranks))
+        _together(digests, "meetings", starts(ranks))
         .with_columns(
             pl.col("at") + pl.col("begin"), pl.col("collective").cast(pl.UInt32)
         )

@@ -29,7 +29,7 @@ class Unread:
 
 
 def on_ranks(
-    mine: Sequence[Digest],
+    digests: Sequence[Digest],
     others: Sequence[Sequence[Digest]],
     unread: Sequence[Unread],
     ranks: pl.DataFrame,
@@ -43,7 +43,7 @@ def on_ranks(
             f"{len(other)} of the traces are of another job or another recording"
             f" (world size {first['world_size']}, as {first['path']}) and are left out"
         )
-    world = mine[0].rank["world_size"]
+    world = digests[0].rank["world_size"]
     numbers = set(ranks["number"].to_list())
     if world and (absent := sorted(set(range(world)) - numbers)):
         yield (
@@ -62,7 +62,7 @@ def on_ranks(
             f"the ranks recorded between {lowest(lengths)} and {highest(lengths)}"
             " steps; what they have in common is compared"
         )
-    damaged = [digest.rank["rank"] for digest in mine if digest.rank["damage"]]
+    damaged = [digest.rank["rank"] for digest in digests if digest.rank["damage"]]
     if damaged:
         yield f"the traces of rank {_listed(damaged)} are incomplete"
 

@@ -72,9 +72,9 @@ class OpTable:
         ).with_columns(time=pl.when("ideal").then("usual").otherwise("transfer"))
         took = []
         for step, replay in self.replays.items():
-            mine = own.filter(pl.col("step") == step)["own"].cast(pl.Float64).to_list()
+            owned = own.filter(pl.col("step") == step)["own"].cast(pl.Float64).to_list()
             times = timed.filter(pl.col("step") == step)["time"].cast(pl.Float64)
-            took.append(replay.run(mine, [0.0] * len(mine), times.to_list()))
+            took.append(replay.run(owned, [0.0] * len(owned), times.to_list()))
         return sum(took) / len(took)
 
 

@@ -138,10 +138,10 @@ def _late_in_a_part(samples: pl.DataFrame) -> pl.DataFrame:
         explained = samples.filter(
             beyond.sum().over("rank") >= late.sum().over("rank") / 2
         )
-        mine = samples.with_columns(
+        rows = samples.with_columns(
             pl.col(f"{IDEAL}_{part}").alias(IDEAL), own=part, place=pl.lit("")
         )
-        ranks = _tested(mine, _RARER).filter("sure")
+        ranks = _tested(rows, _RARER).filter("sure")
         sure.append(
             explained.filter(beyond > 0)
             .join(ranks, on="rank", how="semi")

@@ -78,12 +78,12 @@ class Cause:
 
 def cause_of(job: Job, compared: pl.DataFrame, rank: int) -> Cause:
     """Return the cause of a late rank; ``compared`` are the stretches of all."""
-    mine = compared.filter(pl.col("rank") == rank).with_columns(
+    rows = compared.filter(pl.col("rank") == rank).with_columns(
         late=pl.col("own") - pl.col(IDEAL)
     )
-    mine = _telling(mine)
-    late = total(mine["late"])
-    parts = {part: int((mine[part] - mine[f"{IDEAL}_{part}"]).sum()) for part in PARTS}
+    rows = _telling(rows)
+    late = total(rows["late"])
+    parts = {part: int((rows[part] - rows[f"{IDEAL}_{part}"]).sum()) for part in PARTS}
     if not job.has_gpus:
         # Compute on the host is its own time like any other.
         parts[HOST] += parts.pop(COMPUTE)
@@ -95,32 +95,32 @@ def cause_of(job: Job, compared: pl.DataFrame, rank: int) -> Cause:
         work = compare_work(job, rank)
         slower = work is None or work.slower_ns >= work.more_ns
         return Cause(SLOWER if slower else MORE, late, parts, explained, work=work)
-    where = _where(job, mine, rank, main)
+    where = _where(job, rows, rank, main)
     place = Place(where["file"], where["line"], where["function"])
     return Cause(main, late, parts, explained, place, where["region"])
 
 
-def _telling(mine: pl.DataFrame) -> pl.DataFrame:
+def _telling(table: pl.DataFrame) -> pl.DataFrame:
     """Return the stretches that tell why a rank is late.
 
     That are those in which it is late beyond the noise, if they are most of it; else
     all, as noise goes both ways; or those in which it is late at all, if it is early in
     others.
     """
-    longer = mine.filter(pl.col("late") > 0)
+    longer = table.filter(pl.col("late") > 0)
     beyond = longer.filter(pl.col("late") > _BEYOND_NOISE * pl.col("spread"))
-    net = total(mine["late"])
+    net = total(table["late"])
     if total(beyond["late"]) >= max(net, 1) / 2:
         return beyond
-    return mine if net >= total(longer["late"]) / 2 else longer
+    return table if net >= total(longer["late"]) / 2 else longer
 
 
-def _where(job: Job, mine: pl.DataFrame, rank: int, part: str) -> dict[str, Any]:
+def _where(job: Job, table: pl.DataFrame, rank: int, part: str) -> dict[str, Any]:
     """Return the host's place in most of the time that the rank is late by."""
     columns = ("region", "file", "line", "function")
     places = (
         job.meetings.filter(pl.col("rank") == rank)
-        .join(mine.select("stretch"), on="stretch", how="semi")
+        .join(table.select("stretch"), on="stretch", how="semi")
         .group_by(columns)
         .agg(time=pl.col(part).sum())
         .sort("time", *columns, descending=[True, *[False] * 4])
@@ -135,8 +135,8 @@ def compare_work(job: Job, rank: int) -> Work | None:
     others = [row for row in job.ranks["rank"].to_list() if row != rank]
     # Spread over the job, so that one slow machine is not all of them.
     chosen = others[:: max(1, len(others) // _COMPARED)][:_COMPARED]
-    mine = _per_step(job.digests[rank])
-    if mine is None or not chosen:
+    group_rows = _per_step(job.digests[rank])
+    if group_rows is None or not chosen:
         return None
     tables = [_per_step(job.digests[row]) for row in chosen]
     theirs = pl.concat([table for table in tables if table is not None])
@@ -144,7 +144,9 @@ def compare_work(job: Job, rank: int) -> Work | None:
     usual = theirs.group_by(_KEY).agg(
         pl.col("count").sum() / peers, pl.col("time").sum() / peers
     )
-    joined = mine.join(usual, on=_KEY, how="full", coalesce=True, nulls_equal=True)
+    joined = group_rows.join(
+        usual, on=_KEY, how="full", coalesce=True, nulls_equal=True
+    )
     joined = joined.with_columns(
         pl.col("count", "time", "count_right", "time_right").fill_null(0.0)
     )
@@ -223,11 +225,11 @@ def _always(job: Job, slow: pl.DataFrame, common: pl.Series) -> bool:
         .agg(pl.col("rank").n_unique())
         .filter(pl.col("rank") == len(common))
     )
-    mine = slow.join(theirs, on="instance", how="semi")
+    rows = slow.join(theirs, on="instance", how="semi")
     alike = job.collectives.join(theirs, on="instance", how="semi").join(
-        mine, on="place", how="semi"
+        rows, on="place", how="semi"
     )
-    return mine.height >= EXPLAINED * alike.height
+    return rows.height >= EXPLAINED * alike.height
 
 
 def named(ranks: Sequence[int], job: Job) -> list[int]:

@@ -31,19 +31,19 @@ def with_lines(written: Written, bare: pl.DataFrame, lines: pl.DataFrame) -> Wri
     moved = pl.any_horizontal(
         alone, *(bare[key].ne_missing(lines[key]) for key in _PLACE)
     )
-    mine = lines.with_columns(moved=moved).filter(
+    rows = lines.with_columns(moved=moved).filter(
         pl.col("call_line").is_not_null(),
         pl.col("moved") | (bare["call_line"].is_null() & pl.col("forward").is_null()),
     )
-    if not mine.height:
+    if not rows.height:
         return written
     events = written.events
     is_op = pl.col("category").is_in(_OPERATORS)
     start = events.filter(is_op)["ts"].min() - lines["ts"].min()  # type: ignore[operator]
-    callers = mine.select(
+    callers = rows.select(
         text("name"),
         pl.col("ts") + start,
-        _caller(mine, written.paths).alias("caller"),
+        _caller(rows, written.paths).alias("caller"),
     ).unique(_KEY, keep="none")
     joined = events.join(callers, on=_KEY, how="left", maintain_order="left")
     key = pl.concat_str(pl.lit('"caller": '), "caller", pl.lit(', "pid"'))

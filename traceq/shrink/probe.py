@@ -45,9 +45,9 @@ class Seen:
 
     def lost(self, whole: Seen) -> list[str]:
         """Return the findings of another recording only, each in a few words."""
-        mine = {finding.fingerprint for finding in self.findings}
+        fingerprints = {finding.fingerprint for finding in self.findings}
         more = {finding.fingerprint: finding for finding in whole.findings}
-        return [_place(one) for mark, one in more.items() if mark not in mine]
+        return [_place(one) for mark, one in more.items() if mark not in fingerprints]
 
     def codes_only_here(self, other: Seen) -> set[str]:
         """Return the rules of findings that are not in another recording."""
@@ -63,7 +63,7 @@ class Seen:
 
         Findings of the code ``ignoring`` do not count.
         """
-        mine, theirs = (
+        own, theirs = (
             {
                 finding.fingerprint
                 for finding in seen.findings
@@ -71,15 +71,15 @@ class Seen:
             }
             for seen in (self, other)
         )
-        return mine == theirs and self.skipped == other.skipped
+        return own == theirs and self.skipped == other.skipped
 
     def changes(self, other: Seen) -> list[str]:
         """Return the findings of this recording only, and of the other only."""
-        mine = {finding.fingerprint: finding for finding in self.findings}
+        own = {finding.fingerprint: finding for finding in self.findings}
         theirs = {finding.fingerprint: finding for finding in other.findings}
-        lines = [f"{_place(mine[mark])} is lost" for mark in mine if mark not in theirs]
+        lines = [f"{_place(own[mark])} is lost" for mark in own if mark not in theirs]
         lines += [
-            f"{_place(theirs[mark])} is new" for mark in theirs if mark not in mine
+            f"{_place(theirs[mark])} is new" for mark in theirs if mark not in own
         ]
         if not lines:
             there = set(other.findings)

@@ -77,12 +77,12 @@ def _crash(error: Exception, rule: type[Rule]) -> str:
     """Say what a rule crashed with, and at which of its own lines."""
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     file = inspect.getfile(rule)
-    mine = [
+    own = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == file
     ]
-    return f"{text} ({Path(file).name}:{mine[-1]})" if mine else text
+    return f"{text} ({Path(file).name}:{own[-1]})" if own else text
 
 
 def drawn_job(example: Bad | Good) -> Analysis | None:

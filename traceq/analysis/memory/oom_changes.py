@@ -121,14 +121,14 @@ def _later(case: Failure) -> int:
         return max(0, _states(oom) - case.held("optimizer state") - requested)
     if case.phase == "backward":
         # Gradients of all parameters remain, where the activations were.
-        kept = case.held("activations", "attention scores", "gradients")
-        return max(0, oom.trainable_bytes - kept)
+        retained = case.held("activations", "attention scores", "gradients")
+        return max(0, oom.trainable_bytes - retained)
     if case.phase != "forward" or layer is None or not oom.grad_enabled:
         return 0
     done = _done(layer)
-    kept = int(_of_this_call(case)["size"].sum())
+    retained = int(_of_this_call(case)["size"].sum())
     left = (layer.siblings or 0) - done
-    return max(0, round(kept / done * left) - requested)
+    return max(0, round(retained / done * left) - requested)
 
 
 def _of_this_call(case: Failure) -> pl.DataFrame:
@@ -296,11 +296,11 @@ def _checkpoint(case: Failure) -> Iterator[_Row]:
         count, kind, each = oom.layers.count, oom.layers.kind, 0
     else:
         return
-    kept = case.held("activations", "attention scores")
+    retained = case.held("activations", "attention scores")
     if case.phase == "forward":
-        kept += case.later + case.row["asked"]
+        retained += case.later + case.row["asked"]
     # One layer is recomputed at a time, and the inputs of all stay.
-    saves = max(0, kept - kept // count - count * each)
+    saves = max(0, retained - retained // count - count * each)
     if saves:
         yield _row(case, "checkpoint", saves, kind, count)
 

@@ -45,8 +45,8 @@ def softmax_and_matmuls(trace: Trace, kernels: pl.DataFrame) -> AttentionParts |
     """
     by_hand = handwritten_softmaxes(trace, kernels) if writes_attention(trace) else None
     if by_hand is not None and len(by_hand):
-        mine = pl.col("id").is_in(by_hand.implode())
-        kind = pl.when(mine).then(pl.lit("softmax")).otherwise(pl.col("kind"))
+        own = pl.col("id").is_in(by_hand.implode())
+        kind = pl.when(own).then(pl.lit("softmax")).otherwise(pl.col("kind"))
         kernels = kernels.with_columns(kind=kind)
     if not (kernels["kind"] == "softmax").any():
         return None

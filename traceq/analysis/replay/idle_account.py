@@ -230,25 +230,25 @@ def _waited(
     """
     count, worked, share = pieces["count"], pieces["worked"], pieces["share"]
     after = count.cum_sum()
-    piece = _repeated(count)
-    row = (pieces["first"] - after + count)[piece] + pl.arange(len(piece), eager=True)
+    part = _repeated(count)
+    row = (pieces["first"] - after + count)[part] + pl.arange(len(part), eager=True)
     spans = host.select(
         pl.col("start", "end", "activity", "at").gather(row)
     ).with_columns(
-        start=pl.max_horizontal("start", pieces["start"][piece]),
-        end=pl.min_horizontal("end", pieces["end"][piece]),
+        start=pl.max_horizontal("start", pieces["start"][part]),
+        end=pl.min_horizontal("end", pieces["end"][part]),
     )
-    length = (spans["end"] - spans["start"]) * _left(spans, piece, after, changes)
+    length = (spans["end"] - spans["start"]) * _left(spans, part, after, changes)
     # Each piece for itself and one span after the other, as compiled code adds: to the
     # last digit the same.
-    each = pl.DataFrame([length.alias("length"), piece.alias("piece")])
+    each = pl.DataFrame([length.alias("length"), part.alias("piece")])
     reached = each.select(pl.col("length").cum_sum().over("piece")).to_series()
     whole = reached[after - 1]
     since = whole - whole * share
     # Of a piece that the changes remove, nothing is left to wait for.
     rate = (worked / whole).zip_with(whole > 0, pl.Series([0.0]))
-    waited = reached - since[piece]
-    waits = waited.zip_with(waited < length, length) * rate[piece]
+    waited = reached - since[part]
+    waits = waited.zip_with(waited < length, length) * rate[part]
     waited_spans = spans.select("activity", "at", waits.alias("waits"))
     return waited_spans.filter(pl.col("waits") > _SHORTEST)
 
@@ -272,7 +272,7 @@ def _summed(waited: pl.DataFrame) -> pl.DataFrame:
 
 
 def _left(
-    spans: pl.DataFrame, piece: pl.Series, after: pl.Series, changes: Sequence[Change]
+    spans: pl.DataFrame, column: pl.Series, after: pl.Series, changes: Sequence[Change]
 ) -> pl.Series:
     """Return the fraction of each span that the changes leave.
 
@@ -287,7 +287,7 @@ def _left(
     )
     for change in changes:
         # Most changes are in few pieces.
-        rows = (change.cover.of(whole) > 0)[piece].arg_true()
+        rows = (change.cover.of(whole) > 0)[column].arg_true()
         some = spans[rows]
         length = some["end"] - some["start"]
         less = 1 - change.host_share * change.cover.of(some) / length

@@ -76,9 +76,7 @@ def estimated_host(
 def _at(edges: pl.Series, reached: pl.Series, moments: pl.Series) -> pl.Series:
     """Return how much the host has worked until each moment."""
     last = max(0, len(edges) - 2)
-    piece = (edges.search_sorted(moments, side="right").cast(pl.Int64) - 1).clip(
-        0, last
-    )
-    start, length = edges[piece], edges[piece + 1] - edges[piece]
+    part = (edges.search_sorted(moments, side="right").cast(pl.Int64) - 1).clip(0, last)
+    start, length = edges[part], edges[part + 1] - edges[part]
     inside = ((moments - start) / length).fill_nan(0).clip(0, 1)
-    return reached[piece] + inside * (reached[piece + 1] - reached[piece])
+    return reached[part] + inside * (reached[part + 1] - reached[part])

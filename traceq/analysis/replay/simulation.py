@@ -243,11 +243,11 @@ class Replay:
         """Return the recorded moments at which the host has done this much work."""
         edges, reached = self.host_time(scale)
         last = max(0, len(edges) - 2)
-        piece = (count_until(reached, worked).cast(pl.Int64) - 1).clip(0, last)
-        start, end = (reached[index] for index in (piece, piece + 1))
+        part = (count_until(reached, worked).cast(pl.Int64) - 1).clip(0, last)
+        start, end = (reached[index] for index in (part, part + 1))
         inside = ((worked - start) / (end - start)).fill_nan(0).clip(0, 1)
-        length = edges[piece + 1] - edges[piece]
-        return edges[piece] + (inside * length).cast(pl.Int64)
+        length = edges[part + 1] - edges[part]
+        return edges[part] + (inside * length).cast(pl.Int64)
 
     def _steps(
         self, changes: Sequence[Change], scale: TimeScale

@@ -375,12 +375,12 @@ def _parts(kernels: pl.DataFrame) -> pl.DataFrame:
             kernel="id",
             op="root",
             part=pl.lit(name) if name else pl.col("loss"),
-            time=piece,
+            time=part,
             bound=pl.col("bound"),
             name=pl.coalesce("of_op", pl.col("name").cast(pl.String)),
             **{column: pl.col(column) for column in _PLACE},
         ).filter(pl.col("time") > 0)
-        for name, piece in pieces.items()
+        for name, part in pieces.items()
     ]
     return pl.concat(every).sort("kernel", "part", maintain_order=True)
 

@@ -85,7 +85,7 @@ def changed(parsed: list[Member], change: Callable[[Member], str | None]) -> str
     ]
     if not pieces:
         return ""
-    texts = [piece.text for piece in pieces]
+    texts = [part.text for part in pieces]
     if pieces[0].key != parsed[0].key:
         before = parsed[0].before
         texts[0] = before[: before.index('"')] + texts[0].lstrip()

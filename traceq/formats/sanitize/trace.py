@@ -221,9 +221,7 @@ def _parts(
             yield block
 
     pieces = [
-        piece
-        for chunk in chunks(path, recorded_blocks(), cut, _CHUNK)
-        for piece in chunk
+        part for chunk in chunks(path, recorded_blocks(), cut, _CHUNK) for part in chunk
     ]
     separator = cut.layout.separator
     events = joined(pieces, separator)

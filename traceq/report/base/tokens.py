@@ -20,10 +20,10 @@ def most_tokens(text: str) -> int:
     return sum(_piece(match) for match in _PIECE.findall(text))
 
 
-def _piece(piece: str) -> int:
-    if not piece.isascii():
-        return len(piece.encode(errors="replace"))
-    letters = piece.strip()
+def _piece(part: str) -> int:
+    if not part.isascii():
+        return len(part.encode(errors="replace"))
+    letters = part.strip()
     return max(1, -(-len(letters) // _LETTERS)) if letters.isalpha() else 1
 
 

@@ -177,8 +177,8 @@ def _differs(diff: MemoryDiff, peak: dict[str, Any]) -> bool:
     apart = (ever - pl.col("change")).abs()
     much = apart > _MUCH * max(peak["before"], peak["after"])
     in_category = pl.col("what") != COPIES
-    mine = diff.categories.filter(pl.col("device") == peak["device"], in_category)
-    return peak["compared_in"] is not None or bool(mine.select(much.any()).item())
+    rows = diff.categories.filter(pl.col("device") == peak["device"], in_category)
+    return peak["compared_in"] is not None or bool(rows.select(much.any()).item())
 
 
 def _reserved(peak: dict[str, Any]) -> str:
@@ -192,8 +192,8 @@ def _reserved(peak: dict[str, Any]) -> str:
 def _rows(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the categories and their sum."""
     ever = _differs(diff, peak)
-    mine = diff.categories.filter(pl.col("device") == peak["device"])
-    for row in mine.iter_rows(named=True):
+    rows = diff.categories.filter(pl.col("device") == peak["device"])
+    for row in rows.iter_rows(named=True):
         where = place(row["file"], row["line"], row["function"])
         largest = f"{size(row['largest_before'])} -> {size(row['largest_after'])}"
         if row["largest_before"] == row["largest_after"]:
@@ -220,16 +220,16 @@ def _at_any_time(row: dict[str, Any]) -> str:
 
 def _sites(diff: MemoryDiff, peak: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the lines that change most, and how much the others add."""
-    mine = diff.sites.filter(pl.col("device") == peak["device"], pl.col("change") != 0)
+    rows = diff.sites.filter(pl.col("device") == peak["device"], pl.col("change") != 0)
     worth = [
         row
-        for row in mine.head(_MOST_SITES).iter_rows(named=True)
+        for row in rows.head(_MOST_SITES).iter_rows(named=True)
         if not _is_nothing(row["change"], peak)
     ]
     for row in worth:
         amounts = f"{size(row['before'])} -> {size(row['after'])}"
         yield signed(row["change"]), f"{_site(row)}: {amounts}, {_counts(row)}"
-    rest = mine.height - len(worth)
+    rest = rows.height - len(worth)
     if worth and rest:
         change = peak["compared_after"] - peak["compared_before"]
         others = change - sum(row["change"] for row in worth)

@@ -41,10 +41,10 @@ def sentences(outcome: RecordingReport) -> list[str]:
         return [f"slow steps: none {watched}, at {slow.factor:g} times the median"]
     usual = f"{slow.factor:g} times the median of {time(slow.median_ns)} or more"
     head = f"slow steps: {number(slow.slow)} {watched} took {usual}"
-    kept = sum(cause.count for cause in slow.causes)
-    all_kept = kept >= slow.slow
+    retained = sum(cause.count for cause in slow.causes)
+    all_kept = retained >= slow.slow
     if not all_kept:
-        head += f"; {number(kept)} of them were kept"
+        head += f"; {number(retained)} of them were kept"
     causes = slow.causes[:_MOST]
     return [head, *(_sentence(cause, all_kept=all_kept) for cause in causes)]
 

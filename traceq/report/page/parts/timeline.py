@@ -251,11 +251,11 @@ def _rows(slices: pl.DataFrame, lane: int) -> Iterator[list[list[int]]]:
 
     The last list has the time of the slices in each run, and nothing of the others.
     """
-    mine = slices.filter(pl.col("lane") == lane)
+    rows = slices.filter(pl.col("lane") == lane)
     columns = ("length", "name", "color", "detail", "kind", "count")
-    deepest = mine["depth"].max()
+    deepest = rows["depth"].max()
     for depth in range(int(deepest) + 1 if isinstance(deepest, int) else 0):
-        row = mine.filter(pl.col("depth") == depth)
+        row = rows.filter(pl.col("depth") == depth)
         starts = row["start"].diff().fill_null(row["start"])
         lists = [row[column].to_list() for column in columns]
         runs = row.filter(pl.col("count") > 1)["busy"].to_list()
