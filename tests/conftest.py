@@ -62,7 +62,7 @@ def _kept_by_its_end() -> Iterator[None]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a test a cache of its own, empty at first; return its folder."""
     folder = tmp_path / "kept"
     monkeypatch.setenv("TRACEQ_CACHE", str(folder))

@@ -77,7 +77,7 @@ def hooks(model, x):
             result.register_hook(lambda gradient: gradient * 1)
             return result.view_as(result)
 
-    handles = [one.register_forward_hook(returned) for one in model.modules()]
+    handles = [module.register_forward_hook(returned) for module in model.modules()]
     eager(model, x)
     for handle in handles:
         handle.remove()

@@ -54,7 +54,7 @@ def assert_equal(trace: traceq.Trace, other: traceq.Trace) -> None:
         assert_frame_equal(table, other.frames_by_name()[name])
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.parent.name)
 def test_what_is_kept_equals_what_was_read(path: Path) -> None:
     read = load_and_keep(path)
@@ -65,7 +65,7 @@ def test_what_is_kept_equals_what_was_read(path: Path) -> None:
     assert_equal(trace, read)
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_the_second_load_reads_no_event(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "trace.json")
     heard: list[int] = []
@@ -76,7 +76,7 @@ def test_the_second_load_reads_no_event(tmp_path: Path) -> None:
     assert heard == []
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_copy_under_another_name_is_found_and_has_its_own_name(
     tmp_path: Path,
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_copy_under_another_name_is_found_and_has_its_own_name(
     assert trace.facts.path == str(tmp_path / "two.json")
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("settled", [True, False])
 def test_changed_content_of_the_same_size_and_date_is_read_again(
     settled: bool,  # noqa: FBT001 - a parameter of the test
@@ -110,7 +110,7 @@ def test_changed_content_of_the_same_size_and_date_is_read_again(
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(
-    tmp_path: Path, kept: Path
+    tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     # A clock that ticks every 10 ms would give both versions one time.
@@ -122,16 +122,16 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     tables.keep(path, trace, before)
     store.finish()
 
-    assert not list(kept.glob("code-*/*"))
+    assert not list(own_cache.glob("code-*/*"))
 
 
 @pytest.mark.real
 def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
-    tmp_path: Path, kept: Path
+    tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     load_and_keep(path)
-    entry = entry_of(kept)
+    entry = entry_of(own_cache)
     whole = {file.name: file.read_bytes() for file in entry.iterdir()}
     assert {"facts.json", "kernels.arrow"} < set(whole)
 
@@ -148,11 +148,11 @@ def test_a_damaged_byte_anywhere_makes_no_wrong_trace(
 
 @pytest.mark.parametrize("keep_bytes", [0, 10, -1])
 def test_a_truncated_entry_is_ignored_and_written_again(
-    keep_bytes: int, tmp_path: Path, kept: Path
+    keep_bytes: int, tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     read = load_and_keep(path)
-    for file in entry_of(kept).iterdir():
+    for file in entry_of(own_cache).iterdir():
         file.write_bytes(file.read_bytes()[:keep_bytes])
 
     assert_equal(load_and_keep(path), read)
@@ -160,11 +160,11 @@ def test_a_truncated_entry_is_ignored_and_written_again(
 
 
 def test_an_entry_that_lacks_a_file_is_ignored_and_written_again(
-    tmp_path: Path, kept: Path
+    tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     read = load_and_keep(path)
-    (entry_of(kept) / "ops.arrow").unlink()
+    (entry_of(own_cache) / "ops.arrow").unlink()
 
     assert_equal(load_and_keep(path), read)
     assert is_kept(path)
@@ -183,9 +183,9 @@ def test_a_directory_that_cannot_be_made_is_harmless(
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write")
 def test_a_directory_that_cannot_be_written_is_harmless(
-    tmp_path: Path, kept: Path
+    tmp_path: Path, own_cache: Path
 ) -> None:
-    kept.mkdir(mode=0o500)
+    own_cache.mkdir(mode=0o500)
 
     assert load_and_keep(write_trace(tmp_path / "trace.json")).ops.height == 1
 
@@ -217,7 +217,7 @@ main()
 
 
 @pytest.mark.slow
-def test_processes_that_write_at_once_all_succeed(kept: Path) -> None:
+def test_processes_that_write_at_once_all_succeed(own_cache: Path) -> None:
     path = FIXTURES[0]
     code = f"import traceq; print(traceq.load({str(path)!r}).ops.height)"
     running = [
@@ -231,7 +231,7 @@ def test_processes_that_write_at_once_all_succeed(kept: Path) -> None:
     assert answers == {(f"{traceq.load(path, cache=False).ops.height}\n".encode(), b"")}
     assert [process.returncode for process in running] == [0, 0, 0]
     assert is_kept(path)
-    assert not list(kept.glob("traceq-new-*")), "nothing is left aside"
+    assert not list(own_cache.glob("traceq-new-*")), "nothing is left aside"
 
 
 def size_of(folder: Path) -> int:
@@ -239,17 +239,17 @@ def size_of(folder: Path) -> int:
 
 
 def test_the_entry_unused_for_longest_goes_when_the_bound_is_reached(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, three = FIXTURES[:3]
     for path in (one, two):
         load_and_keep(path)
-    for age, entry in enumerate(sorted(kept.glob("code-*/*"))):
+    for age, entry in enumerate(sorted(own_cache.glob("code-*/*"))):
         os.utime(entry / "facts.json", (age, age))
     assert is_kept(one), "it is used again, and so the younger one"
     # One MiB of two other entries beside these would be too much.
     filler = bytes(1 << 20)
-    for entry in kept.glob("code-*/*"):
+    for entry in own_cache.glob("code-*/*"):
         (entry / "filler").write_bytes(filler)
     monkeypatch.setenv("TRACEQ_CACHE_MB", "2")
 
@@ -258,10 +258,10 @@ def test_the_entry_unused_for_longest_goes_when_the_bound_is_reached(
     assert is_kept(one)
     assert not is_kept(two)
     assert is_kept(three)
-    assert size_of(kept) < 2 << 20
+    assert size_of(own_cache) < 2 << 20
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_an_entry_larger_than_the_bound_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -274,9 +274,9 @@ def test_an_entry_larger_than_the_bound_is_not_kept(
 
 
 def test_what_a_killed_process_left_is_removed_after_a_day(
-    tmp_path: Path, kept: Path
+    tmp_path: Path, own_cache: Path
 ) -> None:
-    old, new = kept / "traceq-new-old", kept / "traceq-new-new"
+    old, new = own_cache / "traceq-new-old", own_cache / "traceq-new-new"
     for folder in (old, new):
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
@@ -287,7 +287,7 @@ def test_what_a_killed_process_left_is_removed_after_a_day(
     assert new.exists(), "another process may be writing it"
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_entries_of_other_code_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,9 +335,11 @@ def test_every_edit_of_the_code_that_makes_tables_gives_it_another_name(
     assert len({*names}) == len(names)
 
 
-def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -> None:
+def test_clearing_removes_entries_and_nothing_else(
+    tmp_path: Path, own_cache: Path
+) -> None:
     paths = [
-        kept / name
+        own_cache / name
         for name in ("code-review/notes-1/facts.json", "seen/diary.txt", "new-year.txt")
     ]
     for file in paths:
@@ -351,11 +353,13 @@ def test_clearing_removes_entries_and_nothing_else(tmp_path: Path, kept: Path) -
     assert count == 1
     assert size > 0
     assert not is_kept(path)
-    assert sorted(file for file in kept.rglob("*") if file.is_file()) == sorted(paths)
+    assert sorted(file for file in own_cache.rglob("*") if file.is_file()) == sorted(
+        paths
+    )
 
 
 def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_trace(tmp_path / "trace.json")
     content = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
@@ -363,17 +367,19 @@ def test_a_file_that_was_read_whole_is_not_read_again_for_its_name(
 
     load_and_keep(path)
 
-    assert [entry.name for entry in kept.glob("code-*/*")] == [
+    assert [entry.name for entry in own_cache.glob("code-*/*")] == [
         f"{path.stat().st_size}-{content}"
     ]
 
 
 @pytest.mark.real
-def test_without_cache_nothing_is_read_or_written(tmp_path: Path, kept: Path) -> None:
+def test_without_cache_nothing_is_read_or_written(
+    tmp_path: Path, own_cache: Path
+) -> None:
     path = write_trace(tmp_path / "trace.json")
     traceq.load(path, cache=False)
     store.finish()
-    assert not kept.exists()
+    assert not own_cache.exists()
     load_and_keep(path)
     heard: list[int] = []
 

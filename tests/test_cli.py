@@ -452,7 +452,7 @@ def test_a_pipe_sees_no_progress_and_no_colour() -> None:
     assert b"\x1b" not in done.stdout
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_no_cache_keeps_no_tables() -> None:
     traceq("summary", TRACE, "--no-cache")
 
@@ -473,7 +473,7 @@ def test_the_cache_says_where_it_is_and_what_is_in_it(
     ), info
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_the_cache_is_cleared_and_says_so() -> None:
     traceq("summary", TRACE)
 

@@ -248,7 +248,7 @@ def test_a_run_is_named_after_the_program(command: list[str], name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("argument", "shown"),
     [
         ("--lr 0.1 --batch 32", "--lr 0.1 --batch 32"),
         ("--token abc --x", "--token [redacted] --x"),
@@ -266,12 +266,12 @@ def test_a_run_is_named_after_the_program(command: list[str], name: str) -> None
         ("s3://me:word@host/x", "s3://[redacted]@host/x"),
     ],
 )
-def test_what_looks_like_a_secret_is_left_out(given: str, shown: str) -> None:
-    assert redact.arguments(given.split()) == shown.split()
+def test_what_looks_like_a_secret_is_left_out(argument: str, shown: str) -> None:
+    assert redact.arguments(argument.split()) == shown.split()
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("argument", "shown"),
     [
         ("/work/data/x", "data/x"),
         ("/work", "."),
@@ -283,8 +283,8 @@ def test_what_looks_like_a_secret_is_left_out(given: str, shown: str) -> None:
         ("ann", "ann"),
     ],
 )
-def test_paths_are_shortened(given: str, shown: str) -> None:
-    assert redact.paths(given, cwd="/work", home="/home/ann") == shown
+def test_paths_are_shortened(argument: str, shown: str) -> None:
+    assert redact.paths(argument, cwd="/work", home="/home/ann") == shown
 
 
 @pytest.mark.real
@@ -346,7 +346,7 @@ def git(place: Path, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "argument",
     [
         "",
         "--",
@@ -362,10 +362,10 @@ def git(place: Path, *arguments: str) -> None:
     ],
 )
 def test_a_wrong_command_line_is_refused(
-    given: str, capsys: pytest.CaptureFixture[str]
+    argument: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        options.parse(given.split(), "collect")
+        options.parse(argument.split(), "collect")
     assert end.value.code == 2
     assert "collect: " in capsys.readouterr().err
 

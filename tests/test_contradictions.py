@@ -60,7 +60,7 @@ def contradictions(text: str, *, steps: bool) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("torch 2.12 to 2.7", "torch 2.12 to 2.7"),
         ("for this GPU in None", "None"),
@@ -71,8 +71,8 @@ def contradictions(text: str, *, steps: bool) -> list[str]:
         ("no GPU work in the trace\nbusy 85%, idle 15%", "no GPU work, but it is busy"),
     ],
 )
-def test_a_contradiction_is_seen(text: str, said: str) -> None:
-    assert said in contradictions(text, steps=True)
+def test_a_contradiction_is_seen(text: str, message: str) -> None:
+    assert message in contradictions(text, steps=True)
 
 
 def test_reports_do_not_contradict_themselves(real_trace: Path) -> None:

@@ -38,7 +38,7 @@ class Memory(Protocol):
 
 
 @pytest.fixture(autouse=True)
-def _cache(kept: Path) -> None:
+def _cache(own_cache: Path) -> None:
     """Give each test a cache of its own."""
 
 
@@ -145,13 +145,13 @@ def test_what_was_fetched_is_fetched_again_only_when_it_changed(
 
 
 def test_without_the_cache_nothing_of_it_is_kept(
-    server: tuple[str, Path, list[str]], kept: Path
+    server: tuple[str, Path, list[str]], own_cache: Path
 ) -> None:
     address, folder, _ = server
     (folder / "trace.json.gz").write_bytes(TRACE.read_bytes())
 
     assert traceq("summary", f"{address}/trace.json.gz", "--no-cache").status == 0
-    assert not list(kept.rglob("*"))
+    assert not list(own_cache.rglob("*"))
 
 
 SECRET = "s3cr3t"  # noqa: S105 - a word to look for
@@ -159,7 +159,7 @@ SECRET = "s3cr3t"  # noqa: S105 - a word to look for
 
 @pytest.mark.parametrize("name", ["trace.json.gz", "missing.json", "forbidden.json"])
 def test_what_may_be_secret_in_a_url_is_neither_printed_nor_stored(
-    name: str, server: tuple[str, Path, list[str]], kept: Path
+    name: str, server: tuple[str, Path, list[str]], own_cache: Path
 ) -> None:
     address, folder, asked = server
     (folder / "trace.json.gz").write_bytes(TRACE.read_bytes())
@@ -169,8 +169,8 @@ def test_what_may_be_secret_in_a_url_is_neither_printed_nor_stored(
 
     assert f"{address}/{name}" in answer.out + answer.err
     assert any(f"?sig={SECRET}%2F" in item for item in asked)
-    names = "".join(str(path) for path in kept.rglob("*"))
-    texts = b"".join(path.read_bytes() for path in kept.rglob("*.json"))
+    names = "".join(str(path) for path in own_cache.rglob("*"))
+    texts = b"".join(path.read_bytes() for path in own_cache.rglob("*.json"))
     assert SECRET not in answer.out + answer.err + names + texts.decode()
 
 
@@ -205,14 +205,14 @@ def test_a_server_that_is_not_there_is_said() -> None:
 
 
 def test_what_is_larger_than_the_limit_is_not_fetched(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch, kept: Path
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
     memory.pipe("/trace.json", b"[" * (9 << 20))
     monkeypatch.setattr(remote, "MOST_BYTES", 1 << 20)
 
     with pytest.raises(InputError, match="is larger than"):
         load("memory://trace.json")
-    assert not [path for path in kept.rglob("*") if path.is_file()]
+    assert not [path for path in own_cache.rglob("*") if path.is_file()]
 
 
 def test_what_to_install_is_said_where_fsspec_is_missing(

@@ -166,7 +166,7 @@ def found_in(recording: Recording, **config: Any) -> RecordingReport:  # noqa: A
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "selct = ['SYN']",  # codespell:ignore
@@ -201,14 +201,14 @@ def found_in(recording: Recording, **config: Any) -> RecordingReport:  # noqa: A
     ],
 )
 def test_a_configuration_that_cannot_be_followed_is_refused(
-    text: str, said: str, tmp_path: Path
+    text: str, message: str, tmp_path: Path
 ) -> None:
     path = write_config(tmp_path, text)
 
     with pytest.raises(ConfigError) as error:
         read_config(path)
 
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).startswith(str(path))
 
 
@@ -259,7 +259,7 @@ def test_a_pyproject_that_sets_nothing_for_traceq_is_not_looked_into(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("mots = 4", "rules.too-loud: unknown key 'mots': did you mean 'most'?"),
         ("most = 'four'", "rules.too-loud: most must be of type int, not 'four'"),
@@ -271,7 +271,7 @@ def test_a_pyproject_that_sets_nothing_for_traceq_is_not_looked_into(
     ],
 )
 def test_an_option_of_a_rule_that_does_not_fit_is_refused(
-    options: str, said: str, tmp_path: Path
+    options: str, message: str, tmp_path: Path
 ) -> None:
     rules = load_rules([write_rule(tmp_path / "pack")])
     config = read_config(write_config(tmp_path, f"[rules.USR001]\n{options}"))
@@ -280,7 +280,7 @@ def test_an_option_of_a_rule_that_does_not_fit_is_refused(
         # Also where the rule does not run.
         configured(rules, selected(rules, ["SYN"], []), config)
 
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("key", ["USR001", "usr001", "too-loud"])
@@ -419,7 +419,7 @@ def test_packs_of_a_configuration_lie_beside_it(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("def (", "SyntaxError"),
         ("import there_is_no_such_module", "ModuleNotFoundError"),
@@ -435,7 +435,7 @@ def test_packs_of_a_configuration_lie_beside_it(
     ],
 )
 def test_a_broken_pack_is_never_a_green_run(
-    content: str, said: str, tmp_path: Path
+    content: str, message: str, tmp_path: Path
 ) -> None:
     pack = tmp_path / "pack"
     pack.mkdir()
@@ -448,7 +448,7 @@ def test_a_broken_pack_is_never_a_green_run(
     ):
         answer = traceq(*command)
         assert answer.status == 2
-        assert said in answer.err
+        assert message in answer.err
         assert answer.err.count("\n") == 1
 
 

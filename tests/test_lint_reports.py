@@ -441,13 +441,13 @@ def test_minor_findings_are_shown_in_full_where_all_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "in_full"),
+    ("requested", "in_full"),
     [(("-v",), True), (("--select", "CPY"), True), (("--format", "full"), False)],
 )
 def test_the_parts_of_copies_are_shown_where_the_rule_is_asked_for(
-    asked: tuple[str, ...], *, in_full: bool
+    requested: tuple[str, ...], *, in_full: bool
 ) -> None:
-    answer = traceq("lint", FIXTURE_TRACES["copies"], *asked)
+    answer = traceq("lint", FIXTURE_TRACES["copies"], *requested)
 
     minor = answer.out.partition("Minor:")[2]
     assert "CPY001" in minor

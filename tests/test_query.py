@@ -101,7 +101,7 @@ def test_nothing_found_is_a_title_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "message"),
     [
         (
             "SELECT nme FROM kernels",
@@ -118,13 +118,13 @@ def test_nothing_found_is_a_title_alone() -> None:
         ("/* SELECT */ DELETE FROM ops", "begin it with SELECT or WITH"),
     ],
 )
-def test_a_query_that_cannot_be_run_gets_one_sentence(sql: str, told: str) -> None:
+def test_a_query_that_cannot_be_run_gets_one_sentence(sql: str, message: str) -> None:
     answer = traceq("query", TRACE, sql)
 
     assert answer.status == 2
     assert answer.out == ""
     assert answer.err.count("\n") == 1
-    assert told in answer.err
+    assert message in answer.err
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_other_ranks_are_not_held_to_the_times(jobs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("even", "--against", "even/rank0.json"), "give two of a kind"),
         (("even", "--against", "late", "--step-ms", "3"), "leave it out"),
@@ -111,10 +111,12 @@ def test_other_ranks_are_not_held_to_the_times(jobs: Path) -> None:
         (("even", "--against", "nowhere"), "nowhere"),
     ],
 )
-def test_what_cannot_be_compared_exits_2(arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_compared_exits_2(
+    arguments: tuple[str, ...], message: str
+) -> None:
     answer = traceq("check", *arguments)
     assert answer.status == 2
-    assert said in answer.out + answer.err
+    assert message in answer.out + answer.err
 
 
 def test_traces_without_a_common_collective_exit_2(jobs: Path) -> None:

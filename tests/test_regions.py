@@ -145,19 +145,19 @@ def test_regions_of_two_traces_are_compared_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--compare", "FORWARD", "nothing"], "there is no region nothing"),
         (["nowhere.json"], "nowhere.json"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_line(
-    arguments: list[str], said: str
+    arguments: list[str], message: str
 ) -> None:
     answer = traceq("regions", FIXTURE_TRACES[WITH_REGIONS], *arguments)
 
     assert answer.status == 2
-    assert said in answer.err
+    assert message in answer.err
     assert answer.err.count("\n") <= 2
 
 

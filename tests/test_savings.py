@@ -93,12 +93,14 @@ def test_at_the_median_the_step_after_the_fixes_is_foretold_within_a_fifth(
     assert median(errors) <= 0.2
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_the_step_of_eight_repaired_twins_in_ten_is_in_the_range(*, told: bool) -> None:
+@pytest.mark.parametrize("message", [True, False])
+def test_the_step_of_eight_repaired_twins_in_ten_is_in_the_range(
+    *, message: bool
+) -> None:
     inside = [
         low <= _after(pair) <= high
         for pair in PAIRS
-        for _, low, high in [_left(pair, told=told)]
+        for _, low, high in [_left(pair, told=message)]
     ]
 
     assert sum(inside) >= 0.8 * len(inside)

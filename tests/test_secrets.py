@@ -100,11 +100,11 @@ def test_a_log_loses_what_looks_like_a_credential(line: str, shown: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("argument", "shown"),
     [("/home/ann/x", "~/x"), ("/home/ann", "~"), ("/work/x", "x"), ("/", ".")],
 )
-def test_a_folder_is_never_absolute(given: str, shown: str) -> None:
-    assert redact.folder(given, home="/home/ann") == shown
+def test_a_folder_is_never_absolute(argument: str, shown: str) -> None:
+    assert redact.folder(argument, home="/home/ann") == shown
 
 
 @pytest.mark.slow

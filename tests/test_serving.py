@@ -403,22 +403,22 @@ def test_what_is_in_no_module_stays_where_modules_are_known() -> None:
     assert 0 < part < 0.6 * whole
 
 
-@pytest.mark.parametrize(("search", "found"), [("_sample", 1), ("_beam_search", 0)])
-def test_no_graph_is_promised_for_beam_search(search: str, found: int) -> None:
+@pytest.mark.parametrize(("search", "expected"), [("_sample", 1), ("_beam_search", 0)])
+def test_no_graph_is_promised_for_beam_search(search: str, expected: int) -> None:
     drawing = bundled_rules()["SRV001"].examples[0].drawing
     first, *others = drawing.splitlines()
     frame = f"[transformers/generation/utils.py(9): {search}".ljust(len(first) - 9)
 
     drawn = "\n".join([f"host    {frame}]", first, *others])
 
-    assert len(drawn_findings(drawn, "SRV001")) == found
+    assert len(drawn_findings(drawn, "SRV001")) == expected
 
 
 @pytest.mark.parametrize(
-    ("picked", "found"), [([16, 8, 1024, 128], True), ([32000, 128], False)]
+    ("picked", "expected"), [([16, 8, 1024, 128], True), ([32000, 128], False)]
 )
 def test_a_cache_that_is_reordered_is_that_of_a_beam_search(
-    picked: list[int], *, found: bool
+    picked: list[int], *, expected: bool
 ) -> None:
     example = bundled_rules()["SRV007"].examples[0]
     drawing = example.drawing.replace("aten::mm          ", "aten::index_select")
@@ -426,7 +426,7 @@ def test_a_cache_that_is_reordered_is_that_of_a_beam_search(
 
     trace = load_drawn(drawing, {**example.args, **picks})
 
-    assert reorders_cache(trace) is found
+    assert reorders_cache(trace) is expected
 
 
 _STATIC = 'generate(…, cache_implementation="static")'

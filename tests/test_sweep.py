@@ -269,7 +269,7 @@ def refused(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--", "python", "a.py"], "no --grid"),
         (["--grid", "n=1,2"], "no command"),
@@ -284,9 +284,9 @@ def refused(folder: Path, *words: str) -> str:
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(
-    tmp_path: Path, words: list[str], said: str
+    tmp_path: Path, words: list[str], message: str
 ) -> None:
-    assert said in refused(tmp_path, *words)
+    assert message in refused(tmp_path, *words)
 
 
 def test_a_program_that_cannot_run_is_a_row(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class RowByRow:
         calls = frames.filter(named_like(frames, f"{_PICKS}|{_OF_TENSORS}|{_STACKS}"))
         calls = called_in(calls.select("name", "line", "thread", "ts", "dur"), regions)
         picks, stacks = (
-            calls.filter(named_like(calls, one)) for one in (_PICKS, _STACKS)
+            calls.filter(named_like(calls, names)) for names in (_PICKS, _STACKS)
         )
         # A generator is called once for each tensor, and once more to end.
         each = int(named_like(calls, _OF_TENSORS).sum())

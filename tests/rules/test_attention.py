@@ -744,9 +744,9 @@ gpu 7              [triton_poi_fused_tril_1<1][cudnn_sdpa_sm90_flash_fprop<2]
 """
 
 
-@pytest.mark.parametrize(("computes", "found"), [("tril", 1), ("aten.add", 0)])
+@pytest.mark.parametrize(("computes", "expected"), [("tril", 1), ("aten.add", 0)])
 def test_a_mask_made_in_a_kernel_of_torch_compile_is_seen_to_be_causal(
-    computes: str, found: int
+    computes: str, expected: int
 ) -> None:
     """Compiled code has no op tril: what its kernels compute says so."""
     half = ["c10::BFloat16"]
@@ -766,7 +766,7 @@ def test_a_mask_made_in_a_kernel_of_torch_compile_is_seen_to_be_causal(
 
     findings = findings_of(recording, "ATT005")
 
-    assert len(findings) == found
+    assert len(findings) == expected
 
 
 SQUARES = {

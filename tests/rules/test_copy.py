@@ -814,7 +814,7 @@ PAGEABLE, PINNED = "Pageable -> Device", "Pinned -> Device"
 
 
 @pytest.mark.parametrize(
-    ("around", "asked", "kernel", "types", "part"),
+    ("around", "requested", "kernel", "types", "part"),
     [
         (OPTIMIZER, "aten::to", "copy_kernel", UPCAST, "optimizer"),
         (OPTIMIZER, "aten::to", f"Memcpy HtoD ({PAGEABLE})", SAME, "optimizer"),
@@ -837,13 +837,13 @@ PAGEABLE, PINNED = "Pageable -> Device", "Pinned -> Device"
     ],
 )
 def test_a_copy_belongs_to_the_first_part_that_holds(
-    around: str, asked: str, kernel: str, types: tuple[str, str], part: str
+    around: str, requested: str, kernel: str, types: tuple[str, str], part: str
 ) -> None:
     trace = load_drawn(
         f"""
         host  [ProfilerStep#1                                                   ]
         host   [{around:<40}]
-        host    [{asked:<30}]
+        host    [{requested:<30}]
         host     [aten::copy_                  ]
         host      [cudaLaunchKernel>1]
         gpu 7              [{kernel + "<1":<40}]
@@ -945,7 +945,7 @@ def test_weights_that_are_stored_in_groups_are_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cast", "given", "kind"),
+    ("cast", "argument", "kind"),
     [
         # A batch, one that is as large as the weight, and weights of 16 bits.
         ([32, 64], [[32, 64], [96, 64]], "unsigned char"),
@@ -954,9 +954,9 @@ def test_weights_that_are_stored_in_groups_are_weights() -> None:
     ],
 )
 def test_other_casts_before_a_matmul_are_just_casts(
-    cast: list[int], given: list[list[int]], kind: str
+    cast: list[int], argument: list[list[int]], kind: str
 ) -> None:
-    part, finding = _stored(cast, given, kind)
+    part, finding = _stored(cast, argument, kind)
 
     assert part == "cast"
     assert not mentions(finding, "8 bits")

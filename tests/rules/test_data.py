@@ -250,8 +250,8 @@ def test_handing_many_tensors_over_from_a_worker_stays() -> None:
     assert finding.saves_ns == 0
 
 
-@pytest.mark.parametrize(("tensors", "said"), [(4, False), (30, True)])
-def test_only_many_tensors_are_to_be_collated(tensors: int, *, said: bool) -> None:
+@pytest.mark.parametrize(("tensors", "message"), [(4, False), (30, True)])
+def test_only_many_tensors_are_to_be_collated(tensors: int, *, message: bool) -> None:
     numbers = range(10, 10 + tensors)
     copies = "".join(f"[cudaMemcpyAsync>{n}]" for n in numbers)
     gpu = "".join(f"[Memcpy HtoD (Pa<{n}]" for n in numbers)
@@ -266,7 +266,7 @@ def test_only_many_tensors_are_to_be_collated(tensors: int, *, said: bool) -> No
         "DAT001",
     )
 
-    assert ("collate them into a few" in finding.advice) == said
+    assert ("collate them into a few" in finding.advice) == message
 
 
 def test_the_workers_of_a_real_program_are_as_many_as_its_loading_needs() -> None:

@@ -128,10 +128,10 @@ def test_image_sizes_that_vary_are_two_dimensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"), [((101, 115, 127, 90), 1), ((101, 115, 101, 101), 0)]
+    ("rows", "expected"), [((101, 115, 127, 90), 1), ((101, 115, 101, 101), 0)]
 )
 def test_one_step_with_a_new_shape_counts_where_sizes_vary(
-    rows: tuple[int, ...], found: int, tmp_path: Path
+    rows: tuple[int, ...], expected: int, tmp_path: Path
 ) -> None:
     steps, calls, launches, kernels = "", "", "", ""
     for number in range(1, 5):
@@ -151,7 +151,7 @@ def test_one_step_with_a_new_shape_counts_where_sizes_vary(
     trace = load(path, cache=False)
     findings = findings_of(Recording("drawn", trace), "HST001")
 
-    assert len(findings) == found
+    assert len(findings) == expected
     assert all("once in 4 steps" in finding.message for finding in findings)
 
 
@@ -352,11 +352,11 @@ def test_what_a_function_does_without_a_call_is_not_known(
 
 
 @pytest.mark.parametrize(
-    ("inside", "found"),
+    ("inside", "expected"),
     [("[aten::add]", 0), ("", 1)],
 )
 def test_a_library_around_its_own_operators_is_not_python_of_the_program(
-    inside: str, found: int
+    inside: str, expected: int
 ) -> None:
     space = " " * 400
     drawing = f"""
@@ -368,7 +368,7 @@ def test_a_library_around_its_own_operators_is_not_python_of_the_program(
         gpu 7                    [gemm<1]
     """
 
-    assert len(drawn_findings(drawing, "HST003")) == found
+    assert len(drawn_findings(drawing, "HST003")) == expected
 
 
 def test_python_that_calls_operators_is_needed() -> None:
@@ -384,9 +384,9 @@ def test_python_that_calls_operators_is_needed() -> None:
     assert drawn_findings(drawing, "HST003") == ()
 
 
-@pytest.mark.parametrize(("calls", "found"), [(1, 1), (16, 0)])
+@pytest.mark.parametrize(("calls", "expected"), [(1, 1), (16, 0)])
 def test_python_that_mostly_calls_operators_is_not_reported(
-    calls: int, found: int
+    calls: int, expected: int
 ) -> None:
     # Calling an operator takes Python up to 10 µs, of the 200 that this takes.
     ops = "[aten::a]" * calls
@@ -399,7 +399,7 @@ def test_python_that_mostly_calls_operators_is_not_reported(
         gpu 7                    [gemm<1]
     """
 
-    assert len(drawn_findings(drawing, "HST003")) == found
+    assert len(drawn_findings(drawing, "HST003")) == expected
 
 
 def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
@@ -423,9 +423,9 @@ def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
     assert len(finding.ops) == 4
 
 
-@pytest.mark.parametrize(("elements", "found"), [(8, 1), (2048 * 2048, 0)])
+@pytest.mark.parametrize(("elements", "expected"), [(8, 1), (2048 * 2048, 0)])
 def test_fresh_memory_of_a_large_tensor_on_the_cpu_takes_nobody_the_processor(
-    elements: int, found: int
+    elements: int, expected: int
 ) -> None:
     usual, slow = "[aten::fill_         ]" * 3, f"[aten::fill_ {' ' * 130}]"
     step = f"[ProfilerStep#{{}} {' ' * 195}]"
@@ -436,7 +436,7 @@ def test_fresh_memory_of_a_large_tensor_on_the_cpu_takes_nobody_the_processor(
     """
     args = {"aten::fill_": inputs([[elements], []], ["float", "Scalar"])}
 
-    assert len(drawn_findings(drawing, "HST002", args=args)) == found
+    assert len(drawn_findings(drawing, "HST002", args=args)) == expected
 
 
 def test_slow_operators_all_over_the_program_are_contention() -> None:
@@ -937,14 +937,14 @@ def first_uses(loading: str, *, rows: tuple[int, ...], tmp_path: Path) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("loading", "found"), [("[cuLibraryLoadData" + " " * 280 + "]", 0), ("", 1)]
+    ("loading", "expected"), [("[cuLibraryLoadData" + " " * 280 + "]", 0), ("", 1)]
 )
 def test_shapes_that_only_load_kernels_have_no_finding(
-    loading: str, found: int, tmp_path: Path
+    loading: str, expected: int, tmp_path: Path
 ) -> None:
     trace = first_uses(loading, rows=(101, 115, 127, 90), tmp_path=tmp_path)
 
-    assert len(findings_of(Recording("drawn", trace), "HST001")) == found
+    assert len(findings_of(Recording("drawn", trace), "HST001")) == expected
 
 
 def test_sizes_that_padding_would_not_change_are_not_advised_to_be_padded_to(

@@ -383,14 +383,16 @@ def test_neither_weights_elsewhere_nor_sparse_gradients_are_a_graph(
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         ("transformers/trainer.py(9): train", "in TrainingArguments replay"),
         ("lightning/pytorch/trainer/trainer.py(9): fit", "in the LightningModule"),
         ("train.py(9): main", "torch.compile(model, "),
     ],
 )
-def test_a_trainer_is_told_to_compile_in_its_own_way(function: str, told: str) -> None:
+def test_a_trainer_is_told_to_compile_in_its_own_way(
+    function: str, message: str
+) -> None:
     launches = range(1, 25)
     drawing = (
         f"host  [ProfilerStep#1{' ' * 500}]",
@@ -402,9 +404,9 @@ def test_a_trainer_is_told_to_compile_in_its_own_way(function: str, told: str) -
 
     (finding,) = drawn_findings("\n".join(drawing), "LCH002")
 
-    assert told in finding.advice
-    assert ("LightningModule" in told) == ("self.net" in finding.example)
-    assert ("TrainingArguments" in told) == ("torch_compile=True" in finding.example)
+    assert message in finding.advice
+    assert ("LightningModule" in message) == ("self.net" in finding.example)
+    assert ("TrainingArguments" in message) == ("torch_compile=True" in finding.example)
 
 
 def _saved_with_a_gap(gap: int, *, closure: bool) -> float:
@@ -1110,11 +1112,11 @@ def test_the_backward_of_a_write_into_a_slice_is_of_the_loop(tmp_path: Path) -> 
     assert finding.data["backward_launches"] == 12
 
 
-@pytest.mark.parametrize(("op", "found"), [("aten::copy_", 0), ("aten::mm", 1)])
+@pytest.mark.parametrize(("op", "expected"), [("aten::copy_", 0), ("aten::mm", 1)])
 def test_a_loop_of_one_copy_each_is_one_over_slices_whatever_its_backward(
-    tmp_path: Path, op: str, found: int
+    tmp_path: Path, op: str, expected: int
 ) -> None:
-    assert len(_trained(tmp_path, (1, 12), op=op)) == found
+    assert len(_trained(tmp_path, (1, 12), op=op)) == expected
 
 
 def test_a_large_loop_without_a_backward_goes_over_batches() -> None:
@@ -1214,12 +1216,12 @@ def _iterations(last: str, first: str = "mul", second: str = "add") -> str:
     """
 
 
-@pytest.mark.parametrize(("last", "asked"), [("item", True), ("mean", False)])
-def test_a_loop_that_reads_values_may_need_them(last: str, *, asked: bool) -> None:
+@pytest.mark.parametrize(("last", "requested"), [("item", True), ("mean", False)])
+def test_a_loop_that_reads_values_may_need_them(last: str, *, requested: bool) -> None:
     (finding,) = drawn_findings(_iterations(last), "LCH001")
 
     assert "syncs" in finding.message
-    assert ("read on the host" in finding.advice) is asked
+    assert ("read on the host" in finding.advice) is requested
 
 
 def test_a_loop_that_averages_weights_is_told_of_foreach() -> None:
@@ -1385,13 +1387,15 @@ def test_stacks_that_were_not_recorded_are_no_caveat(*, stacks: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "found"),
+    ("file", "expected"),
     [
         ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", 0),
         ("net.py", 1),
     ],
 )
-def test_copies_of_sharding_are_no_loop_of_the_program(file: str, found: int) -> None:
+def test_copies_of_sharding_are_no_loop_of_the_program(
+    file: str, expected: int
+) -> None:
     mark = f"[aten::mul{' ' * 26}]"
     width = len(mark) * 8
     work = "".join(f"[a<{n}][b<{n}]".ljust(len(mark)) for n in range(1, 9))
@@ -1406,7 +1410,7 @@ def test_copies_of_sharding_are_no_loop_of_the_program(file: str, found: int) ->
         gpu 7                    {work}
     """
 
-    assert len(drawn_findings(drawing, "LCH001")) == found
+    assert len(drawn_findings(drawing, "LCH001")) == expected
 
 
 @pytest.mark.parametrize("alike", [True, False])

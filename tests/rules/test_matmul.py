@@ -122,10 +122,10 @@ def test_the_matrices_of_one_matmul_are_named_together() -> None:
 
 @pytest.mark.parametrize("code", ["GEM001", "GEM003"])
 @pytest.mark.parametrize(
-    ("right", "found"), [([1023, 1], 0), ([1023, 511], 1), ([1023], 0)]
+    ("right", "expected"), [([1023, 1], 0), ([1023, 511], 1), ([1023], 0)]
 )
 def test_a_matrix_times_a_vector_gains_nothing_from_tensor_cores(
-    code: str, right: list[int], found: int
+    code: str, right: list[int], expected: int
 ) -> None:
     dtype = "float" if code == "GEM001" else "c10::Half"
     kernel = "ampere_sgemm_128x64_nn" if code == "GEM001" else "turing_fp16_sgemm_fp16"
@@ -140,7 +140,7 @@ def test_a_matrix_times_a_vector_gains_nothing_from_tensor_cores(
 
     findings = run_rule(bundled_rules()[code](), Views(drawn(example)))
 
-    assert len(findings) == found
+    assert len(findings) == expected
 
 
 @pytest.mark.parametrize(("host", "advised"), [(300, False), (2, True)])

@@ -177,12 +177,12 @@ def test_a_norm_that_adds_a_bias_passes_its_weight_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "weight"), [("float", HALF), (HALF, "float"), ("c10::Half", "float")]
+    ("argument", "weight"), [("float", HALF), (HALF, "float"), ("c10::Half", "float")]
 )
 def test_the_example_of_an_unfused_norm_has_the_dtype_of_its_fix(
-    given: str, weight: str
+    argument: str, weight: str
 ) -> None:
-    dtypes = {"aten::rms_norm": inputs([DIMS, [], WEIGHT], [given, "", weight])}
+    dtypes = {"aten::rms_norm": inputs([DIMS, [], WEIGHT], [argument, "", weight])}
     drawing = ops_in_a_row("aten::to", "aten::pow", around=("aten::rms_norm",))
 
     (finding,) = drawn_findings(drawing, "NRM001", args=dtypes)

@@ -766,11 +766,11 @@ def test_copies_between_launches_and_a_few_are_no_row(
 
 
 @pytest.mark.parametrize(
-    ("file", "found"), [("gymnasium/vector/vector_env.py", 0), ("model.py", 1)]
+    ("file", "expected"), [("gymnasium/vector/vector_env.py", 0), ("model.py", 1)]
 )
 @pytest.mark.parametrize("launched", [True, False])
 def test_an_action_that_an_environment_needs_is_no_needless_wait(
-    file: str, found: int, *, launched: bool
+    file: str, expected: int, *, launched: bool
 ) -> None:
     after = f"{'[cudaLaunchKernel>2]' if launched else '':<20} [{file}(9): step]"
     drawing = f"""
@@ -786,7 +786,7 @@ def test_an_action_that_an_environment_needs_is_no_needless_wait(
 
     findings = drawn_findings(drawing, "SYN001")
 
-    assert len(findings) == (1 if launched else found)
+    assert len(findings) == (1 if launched else expected)
 
 
 _BUSY_BEFORE = """

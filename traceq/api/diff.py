@@ -137,10 +137,10 @@ def diff(
         TraceqError: The work cannot be done, for the reason in its one sentence.
 
     Examples:
-        >>> found = diff("fixtures/attn_mask_fmha", "fixtures/twins/attn_flash")
-        >>> found.compared.verdict
+        >>> result = diff("fixtures/attn_mask_fmha", "fixtures/twins/attn_flash")
+        >>> result.compared.verdict
         'faster'
-        >>> [(change.state, change.finding.code) for change in found.findings]
+        >>> [(change.state, change.finding.code) for change in result.findings]
         [('gone', 'ATT001')]
 
     """

@@ -201,10 +201,10 @@ def lint(
         TraceqError: The work cannot be done, for the reason in its one sentence.
 
     Examples:
-        >>> found = lint("fixtures/attn_mask_fmha/trace.json.gz")
-        >>> [(one.code, one.place.line) for one in found.findings]
+        >>> result = lint("fixtures/attn_mask_fmha/trace.json.gz")
+        >>> [(finding.code, finding.place.line) for finding in result.findings]
         [('ATT001', 48), ('LCH004', 65), ('FUS001', 23)]
-        >>> found.findings[0].advice.split(": ")[0], found.clean
+        >>> result.findings[0].advice.split(": ")[0], result.clean
         ('in masked', False)
 
     """

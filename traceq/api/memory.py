@@ -72,8 +72,8 @@ def memory(
         TraceqError: The work cannot be done, for the reason in its one sentence.
 
     Examples:
-        >>> found = memory("fixtures/twins/memory_leak/snapshot.pickle.gz")
-        >>> found.summaries[0].leaks.height > 0
+        >>> result = memory("fixtures/twins/memory_leak/snapshot.pickle.gz")
+        >>> result.summaries[0].leaks.height > 0
         True
 
     """

@@ -142,7 +142,7 @@ def read_program(text: str) -> tuple[Node, ...]:
 def _target(made: str) -> str:
     """Return the function of an expression, as a graph's node names it.
 
-    >>> [_target(one) for one in ("torch._C._nn.gelu(x)", "x @ w", "x.sin()", "x[0]")]
+    >>> [_target(text) for text in ("torch._C._nn.gelu(x)", "x @ w", "x.sin()", "x[0]")]
     ['gelu', 'matmul', 'sin', 'getitem']
     >>> _target("torch.ops.aten.mm.default(x, w)")
     'mm'

@@ -47,7 +47,7 @@ def members(text: str) -> list[Member] | None:
 
     None if the text is not one.
 
-    >>> [(one.key, one.written) for one in members(' "a": [1.50],"b":{}') or []]
+    >>> [(m.key, m.written) for m in members(' "a": [1.50],"b":{}') or []]
     [('a', '[1.50]'), ('b', '{}')]
     """
     parsed: list[Member] = []

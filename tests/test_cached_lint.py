@@ -140,11 +140,11 @@ def test_data_nested_too_deeply_is_refused() -> None:
 
 @pytest.mark.parametrize("change", [b"null", b'{"outcome": {}}', b"[" * 100_000])
 def test_a_cached_answer_of_another_form_leads_to_a_new_lint(
-    change: bytes, tmp_path: Path, kept: Path
+    change: bytes, tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path)
     first = found_in(path)
-    answer(kept).write_bytes(store._sum(change) + change)  # noqa: SLF001 - hostile
+    answer(own_cache).write_bytes(store._sum(change) + change)  # noqa: SLF001 - hostile
 
     second = found_in(path)
 
@@ -153,7 +153,7 @@ def test_a_cached_answer_of_another_form_leads_to_a_new_lint(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_of_the_command_is_the_same_from_the_cache(
     form: str, tmp_path: Path
@@ -167,7 +167,7 @@ def test_every_format_of_the_command_is_the_same_from_the_cache(
     assert was_kept(found_in(trace))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", ["attn_mask_fmha", "graph_replay", "python_in_step"])
 def test_every_report_of_a_real_trace_is_the_same_from_the_cache(name: str) -> None:
     path = ROOT / "fixtures" / name
@@ -184,7 +184,7 @@ def test_every_report_of_a_real_trace_is_the_same_from_the_cache(name: str) -> N
     )
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_run_that_is_not_kept_has_its_tables_if_they_are_wanted() -> None:
     found_in(COPIES)
 
@@ -193,7 +193,7 @@ def test_a_run_that_is_not_kept_has_its_tables_if_they_are_wanted() -> None:
     assert recording.trace is not None
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_file_that_changed_is_linted_again(tmp_path: Path) -> None:
     path = write_trace(tmp_path)
     before = found_in(path)
@@ -209,7 +209,7 @@ def test_a_file_that_changed_is_linted_again(tmp_path: Path) -> None:
     assert after.json() != before.json()
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_file_that_was_touched_is_not_linted_again(tmp_path: Path) -> None:
     path = write_trace(tmp_path)
     before = found_in(path)
@@ -221,7 +221,7 @@ def test_a_file_that_was_touched_is_not_linted_again(tmp_path: Path) -> None:
     assert after.json() == before.json()
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_file_that_was_moved_is_called_by_its_new_name(tmp_path: Path) -> None:
     path = write_trace(tmp_path)
     found_in(path)
@@ -299,7 +299,7 @@ def test_with_a_folder_of_generated_code_nothing_is_kept(tmp_path: Path) -> None
     assert not kept_outcomes.question(subject, "code", Config(), options)
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_other_rules_are_run_when_they_are_asked_for(tmp_path: Path) -> None:
     path = write_trace(tmp_path)
     found_in(path)
@@ -311,7 +311,7 @@ def test_other_rules_are_run_when_they_are_asked_for(tmp_path: Path) -> None:
     assert was_kept(found_in(path, select="TRC"))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_what_only_the_report_asks_for_is_no_other_question(tmp_path: Path) -> None:
     path = write_trace(tmp_path)
     first = found_in(path, fail_on="error")
@@ -326,7 +326,7 @@ def test_what_only_the_report_asks_for_is_no_other_question(tmp_path: Path) -> N
     assert hidden.report.outcomes[0].in_baseline == len(first.findings)
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_entries_of_the_configuration_that_allow_nothing_are_named_again(
     tmp_path: Path,
 ) -> None:
@@ -346,7 +346,7 @@ def test_entries_of_the_configuration_that_allow_nothing_are_named_again(
     assert second.report.unused == first.report.unused
 
 
-def test_a_rule_that_is_edited_runs_again(tmp_path: Path, kept: Path) -> None:
+def test_a_rule_that_is_edited_runs_again(tmp_path: Path, own_cache: Path) -> None:
     path, pack = write_trace(tmp_path), write_rule(tmp_path / "pack")
     found_in(path, rules=pack)
     assert was_kept(found_in(path, rules=pack))
@@ -355,7 +355,7 @@ def test_a_rule_that_is_edited_runs_again(tmp_path: Path, kept: Path) -> None:
     result = found_in(path, rules=pack)
 
     assert "worse" in [finding.message for finding in result.findings]
-    assert len(list((kept / "answers").iterdir())) == 2
+    assert len(list((own_cache / "answers").iterdir())) == 2
 
 
 def test_a_change_of_traceqs_own_code_is_another_question(
@@ -382,19 +382,21 @@ def test_code_that_was_changed_just_now_may_change_unnoticed(
     assert kept_outcomes.code_of(()) == ""
 
 
-def test_an_outcome_with_a_crashed_rule_is_not_kept(tmp_path: Path, kept: Path) -> None:
+def test_an_outcome_with_a_crashed_rule_is_not_kept(
+    tmp_path: Path, own_cache: Path
+) -> None:
     pack = write_rule(tmp_path / "pack", body="raise ValueError(1)")
 
     assert found_in(write_trace(tmp_path), rules=pack).report.crashed
-    assert not (kept / "answers").exists()
+    assert not (own_cache / "answers").exists()
 
 
-def test_a_damaged_byte_anywhere_is_noticed(tmp_path: Path, kept: Path) -> None:
+def test_a_damaged_byte_anywhere_is_noticed(tmp_path: Path, own_cache: Path) -> None:
     question = store.Question.of([write_trace(tmp_path)], "")
     store.keep_answer(question, lambda: b"the answer")
     store.finish()
     assert store.find_answer(question) == b"the answer"
-    file = answer(kept)
+    file = answer(own_cache)
     whole = file.read_bytes()
 
     for at in range(len(whole)):
@@ -406,11 +408,11 @@ def test_a_damaged_byte_anywhere_is_noticed(tmp_path: Path, kept: Path) -> None:
 
 @pytest.mark.parametrize("length", [5, -1])
 def test_an_outcome_that_is_cut_is_found_again(
-    length: int, tmp_path: Path, kept: Path
+    length: int, tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path)
     first = found_in(path)
-    file = answer(kept)
+    file = answer(own_cache)
     file.write_bytes(file.read_bytes()[:length])
 
     second = found_in(path)
@@ -421,17 +423,17 @@ def test_an_outcome_that_is_cut_is_found_again(
 
 
 def test_without_the_cache_no_outcome_is_read_or_written(
-    tmp_path: Path, kept: Path
+    tmp_path: Path, own_cache: Path
 ) -> None:
     path = write_trace(tmp_path)
     assert not was_kept(found_in(path, cache=False))
-    assert not kept.exists()
+    assert not own_cache.exists()
     found_in(path)
 
     assert not was_kept(found_in(path, cache=False))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_what_was_said_of_a_file_is_said_again(tmp_path: Path) -> None:
     path = tmp_path / "cut.json.gz"
     with gzip.open(COPIES, "rb") as whole:
@@ -445,7 +447,7 @@ def test_what_was_said_of_a_file_is_said_again(tmp_path: Path) -> None:
     assert was_kept(found_in(path))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_of_several_recordings_only_the_changed_one_is_linted_again(
     tmp_path: Path,
 ) -> None:
@@ -460,7 +462,7 @@ def test_of_several_recordings_only_the_changed_one_is_linted_again(
     assert was_kept(found_in(two))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_log_that_changed_is_read_again(tmp_path: Path) -> None:
     path, log = write_trace(tmp_path), tmp_path / "train.log"
     log.write_text("nothing\n")
@@ -505,7 +507,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("edit", [_edit_log, _edit_manifest, _add_file])
 def test_a_run_folder_that_changed_is_linted_again(
     edit: Callable[[Path], None], run: Path
@@ -517,7 +519,7 @@ def test_a_run_folder_that_changed_is_linted_again(
     assert not was_kept(found_in(run))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_the_trace_of_another_rank_is_not_hashed_for_lint(run: Path) -> None:
     found_in(run)
     write_trace(run, OTHER, "1.json")
@@ -525,7 +527,7 @@ def test_the_trace_of_another_rank_is_not_hashed_for_lint(run: Path) -> None:
     assert was_kept(found_in(run))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_snapshot_that_changed_is_read_again(tmp_path: Path) -> None:
     first, second = sorted((ROOT / "fixtures" / "captures").glob("*.snapshot.*"))[:2]
     path = tmp_path / "snapshot.pickle.gz"
@@ -537,7 +539,7 @@ def test_a_snapshot_that_changed_is_read_again(tmp_path: Path) -> None:
     assert not was_kept(found_in(path))
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("own_cache")
 def test_a_report_of_what_was_kept_loads_neither_polars_nor_rules(
     tmp_path: Path,
 ) -> None:
@@ -562,7 +564,9 @@ finally:
 
 
 @pytest.mark.slow
-def test_processes_that_lint_at_once_all_succeed(tmp_path: Path, kept: Path) -> None:
+def test_processes_that_lint_at_once_all_succeed(
+    tmp_path: Path, own_cache: Path
+) -> None:
     line = [sys.executable, "-m", "traceq", "lint", str(write_trace(tmp_path))]
     running = [subprocess.Popen(line, stdout=subprocess.PIPE) for _ in range(3)]
 
@@ -570,18 +574,18 @@ def test_processes_that_lint_at_once_all_succeed(tmp_path: Path, kept: Path) -> 
 
     assert len(said) == 1
     assert {process.returncode for process in running} == {1}
-    assert answer(kept).exists()
-    assert not list(kept.glob("traceq-new-*")), "nothing is left aside"
+    assert answer(own_cache).exists()
+    assert not list(own_cache.glob("traceq-new-*")), "nothing is left aside"
     assert subprocess.run(line, capture_output=True, check=False).stdout in said
 
 
 def test_the_outcomes_unused_for_longest_go_when_the_bound_is_reached(
-    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found_in(write_trace(tmp_path))
-    old = answer(kept)
+    old = answer(own_cache)
     os.utime(old, (1, 1))
-    filler = kept / "answers" / f"1-{'0' * 64}.json"
+    filler = own_cache / "answers" / f"1-{'0' * 64}.json"
     filler.write_bytes(bytes(1 << 20))
     monkeypatch.setenv("TRACEQ_CACHE_MB", "1")
 
@@ -591,12 +595,12 @@ def test_the_outcomes_unused_for_longest_go_when_the_bound_is_reached(
     assert not filler.exists()
 
 
-def test_outcomes_are_counted_and_cleared(tmp_path: Path, kept: Path) -> None:
+def test_outcomes_are_counted_and_cleared(tmp_path: Path, own_cache: Path) -> None:
     found_in(write_trace(tmp_path))
-    assert answer(kept).exists()
+    assert answer(own_cache).exists()
 
     assert ": 1 trace and 1 lint result, " in traceq("cache", "info").out
     cleared = traceq("cache", "clear").out
 
     assert cleared.startswith("removed the tables of 1 trace and 1 lint result, ")
-    assert not list(kept.iterdir())
+    assert not list(own_cache.iterdir())
