@@ -251,7 +251,7 @@ def test_axe_finds_nothing_serious(dark: bool, report: Path, page: Page) -> None
         for violation in result["violations"]
         if violation["impact"] != "minor"
     ]
-    assert [(seriou["id"], seriou["nodes"][0]["html"]) for seriou in serious] == []
+    assert [(problem["id"], problem["nodes"][0]["html"]) for problem in serious] == []
 
 
 CANVAS = "document.querySelector('[data-part={}] canvas')"
