@@ -46,7 +46,7 @@ print("STEPS", options.steps)
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A script with argparse that lives beside modules called as ours."""
-    folder = tmp_path_factory.mktemp("plain")
+    folder = tmp_path_factory.mktemp("in a plain folder")
     for name in ("agent", "launcher", "shared"):
         (folder / f"{name}.py").write_text("MINE = True\n")
     (folder / "train.py").write_text(
@@ -165,7 +165,7 @@ def test_labels_and_the_command_without_its_secret_are_kept(plain: Run) -> None:
 def test_the_end_says_where_and_what_next(plain: Run) -> None:
     last = plain.err.splitlines()[-2:]
     assert last[0].startswith(f"traceq: recorded to {plain.folder} (")
-    assert last[1] == f"traceq:   traceq lint {plain.folder}"
+    assert last[1] == f"traceq:   traceq lint '{plain.folder}'"
 
 
 @pytest.fixture(scope="module")

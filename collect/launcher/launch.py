@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -409,9 +410,10 @@ class Launch:
             self.screen.say(done)
             return code
         self.screen.say(f"{done}; next:")
-        self.screen.say(f"  traceq lint {self.folder}")
+        folder = shlex.quote(str(self.folder))
+        self.screen.say(f"  traceq lint {folder}")
         if sum(rank["trace"] is not None for rank in ranks) > 1:
-            self.screen.say(f"  traceq ranks {self.folder}")
+            self.screen.say(f"  traceq ranks {folder}")
         return code
 
     def _records_elsewhere(self) -> bool:
