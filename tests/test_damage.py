@@ -180,6 +180,10 @@ REFUSED = {
         "is a pickle, such as a CUDA memory snapshot, not a trace",
     ),
     "gzipped pickle": (gzip.compress(b"\x80\x04\x95abc"), "is a pickle"),
+    "log of torch.compile": (
+        b'V1119 10:00:00.123456 77 torch/_logging/structured.py:28] {"str": ["a", 1]}',
+        "is a log of torch.compile (TORCH_TRACE), not a trace: traceq lint reads it",
+    ),
     "zip": (b"PK\x03\x04rest", "is a damaged archive"),
     "zstd": (b"\x28\xb5\x2f\xfdrest", "cannot be unpacked: the zstd stream is"),
     "utf-16": (

@@ -20,12 +20,13 @@ HEAD = 1 << 20
 PACKED = (".gz", ".zst", ".xz", ".bz2")
 SQLITE = b"SQLite format 3\x00"
 """First bytes of an SQLite database."""
+COMPILE_RECORD = re.compile(rb'[A-Z]\d{4} [\d:.]+ \d+ \S+\] \{"')
+"""Beginning of a record in a log of torch.compile."""
 _LOGS = (".log", ".txt", ".out", ".err")
 _SNAPSHOTS = (".pickle", ".pkl")
 _SNAPSHOT_TABLES = (b"device_traces", b"blocks", b"segments")
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TAR_MAGIC = slice(257, 262)
-_RECORD = re.compile(rb'[A-Z]\d{4} [\d:.]+ \d+ \S+\] \{"')
 # Text of a trace before its events, or in the first of them.
 _TRACE = re.compile(
     rb'\s*[\[{].*?"(?:traceEvents|ph|schemaVersion|deviceProperties)"', re.DOTALL
@@ -53,7 +54,7 @@ def is_compile_log(path: Path) -> bool:
     """Return whether a file begins as a log of torch.compile (``TORCH_TRACE``)."""
     try:
         with path.open("rb") as file:
-            return bool(_RECORD.match(head_of(file, 1 << 16)))
+            return bool(COMPILE_RECORD.match(head_of(file, 1 << 16)))
     except OSError:
         return False
 

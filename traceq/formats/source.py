@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceq.errors import InputError
 from traceq.formats.compression import DamagedError, blocks, compression
+from traceq.formats.kinds import COMPILE_RECORD
 from traceq.formats.unmodified_file import unchanged
 
 if TYPE_CHECKING:
@@ -131,6 +132,12 @@ class Source:
             msg = (
                 f"{self.path} is a pickle, such as a CUDA memory snapshot, not a"
                 " trace: give the .json or .json.gz that the profiler wrote"
+            )
+            raise InputError(msg)
+        if COMPILE_RECORD.match(block):
+            msg = (
+                f"{self.path} is a log of torch.compile (TORCH_TRACE), not a trace:"
+                " traceq lint reads it"
             )
             raise InputError(msg)
         text = block.removeprefix(b"\xef\xbb\xbf").lstrip()
