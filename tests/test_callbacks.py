@@ -92,6 +92,7 @@ def test_a_trainer_of_hugging_face_records_its_steps(tmp_path: Path) -> None:
     assert traceq.lint(callback.folder).report.outcomes[0].steps == 2
 
 
+@pytest.mark.slow
 @with_transformers
 def test_training_goes_on_where_nothing_can_be_recorded(tmp_path: Path) -> None:
     from traceq.callbacks.huggingface import TraceqCallback  # noqa: PLC0415

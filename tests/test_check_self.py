@@ -334,14 +334,20 @@ def test_the_noise_of_a_mean_is_less_the_more_steps_were_timed() -> None:
 
 # What could not be shrunk, or was another finding in the run than in its fixture.
 
+
+def slow(value: str) -> Any:  # noqa: ANN401 - a type of pytest that it does not export
+    """Return a parameter whose test `make slow` runs: it is like that of another."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 LAYER = "torch_geometric.nn.conv.gat_conv_GATConv_propagate_jr3zw5uk.py"
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        f"/var/t/{LAYER}",
-        "/opt/server/sglang/python/sglang/srt/run.py",
+        slow(f"/var/t/{LAYER}"),
+        slow("/opt/server/sglang/python/sglang/srt/run.py"),
         "/home/alice/secret/pkg/train.py",
     ],
     ids=["written by torch_geometric", "in a folder named as a library", "absolute"],
@@ -358,10 +364,10 @@ def test_a_run_passes_wherever_its_files_are(file: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "step[DECODE bs={n}]",
-        "execute_{n}_context_0(sq0sk0)_generation_32(sq32sk{n})",
-        "decode[bs=4 tok={n}]",
-        "[pl][profile]run_training_batch",
+        slow("step[DECODE bs={n}]"),
+        slow("execute_{n}_context_0(sq0sk0)_generation_32(sq32sk{n})"),
+        slow("decode[bs=4 tok={n}]"),
+        slow("[pl][profile]run_training_batch"),
         "alice's secret iteration {n}",
     ],
 )

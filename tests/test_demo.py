@@ -49,6 +49,7 @@ def test_the_lines_of_its_findings_are_those_of_its_source(here: Path) -> None:
     assert any('x = batch.to("cuda")' in line for line in marked)
 
 
+@pytest.mark.slow
 def test_the_commands_that_it_names_work(here: Path) -> None:
     named = [line.split() for line in traceq("demo").lines if line[:8] == "  traceq"]
     calls = {words[1]: words[2:] for words in named}

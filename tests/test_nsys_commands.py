@@ -308,7 +308,13 @@ _HARMLESS = re.compile(
 )
 
 
-@pytest.mark.parametrize("file", _REAL)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(path, id=name, marks=[pytest.mark.slow] * (name != "mock"))
+        for name, path in NSYS.items()
+    ],
+)
 def test_a_shrunk_recording_has_no_word_of_the_environment(
     file: Path, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_at_the_median_the_step_after_the_fixes_is_foretold_within_a_fifth(
     assert median(errors) <= 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", [True, False])
 def test_the_step_of_eight_repaired_twins_in_ten_is_in_the_range(
     *, message: bool

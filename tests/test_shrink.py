@@ -191,6 +191,7 @@ def test_work_that_the_gpu_was_still_busy_with_is_kept(tmp_path: Path) -> None:
     assert [entry["args"]["correlation"] for entry in retained] == [2, 3, 4]
 
 
+@pytest.mark.slow
 def test_one_step_is_kept_only_where_two_are_too_large(tmp_path: Path) -> None:
     made = shrunk(written(tmp_path, steps(6)), limit=1)
 

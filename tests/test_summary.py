@@ -247,10 +247,10 @@ def test_csv_writes_the_smallest_and_the_largest_numbers_without_exponent() -> N
 def test_the_csv_file_has_the_same_rows_as_the_csv_format(tmp_path: Path) -> None:
     file = tmp_path / "sweep.csv"
 
-    answer = traceq("summary", *FIXTURES, "--format", "csv", "-o", file)
+    answer = traceq("summary", *FIXTURES[:2], "--format", "csv", "-o", file)
 
     assert (answer.status, answer.out, answer.err) == (0, "", "")
-    assert file.read_text() == traceq("summary", *FIXTURES, "--format", "csv").out
+    assert file.read_text() == traceq("summary", *FIXTURES[:2], "--format", "csv").out
 
 
 @pytest.mark.slow
