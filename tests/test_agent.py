@@ -322,6 +322,7 @@ def test_an_edit_that_saves_only_after_others_is_not_next() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_commands_of_the_skill_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return fixture_of(written(folder, "run", drawn(UNEVEN)), folder / "fixture")
 
 
+@pytest.mark.slow
 def test_a_run_passes_against_the_fixture_of_its_other_steps(
     uneven: Path, tmp_path: Path
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_run_in_an_origin_that_is_not_ours_is_an_error(
     assert "[run] is not what traceq shrink writes" in " ".join(answer.out.split())
 
 
+@pytest.mark.slow
 def test_alike_steps_leave_no_count_to_say_of_the_run(tmp_path: Path) -> None:
     run = written(tmp_path, "run", drawn([8, 8, 8]))
     folder = fixture_of(run, tmp_path / "fixture")
@@ -271,6 +273,7 @@ def test_alike_steps_leave_no_count_to_say_of_the_run(tmp_path: Path) -> None:
     assert read_budgets(folder / "traceq.toml").limits["launches"] == Budget(12)
 
 
+@pytest.mark.slow
 def test_a_run_of_one_step_passes_against_its_fixture(tmp_path: Path) -> None:
     run = written(tmp_path, "run", drawn([8]))
 

@@ -282,6 +282,7 @@ def test_the_check_of_the_action_passes_text_on_as_text(checkout: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_action_runs_programs(checkout: Path) -> None:
     ran = run("check", checkout, {**CHECK, "RUN": "true", "CPU": "true"})
 
@@ -373,6 +374,7 @@ def test_the_action_runs_nothing_of_a_stranger(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_base_reaches_the_check(checkout: Path) -> None:
     origin = checkout / "fixtures" / "copies" / "origin.toml"
     text = origin.read_text(encoding="utf-8")
@@ -388,6 +390,7 @@ def test_the_base_reaches_the_check(checkout: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
     ran = run("sarif", checkout, SARIF)
 
@@ -398,6 +401,7 @@ def test_the_action_writes_sarif_without_a_baseline(checkout: Path) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("step", ["check", "sarif"])
 @pytest.mark.parametrize("packs", ["", "pack"])
+@pytest.mark.slow
 def test_the_action_runs_a_pack_only_if_it_is_named(
     step: str, packs: str, checkout: Path
 ) -> None:
@@ -413,6 +417,7 @@ def test_the_action_runs_a_pack_only_if_it_is_named(
 
 @pytest.mark.real
 @pytest.mark.parametrize("step", ["check", "sarif"])
+@pytest.mark.slow
 def test_the_action_imports_nothing_from_the_checkout(
     step: str, checkout: Path
 ) -> None:
@@ -463,6 +468,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_push_to_the_main_branch_adds_its_runs(recorded: Path) -> None:
     ran = run("history", recorded, HISTORY)
 
@@ -484,6 +490,7 @@ def test_other_events_add_nothing_to_the_history(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_pull_request_is_compared_in_the_report(recorded: Path) -> None:
     run("history", recorded, HISTORY)
     trace = recorded / "temp/traceq-runs/train/run-1/trace.json.gz"
@@ -498,6 +505,7 @@ def test_a_pull_request_is_compared_in_the_report(recorded: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_history_that_cannot_be_read_is_a_warning(recorded: Path) -> None:
     (recorded / "temp/traceq-history/traceq-history.sqlite").write_text("no")
 

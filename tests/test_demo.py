@@ -59,6 +59,7 @@ def test_the_commands_that_it_names_work(here: Path) -> None:
     assert (here / "traceq-demo" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_the_demo_runs_twice(here: Path) -> None:
     assert [traceq("demo", here / "d").status for _ in range(2)] == [0, 0]
 

@@ -349,6 +349,7 @@ def test_a_real_export_is_read_or_refused_in_a_sentence(
     assert bool(answer.out) == (answer.status != 2)
 
 
+@pytest.mark.slow
 def test_an_export_is_checked_against_its_fixture(export: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fixture"
     traceq("shrink", export, "-o", folder, "--program", "copies", "--max-kb", "4000")

@@ -84,6 +84,7 @@ def test_nothing_is_written_beside_the_report(report: Path, log: Path) -> None:
     assert {*report.parent.iterdir()} - before == {log}
 
 
+@pytest.mark.slow
 def test_a_report_is_exported_once(report: Path, log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "fixture"
     answer = traceq("shrink", report, "-o", folder, "--max-kb", "4000")

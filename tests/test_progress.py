@@ -102,6 +102,7 @@ def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end()
 
 @pytest.mark.real
 @pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+@pytest.mark.slow
 def test_who_wants_it_quiet_sees_no_progress() -> None:
     out, err = _on_terminal("--quiet", "lint", str(TRACE), "--no-cache")
     assert b"ATT001" in out

@@ -21,6 +21,7 @@ def job(tmp_path: Path) -> Path:
     return write_job(tmp_path / "job", [Works(), Works(), Works(2000), Works()])
 
 
+@pytest.mark.slow
 def test_each_rank_has_a_page_beside_that_of_the_job(job: Path, tmp_path: Path) -> None:
     answer = traceq("report", job, "-o", tmp_path / "page.html")
 

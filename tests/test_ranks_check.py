@@ -53,6 +53,7 @@ def test_a_straggler_a_longer_step_and_a_slowdown_fail() -> None:
     assert result[2]["text"].startswith("slowdown 1.3")
 
 
+@pytest.mark.slow
 def test_what_is_better_is_reported_and_does_not_fail() -> None:
     status, result = checked("late", "--against", "even")
     assert status == 0
@@ -66,6 +67,7 @@ def test_findings_below_the_severity_that_fails_do_not_fail() -> None:
     assert kinds(result, fails=False) == ["new"]
 
 
+@pytest.mark.slow
 def test_budgets_beside_the_traces_take_the_place_of_what_they_show(
     jobs: Path,
 ) -> None:
@@ -92,6 +94,7 @@ def test_a_job_can_be_a_fixture(jobs: Path) -> None:
     assert traceq("check", ".").status == 1
 
 
+@pytest.mark.slow
 def test_other_ranks_are_not_held_to_the_times(jobs: Path) -> None:
     write_job(jobs / "more", [Works(compute=4000)] * 8)
     status, result = checked("even", "--against", "more")
@@ -130,6 +133,7 @@ def test_traces_without_a_common_collective_exit_2(jobs: Path) -> None:
     assert answer.status == 2
 
 
+@pytest.mark.slow
 def test_lint_and_ranks_of_a_folder_name_each_other(jobs: Path) -> None:
     assert (
         "run traceq ranks on the traces of all of them"

@@ -57,6 +57,7 @@ def compared(*arguments: str | Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jobs")
 class TestTwoJobs:
     """Jobs of four ranks whose steps differ by what was put into them."""

@@ -49,6 +49,7 @@ def test_an_op_computes_before_and_after_its_communication() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _JOBS)
 def test_the_replay_takes_as_long_as_the_job(name: str) -> None:
     job = ranking.real_job(name)

@@ -220,6 +220,7 @@ def test_the_figures_of_the_sweep_are_those_of_the_summary() -> None:
 # Two recordings.
 
 
+@pytest.mark.slow
 def test_a_report_of_two_has_the_causes_that_diff_has(tmp_path: Path) -> None:
     two = (FIXTURE_TRACES["copies"], path_of("copies_fixed.trace.json.gz"))
     file = tmp_path / "two.html"

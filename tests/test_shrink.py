@@ -456,6 +456,7 @@ def test_a_pickle_that_is_no_snapshot_is_refused() -> None:
         clean_snapshot(COPIES, Paths([]), Regions(Paths([])))
 
 
+@pytest.mark.slow
 def test_a_run_folder_brings_what_is_known_of_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -593,6 +594,7 @@ def test_graph_breaks_of_a_run_become_a_budget(
     assert answer.status == 1
 
 
+@pytest.mark.slow
 def test_a_step_time_can_be_given_for_a_fixture(tmp_path: Path) -> None:
     traceq("shrink", TWINS / "copies_fixed", "-o", tmp_path / "x", "--step-ms", "3.25")
 
