@@ -198,5 +198,6 @@ class WorkOnCpuTensors(Rule):
                 *module_line(longest["modules"]),
             ],
             advice=advice.text,
+            effort="edit" if advice.is_edit else None,
             example="" if advice.example is None else self.example(advice.example),
         )
