@@ -5,12 +5,14 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.analysis.time import host_activity
-from traceq.analysis.time.host_pauses import UNUSUAL
 from traceq.linter import END, View, text
 
 from ._pause_calls import filling
 
 _AT = ("kind", *host_activity.PLACE)
+# A call that mostly takes less than the pause by this factor is not why. Heuristic
+# threshold, as that of the pauses themselves.
+_UNUSUAL = 5
 # A pause is one stop if this part of it is: in nothing else, or in one call. Else it is
 # the work of a function. Heuristic threshold.
 _ONE_STOP = 0.5
@@ -38,7 +40,7 @@ def pauses(view: View, least: float) -> pl.DataFrame:
         ],
         how="horizontal",
     )
-    rows = rows.with_columns(call=filling(view, rows, UNUSUAL))
+    rows = rows.with_columns(call=filling(view, rows, _UNUSUAL))
     rows = rows.with_columns(call=pl.when("stops").then("call"))
     rows = rows.hstack(_work(view, rows))
     own = pl.col("work_file").is_not_null()
@@ -97,7 +99,7 @@ def _work(view: View, rows: pl.DataFrame) -> pl.DataFrame:
     inside = (
         inside.with_columns(name=long)
         .join(mostly, on="name", how="left", maintain_order="left")
-        .filter(~pl.col("stops") | (UNUSUAL * pl.col("mostly") >= pl.col("dur")))
+        .filter(~pl.col("stops") | (_UNUSUAL * pl.col("mostly") >= pl.col("dur")))
     )
     described = frames[inside["frame"]].select(
         inside["pause"],

@@ -1304,12 +1304,26 @@ def test_a_step_that_no_graph_runs_names_the_functions_that_take_longest() -> No
     )
     step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
     drawing = "\n".join([step, f"host    {around}", *rest])
-    (finding,) = _with_obstacles(drawing, Obstacle("passes", 2))
+    (finding,) = _with_obstacles(drawing, Obstacle("replaced", 2))
 
     assert finding.advice.startswith(
         "do less on the host while the GPU waits, which is mostly in forward (net.py:8)"
     )
     assert "a step) and in loss (loss.py:3)" in finding.advice
+
+
+def test_passes_that_are_not_alike_are_one_graph_of_the_whole_step() -> None:
+    step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
+    frame = f"host    {'[net.py(8): forward'.ljust(21 * 100 - 1)}]"
+    drawing = "\n".join([step, frame, *rest])
+
+    (finding,) = _with_obstacles(drawing, Obstacle("passes", 2))
+    (sized,) = _with_obstacles(drawing, Obstacle("passes", 2), Obstacle("shapes", 1))
+
+    assert finding.advice.startswith("replay one CUDA graph of the whole step")
+    assert "torch.cuda.graph" in finding.advice
+    assert "mostly in forward (net.py:8)" in finding.advice
+    assert "torch.cuda.graph" not in sized.advice
 
 
 @pytest.mark.parametrize(
