@@ -12,9 +12,7 @@ from traceq.linter import Fix, View
 from traceq.linter.savings import Savings
 from traceq.testing import load_drawn
 
-RESET = (
-    "[env.py(9): reset" + " " * 6_000 + "][env.py(30): build" + " " * 7_000 + "]"
-)
+RESET = "[env.py(9): reset" + " " * 6_000 + "][env.py(30): build" + " " * 7_000 + "]"
 STOP = " " * 13_000
 
 

@@ -446,7 +446,9 @@ def test_an_edit_beside_a_rewrite_is_counted_once_in_the_plan() -> None:
     assert second < 0.01 * savings.step_ns < turns[1].saves_ns
 
 
-def _loop_and_wait(of_loop: Effort, of_wait: Effort) -> tuple[Savings, Finding, Finding]:
+def _loop_and_wait(
+    of_loop: Effort, of_wait: Effort
+) -> tuple[Savings, Finding, Finding]:
     """Return two findings, of which the first removes what the second does."""
     trace = loaded(CAPTURES.trace("norm_fused"))
     alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns

@@ -35,8 +35,7 @@ def sending(view: View, ops: Collection[int]) -> list[Fix]:
     made = called[pl.Series([*ops], dtype=pl.UInt32)].unique()
     sent = copies.select("id", "request", at=called[copies["request"]])
     rows = view.trace.ops[["id", "thread", "ts"]].filter(
-        view.trace.ops["parent"].is_null()
-        & (view.trace.ops["captured"] == False)  # noqa: E712 - of a column
+        view.trace.ops["parent"].is_null() & (view.trace.ops["captured"] == False)  # noqa: E712 - of a column
     )
     ordered = rows.sort("thread", "ts").with_columns(
         makes=pl.col("id").is_in(made.implode()),
