@@ -82,7 +82,7 @@ def _work(view: View, rows: pl.DataFrame) -> pl.DataFrame:
         .join(calls, how="cross")
         .filter(
             pl.col("ts") >= pl.col("start"),
-            END <= pl.col("end"),
+            pl.col("end") >= END,
             pl.col("dur") >= _ONE_STOP * (pl.col("end") - pl.col("start")),
         )
         .sort("dur", descending=True, maintain_order=True)

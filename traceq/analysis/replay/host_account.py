@@ -22,12 +22,12 @@ from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.host_activity import (
     ENGINE,
     HOOKS,
+    INTERRUPTED,
     LAUNCHES,
     LIBRARY,
     LOADING,
     MODULES,
     NO_STACKS,
-    INTERRUPTED,
     OPTIMIZER,
     PAUSED,
     PLACE,
