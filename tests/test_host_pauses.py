@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 from linting import bundled_rules, priced_findings
 
-from traceq.analysis.replay.host_account import HostAccount
 from traceq.analysis.time.host_activity import NO_STACKS, PAUSED
 from traceq.linter import Fix, View
 from traceq.linter.savings import Savings
 from traceq.testing import load_drawn
+
+if TYPE_CHECKING:
+    from traceq.analysis.replay.host_account import HostAccount
 
 RESET = "[env.py(9): reset" + " " * 6_000 + "][env.py(30): build" + " " * 7_000 + "]"
 STOP = " " * 13_000

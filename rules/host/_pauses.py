@@ -21,9 +21,9 @@ _ONE_STOP = 0.5
 def pauses(view: View, least: float) -> pl.DataFrame:
     """Return where the host stops in a few steps, for this long: place and ``spans``.
 
-    ``call`` is the built-in call that fills them, if one does, and ``work`` the function
-    that does; ``steps`` are those with a pause, and ``usual`` is what the place takes in
-    the median step.
+    ``call`` is the built-in call that fills them, if one does, and ``work`` the
+    function that does; ``steps`` are those with a pause, and ``usual`` is what the
+    place takes in the median step.
     """
     account = view.host_account
     long = account.pauses.filter(pl.col("end") - pl.col("start") >= least)

@@ -21,7 +21,7 @@ _ON_THE_WAY = rf"{VIEWS}|^aten::(to|_to_copy|lift_fresh|pin_memory|is_pinned)$"
 
 
 def sending(view: View, ops: Collection[int]) -> list[Fix]:
-    """Return the copies that send what these operators make: they go if it is made there.
+    """Return the copies of what these operators make, which go if the GPU makes it.
 
     Each is the next that its thread does after one of them, views and casts aside.
     """
@@ -35,15 +35,15 @@ def sending(view: View, ops: Collection[int]) -> list[Fix]:
     made = called[pl.Series([*ops], dtype=pl.UInt32)].unique()
     sent = copies.select("id", "request", at=called[copies["request"]])
     rows = view.trace.ops[["id", "thread", "ts"]].filter(
-        view.trace.ops["parent"].is_null() & (view.trace.ops["captured"] == False)  # noqa: E712 - of a column
+        view.trace.ops["parent"].is_null()
     )
     ordered = rows.sort("thread", "ts").with_columns(
         makes=pl.col("id").is_in(made.implode()),
         sends=pl.col("id").is_in(sent["at"].implode()),
         passes=named_like(view.trace.ops, _ON_THE_WAY)[rows["id"]],
     )
-    last = pl.when("makes").then(True).when(~pl.col("passes")).then(False)
-    before = last.forward_fill().shift(1).over("thread")
+    other = pl.when(pl.col("makes") | ~pl.col("passes")).then("makes")
+    before = other.forward_fill().shift(1).over("thread")
     after = ordered.filter(pl.col("sends"), fill_false(before))["id"]
     moved = sent.filter(pl.col("at").is_in(after.implode()))
     return [Fix(kernels=moved["id"], ops=moved["request"])] if moved.height else []

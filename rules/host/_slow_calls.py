@@ -23,8 +23,9 @@ def slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that were slow for another reason than a new shape.
 
     A slow call inside of another is one with it: nothing but the moment makes both of
-    them slow. One that asks the driver for memory is MEM001's. ``ops`` are all of them. Work on large tensors in host memory is left
-    out: in fresh pages it takes longer than in those of a tensor before.
+    them slow. ``ops`` are all of them. One that asks the driver for memory is MEM001's.
+    Work on large tensors in host memory is left out: in fresh pages it takes longer
+    than in those of a tensor before.
     """
     slow = settled(view, slow)
     # Whatever the allocator does around its calls to the driver comes with them.

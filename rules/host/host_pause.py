@@ -190,7 +190,7 @@ class HostPause(Rule):
 
 
 def _advice(row: Mapping[str, Any]) -> str:
-    """Return what to do about the call or the work that a pause is; nothing if neither."""
+    """Return what to do about the call or the work that a pause is, if it is either."""
     return advice(row["call"]) if row["call"] else _WORK if row["work"] else ""
 
 

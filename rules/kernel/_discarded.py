@@ -82,12 +82,12 @@ def _names(view: View, gradients: pl.DataFrame) -> pl.DataFrame:
 def _gradients(view: View, steps: Updates) -> pl.DataFrame:
     """Return the gradients of weights that one optimizer has, in order."""
     ops = view.trace.ops
-    found_ops = ops.filter(named_like(ops, _GRADIENT))
-    shapes = weight_shapes(view, found_ops).unique("id")
+    accumulating = ops.filter(named_like(ops, _GRADIENT))
+    shapes = weight_shapes(view, accumulating).unique("id")
     adding = ops["parent"].filter(named(ops, _ADDS)).drop_nulls().unique()
     begun = steps.steps["end"]
     rows = (
-        found_ops.select("id", "ts", "thread")
+        accumulating.select("id", "ts", "thread")
         .join(shapes, on="id")
         .join(steps.shapes.rename({"owner": "model"}), on="shape")
         .sort("ts")
@@ -130,7 +130,7 @@ def _fates(view: View, gradients: pl.DataFrame, steps: Updates) -> pl.DataFrame:
         last=pl.col("ts").max(),
         fresh=(~pl.col("adds")).mean(),
         weights=pl.col("shape").n_unique(),
-        anew=pl.col("shape").filter(~pl.col("adds")).n_unique(),
+        unadded=pl.col("shape").filter(~pl.col("adds")).n_unique(),
     )
     own = steps.steps.with_row_index("at").select(
         pl.col("at").cast(pl.Int64), model="owner", read_at="start"
@@ -139,7 +139,7 @@ def _fates(view: View, gradients: pl.DataFrame, steps: Updates) -> pl.DataFrame:
         "model",
         next_segment="segment",
         next_first="first",
-        afresh=pl.col("anew") >= _MOST * pl.col("weights"),
+        afresh=pl.col("unadded") >= _MOST * pl.col("weights"),
     )
     rows = by_segment.filter(pl.col("model") != pl.col("by")).sort("segment")
     # Gradients of a model that are of a later segment than these.

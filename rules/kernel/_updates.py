@@ -1,11 +1,10 @@
-"""Which optimizer updates which weights, told by the shapes that its steps take."""
+"""Optimizers by the weights that they update, as the shapes in their steps tell."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
-from msgspec import Struct
 
 from traceq.linter import END, named_like
 
@@ -24,7 +23,7 @@ _SHARED = 0.5
 _MOST_OWNERS = 16
 
 
-class Updates(Struct, frozen=True):
+class Updates(NamedTuple):
     """The steps of several optimizers, none of which updates what another does."""
 
     steps: pl.DataFrame

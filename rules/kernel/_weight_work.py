@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import Fix, named, named_like, text
+from traceq.linter import Fix, named_like, text
 
 if TYPE_CHECKING:
     from traceq.linter import View
 
 _OF_WEIGHT = r"(?i)wgrad|bgrad|weight_grad|bias"
-_MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+_MATMULS = r"^aten::(mm|addmm|bmm|baddbmm)\b"
 # Where names do not tell them apart, half of a convolution's backward is the weights'.
 _HALF = 0.5
 # A tensor of two dimensions or more.
@@ -40,7 +40,7 @@ def weight_work(view: View, wasted: pl.DataFrame) -> list[Fix]:
 def _shares(view: View, kernels: pl.DataFrame, wasted: pl.DataFrame) -> pl.Series:
     """Return the share of each kernel of a layer's node that is of its weights."""
     ops = view.trace.ops
-    matmuls = ops.filter(named(ops, _MATMULS))
+    matmuls = ops.filter(named_like(ops, _MATMULS))
     of_matmul = kernels["op"].is_in(matmuls["id"].implode())
     sums = named_like(ops, r"^aten::sum\b")[kernels["op"]]
     result = _results(view, kernels.filter(of_matmul))

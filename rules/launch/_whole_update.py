@@ -58,7 +58,8 @@ def _all_of(view: View, place: _Function | None) -> str:
     *most, last = needs
     whole = "the whole step, all of its passes and optimizers"
     if place:
-        whole = f"all that {at_function(*place)} runs, passes of several models and optimizers"
+        whole = f"all that {at_function(*place)} runs, passes of several models and"
+        whole += " optimizers"
     return (
         f"{whole}, with torch.cuda.graph: it needs"
         f" {', '.join(most)}{' and ' if most else ''}{last}"

@@ -141,7 +141,7 @@ class DeviceSync(Rule):
                 "gap_ns": row["gap"] / view.steps,
             },
             advice=advice,
-            effort="edit" if switch or cause.name in EDITED and not file else None,
+            effort="edit" if switch or (cause.name in EDITED and not file) else None,
             ops=row["ops"],
         )
 

@@ -988,7 +988,7 @@ def test_sizes_that_values_make_in_a_library_have_no_dimension_to_pad() -> None:
 
 
 def sent(op: str, *, between: str = "") -> dict[str, Finding]:
-    """Return findings where an operator makes a tensor that is sent at once, or later."""
+    """Return findings where an operator makes a tensor that is sent, or another is."""
     width, call = 400, f"[{op}".ljust(170) + "]"
     call += f"[{between}       ]".ljust(30) if between else " "
     call = f"{call}[aten::to".ljust(220) + " " * 30 + "]"

@@ -1,9 +1,10 @@
 """Pauses of the host: long stretches of Python that few steps have.
 
-An environment is reset, a line is logged, a checkpoint is written, garbage is collected.
-No operator and no wait for the GPU explains such a stretch, and in the other steps its
-place takes next to nothing. Of four recorded steps one with a pause says little of what
-a step takes: a mean over steps would count a quarter of it as work of each.
+An environment is reset, a line is logged, a checkpoint is written, garbage is
+collected. No operator and no wait for the GPU explains such a stretch, and in the other
+steps its place takes next to nothing. Of four recorded steps one with a pause says
+little of what a step takes: a mean over steps would count a quarter of it as work of
+each.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from traceq.analysis.time.host_segments import HostSegments
     from traceq.model.trace import Trace
 
-SHORTEST_PAUSE_NS = 5_000_000
-"""A shorter pause is none. Heuristic threshold: pauses of 73 and 127 ms were recorded."""
-UNUSUAL = 5
-"""A pause is this many times as long as the usual one at its place. Heuristic threshold."""
+# A shorter pause is none. Heuristic threshold: some of 73 and 127 ms were recorded.
+_SHORTEST_NS = 5_000_000
+# A pause is this many times as long as the usual one at its place. Heuristic threshold.
+_UNUSUAL = 5
 _AT = ("before", "before_kind", "after", "after_kind")
 _SCHEMA = {
     **dict.fromkeys(("first", "past", "longest"), pl.UInt32),
@@ -43,7 +44,7 @@ def host_pauses(
     is between the same two operators, or at the same edge, in the median step.
     """
     runs = _runs(host, activities, activity)
-    long = pl.col("end") - pl.col("start") >= SHORTEST_PAUSE_NS
+    long = pl.col("end") - pl.col("start") >= _SHORTEST_NS
     if not runs.select(long.any()).item():
         return pl.DataFrame(schema=_SCHEMA)
     runs = runs.hstack(_places(trace, host, activities, activity, runs))
@@ -136,8 +137,8 @@ def _unusual(runs: pl.DataFrame, steps: int) -> pl.DataFrame:
         usual, on=_AT, nulls_equal=True, maintain_order="left"
     ).with_columns(usual=pl.when("rare").then(pl.lit(of_rare)).otherwise("usual"))
     chosen = known_runs.filter(
-        pl.col("length") >= SHORTEST_PAUSE_NS,
-        pl.col("length") > UNUSUAL * pl.col("usual"),
+        pl.col("length") >= _SHORTEST_NS,
+        pl.col("length") > _UNUSUAL * pl.col("usual"),
     )
     few = chosen.group_by(_AT).agg(paused=pl.col("step").n_unique())
     return chosen.join(
