@@ -202,9 +202,9 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
         cure = f"{less}: no CUDA graph can be replayed with {_FORBIDS[hard[0]]}"
         if hard == ["passes"] and not (view.distributed or compiled or replayed(view)):
             cure = (
-                f"{whole_step(view)}; or {less}: graphs of the models are overwritten"
+                f"{whole_step(view)}, as one of a model alone cannot be replayed with"
+                f" {_FORBIDS['passes']}; or {less}"
             )
-            cure += f" by {_FORBIDS['passes']}"
     elif view.distributed:
         cure = _DISTRIBUTED
     elif uncompiled(obstacles):
