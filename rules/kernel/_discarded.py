@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import asof, fill_false, named, named_like, text
+from traceq.linter import asof, cached_per_trace, fill_false, named, named_like, text
 
 from ._updates import updates, weight_shapes
 
@@ -31,7 +31,10 @@ _READS = (
 _NODE = r"^autograd::engine::evaluate_function: "
 _HEAVY = r"(Convolution|Conv\w*|Addmm|Mm|Linear|Bmm|Baddbmm|Embedding)\w*Backward"
 # Between the node of a layer and its gradient: a transpose, a weight norm.
-_PASSES = r"AccumulateGrad|(T|Transpose|Permute|View|Reshape|WeightNorm\w*)Backward"
+_PASSES = (
+    r"AccumulateGrad|^(T|Transpose|Permute|View|UnsafeView|Reshape|Clone|WeightNorm\w*)"
+    r"Backward"
+)
 _MOST = 0.8
 
 
@@ -102,19 +105,27 @@ def _gradients(view: View, steps: Updates) -> pl.DataFrame:
         node=view.outermost_ops[rows["id"]],
     )
     return rows.drop_nulls("by").join(
-        _layers(view.trace), on="node", how="left", maintain_order="left"
+        layers(view.trace).drop("name"), on="node", how="left", maintain_order="left"
     )
 
 
-def _layers(trace: Trace) -> pl.DataFrame:
-    """Return for each node of a backward the node of the layer that it is of."""
+@cached_per_trace
+def layers(trace: Trace) -> pl.DataFrame:
+    """Return each ``node`` of a backward, its ``name``, and the node of its ``layer``.
+
+    That is the one before it which computes gradients of weights, where nothing but
+    what passes them on is between.
+    """
     ops = trace.ops
     nodes = ops.filter(named_like(ops, rf"{_NODE}|{_GRADIENT}")).sort("thread", "ts")
-    name = text("name").str.strip_prefix("autograd::engine::evaluate_function: ")
-    passes = name.str.contains(_PASSES)
-    last = pl.when(~passes).then("id").forward_fill().over("thread")
-    heavy = nodes.filter(name.str.contains(rf"^{_HEAVY}"))["id"]
+    nodes = nodes.with_columns(
+        text("name").str.strip_prefix("autograd::engine::evaluate_function: ")
+    )
+    name = pl.col("name").str
+    last = pl.when(~name.contains(_PASSES)).then("id").forward_fill().over("thread")
+    heavy = nodes.filter(name.contains(rf"^{_HEAVY}"))["id"]
     return nodes.with_columns(layer=last).select(
+        "name",
         node="id",
         layer=pl.when(pl.col("layer").is_in(heavy.implode())).then("layer"),
     )

@@ -8,10 +8,15 @@ import polars as pl
 
 from traceq.linter import Fix, named_like, text
 
+from ._discarded import layers
+
 if TYPE_CHECKING:
     from traceq.linter import View
 
-_OF_WEIGHT = r"(?i)wgrad|bgrad|weight_grad|bias"
+_OF_WEIGHT = r"(?i)wgrad|bgrad|weight_grad|grad_weight|bwd_weight|bwd_filter|bias"
+_OF_INPUT = r"(?i)dgrad|bwd_data|grad_input"
+# These compute the gradients of what a weight is made of, and nothing else.
+_MAKES_WEIGHT = "^WeightNorm"
 _MATMULS = r"^aten::(mm|addmm|bmm|baddbmm)\b"
 # Where names do not tell them apart, half of a convolution's backward is the weights'.
 _HALF = 0.5
@@ -24,13 +29,16 @@ def weight_work(view: View, wasted: pl.DataFrame) -> list[Fix]:
     outermost = view.outermost_ops
     kernels = view.kernels.select("id", "op", text("name")).drop_nulls("op")
     kernels = kernels.with_columns(node=outermost[kernels["op"]])
-    of_gradient = kernels.filter(
-        pl.col("node").is_in(wasted["node"].unique().implode())
+    known = wasted["layer"].drop_nulls().unique()
+    making = layers(view.trace).filter(
+        pl.col("name").str.contains(_MAKES_WEIGHT),
+        pl.col("layer").is_in(known.implode()),
     )
-    layers = wasted["layer"].drop_nulls().unique()
-    of_layer = kernels.filter(pl.col("node").is_in(layers.implode()))
+    whole = pl.concat([wasted["node"], making["node"]]).unique()
+    of_gradient = kernels.filter(pl.col("node").is_in(whole.implode()))
+    of_layer = kernels.filter(pl.col("node").is_in(known.implode()))
     of_layer = of_layer.with_columns(share=_shares(view, of_layer, wasted))
-    fixes = [Fix(kernels=of_gradient["id"], ops=wasted["node"].unique())]
+    fixes = [Fix(kernels=of_gradient["id"], ops=whole)]
     for (share,), group in of_layer.group_by("share", maintain_order=True):
         if share:
             fixes.append(Fix(kernels=group["id"], kernel_share=float(str(share))))
@@ -65,7 +73,8 @@ def _shares(view: View, kernels: pl.DataFrame, wasted: pl.DataFrame) -> pl.Serie
     )
     named_in_node = pl.col("named_weight").any().over("node")
     whole = pl.col("sums") | pl.col("named_weight") | of_weight.fill_null(value=False)
-    stays = pl.col("of_matmul").any().over("node") | named_in_node
+    of_input = pl.col("name").str.contains(_OF_INPUT)
+    stays = pl.col("of_matmul").any().over("node") | named_in_node | of_input
     return rows.select(
         share=pl.when(whole).then(1.0).when(stays).then(0.0).otherwise(_HALF)
     ).to_series()

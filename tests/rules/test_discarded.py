@@ -11,7 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from linting import bundled_rules, example_findings, findings_of, mentions
+from linting import (
+    bundled_rules,
+    drawn_findings,
+    example_findings,
+    findings_of,
+    mentions,
+)
 
 from traceq.inputs.load_trace import load
 from traceq.model.recording import Recording
@@ -220,3 +226,24 @@ def test_the_kernels_of_weight_gradients_alone_are_removed() -> None:
 
     removed = [(fix.kernel_share, len(fix.kernels)) for fix in finding.fixes]
     assert removed == [(1.0, 0), (1.0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shares"),
+    [("wgrad", [1.0, 1.0]), ("dgrad", [1.0]), ("scudnn", [1.0, 0.5])],
+)
+def test_of_a_convolution_the_part_of_the_weights_is_removed(
+    kernel: str, shares: list[float]
+) -> None:
+    example = bundled_rules()["KRN011"].examples[0]
+    name = "aten::convolution_backward"
+    drawing = example.drawing.replace("MmBackward0         ", "ConvolutionBackward0")
+    drawing = drawing.replace("[aten::mm d        ]        ", f"[{name}]")
+    for number in range(1, 7):
+        drawing = drawing.replace(
+            f"[gemm<{number}]    ", f"[{kernel}<{number}]".ljust(12)
+        )
+
+    (finding,) = drawn_findings(drawing, "KRN011", args=example.args)
+
+    assert [fix.kernel_share for fix in finding.fixes] == shares
