@@ -15,6 +15,7 @@ from estimates import FOLDER
 from linting import (
     case_findings,
     drawn_findings,
+    example_findings,
     findings_of,
     mentions,
     outcome,
@@ -79,6 +80,13 @@ def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
     assert (finding.place.file, finding.place.line) == ("dev_cases.py", 87)
     saved = saved_ns("moe_loop", "moe_batched")
     assert 0.8 * saved < finding.saves_ns <= saved
+
+
+def test_a_loop_is_rewritten_but_what_picks_an_experts_tokens_goes_with_it() -> None:
+    (experts,) = case_findings("moe_loop.trace.json.gz", "LCH001")
+    (other,) = example_findings("LCH001", 0)
+
+    assert (experts.effort, other.effort) == ("", "rewrite")
 
 
 def test_all_layers_of_experts_are_one_finding() -> None:
