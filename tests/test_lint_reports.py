@@ -287,6 +287,7 @@ def test_json_has_a_version_and_all_that_was_found() -> None:
         "minor": False,
         "minor_reason": None,
         "doubt": None,
+        "effort": None,
         "would_matter_on_gpu": False,
         "count": 1,
         "saves_ns": 0,

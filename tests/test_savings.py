@@ -19,16 +19,17 @@ from savings import repaired
 from traceq.analysis.base.assumptions import MEASURED_SPREAD
 from traceq.analysis.replay.host_costs import ASSUMED_COSTS, costs_of
 from traceq.analysis.replay.simulation import Change, TimeScale
-from traceq.linter.plan import with_covered
+from traceq.linter.plan import with_covered, with_later
 from traceq.linter.run import worst_first
-from traceq.linter.savings import Savings, price
+from traceq.linter.savings import Savings, in_turn, price, to_fix
 from traceq.linter.view import View
-from traceq.model.finding import Fix
+from traceq.model.finding import LED, Fix
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from traceq.model.finding import Effort, Finding
     from traceq.model.lint_report import RecordingReport
 
 pytestmark = pytest.mark.real
@@ -401,3 +402,63 @@ def test_what_another_fix_removes_too_is_minor_and_names_that_finding(
     assert copies.minor == (
         "saves next to nothing once LCH001 is fixed" if is_covered else ""
     )
+
+
+@pytest.mark.parametrize(
+    ("effort", "of_covering", "is_minor"),
+    [
+        ("edit", "rewrite", False),
+        ("edit", "edit", True),
+        ("edit", "", True),
+        ("", "rewrite", True),
+        ("rewrite", "rewrite", True),
+    ],
+)
+def test_an_edit_that_a_rewrite_covers_is_shown_beside_it(
+    effort: Effort, of_covering: Effort, *, is_minor: bool
+) -> None:
+    savings, loop, wait = _loop_and_wait(of_covering, effort)
+    rules = {code: bundled_rules()[code]() for code in ("LCH001", "CPY004")}
+    priced, _ = price([loop, wait], rules, savings, None)
+
+    marked = with_covered(sorted(priced, key=worst_first), rules, savings)
+
+    edit = next(finding for finding in marked if finding.code == "CPY004")
+    beside = [entry.name for entry in edit.evidence if entry.label == LED]
+    assert bool(edit.minor) is is_minor
+    assert bool(beside) is not is_minor
+    assert all(name.startswith("LCH001: ") for name in beside)
+    assert edit.saves_ns > 0.01 * savings.step_ns or is_minor
+
+
+def test_an_edit_beside_a_rewrite_is_counted_once_in_the_plan() -> None:
+    savings, loop, wait = _loop_and_wait("rewrite", "edit")
+    rules = {code: bundled_rules()[code]() for code in ("LCH001", "CPY004")}
+    priced, _ = price([loop, wait], rules, savings, None)
+    marked = with_covered(sorted(priced, key=worst_first), rules, savings)
+    planned = with_later(marked, rules, savings)
+
+    together = tuple(savings.together(to_fix(planned)))
+    turns = [*in_turn(planned, together, round(savings.step_ns))]
+
+    first, second = (turn.saves_after_ns or 0 for turn in turns)
+    assert [turn.code for turn in turns] == ["LCH001", "CPY004"]
+    assert first + second == round(savings.step_ns) - together[-1].step_ns
+    assert second < 0.01 * savings.step_ns < turns[1].saves_ns
+
+
+def _loop_and_wait(
+    of_loop: Effort, of_wait: Effort
+) -> tuple[Savings, Finding, Finding]:
+    """Return two findings, of which the first removes what the second does."""
+    trace = loaded(CAPTURES.trace("norm_fused"))
+    alone = View(trace).replay.run(scale=TimeScale(host=0)).step_ns
+    savings = Savings(View(trace, round(1.6 * alone)))
+    ops = trace.ops.filter(pl.col("parent").is_null(), pl.col("phase") == "forward")
+    loop, wait = (
+        bundled_rules()[code]().finding(
+            "", subject="all", fix=Fix(ops=ops["id"], host_share=share), effort=effort
+        )
+        for code, share, effort in (("LCH001", 0.9, of_loop), ("CPY004", 0.3, of_wait))
+    )
+    return savings, loop, wait

@@ -85,6 +85,7 @@ class CausalMaskTensor(Rule):
     """
 
     code = "ATT005"
+    effort = "edit"
     since = "0.2.0"
     see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})

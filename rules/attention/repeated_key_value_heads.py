@@ -80,6 +80,7 @@ class RepeatedKeyValueHeads(Rule):
     """
 
     code = "ATT004"
+    effort = "edit"
     since = "0.1.0"
     see = ("torch.nn.functional.scaled_dot_product_attention",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})

@@ -86,6 +86,7 @@ class NeedlessCopy(Rule):
     """
 
     code = "CPY005"
+    effort = "edit"
     several_fixes = True
     since = "0.1.0"
     see = ("torch.Tensor.contiguous",)

@@ -177,10 +177,8 @@ class PageableHostCopy(Rule):
         copies = countable(view, copies, self.min_kib * 1024)
         if not copies.height:
             return
-        kernels = view.kernels[["ts", "dur"]].filter(
-            view.kernels["activity"] == "kernel"
-        )
-        hidden = overlap(spans(copies), spans(kernels))
+        work = view.kernels["activity"] == "kernel"
+        hidden = overlap(spans(copies), spans(view.kernels[["ts", "dur"]].filter(work)))
         # Those of which SYN001 reports the wait.
         waits = device_syncs.waits_to_copy(view.trace, view.steady).filter(
             ~pl.col("copying")
@@ -235,6 +233,7 @@ class PageableHostCopy(Rule):
             ],
             data={"bytes": row["bytes"] // view.steps, "direction": row["direction"]},
             advice=advice,
+            effort="edit" if row["direction"] == TO_GPU else None,
             example=self.example(_EXAMPLES.index(row["direction"]))
             if advice == PINNED[row["direction"]]
             else "",

@@ -86,6 +86,7 @@ class WorkerRestart(Rule):
     """
 
     code = "DAT002"
+    effort = "edit"
     since = "0.2.0"
     see = ("torch.utils.data.DataLoader",)
     preview = True

@@ -35,6 +35,7 @@ _MAKE_THERE = (
     'make the tensor on the GPU: give device="cuda" to {call}, instead of .to("cuda")'
     " after {last}; or make it once before the loop, where it is the same in every step"
 )
+_MAKES_THERE = "make the tensor on the GPU"
 _PICK_THERE = (
     "keep the tensor that it picks from on the GPU, if it fits, and pick there; or pick"
     " in the DataLoader's workers"
@@ -69,6 +70,11 @@ class Advice(NamedTuple):
     text: str
     example: int | None = None
     """Number of the example on the rule's page that shows it."""
+
+    @property
+    def is_edit(self) -> bool:
+        """Return whether it takes an argument of the call that makes the tensor."""
+        return self.text.startswith((_DRAW_THERE, _MAKES_THERE))
 
 
 def advice_on(view: View, chain: Sequence[Mapping[str, Any]]) -> Advice:

@@ -25,12 +25,13 @@ _FRESH_BYTES = 128 << 10
 # Operators of others may wait for a network, or for other processes.
 _COMPUTES = "^(aten|torchvision|torchaudio)::"
 # These touch no element; in a subclass of Tensor they take long nevertheless.
-_VIEWS = (
+VIEWS = (
     r"^aten::(_unsafe_view|_reshape_alias|alias|as_strided|chunk|detach_?|diagonal"
     r"|empty\w*|expand\w*|flatten|narrow|new_empty\w*|permute|reshape|resize\w*|select"
     r"|set_|slice|split\w*|squeeze|swapaxes|t|transpose|unbind|unflatten\w*|unsqueeze"
     r"|view\w*)$"
 )
+"""Operators that touch no element."""
 
 
 class InputTensor(NamedTuple):
@@ -74,7 +75,7 @@ def on_cpu(view: View, calls: pl.DataFrame) -> pl.DataFrame:
     chosen = (
         on_host(view.trace, calls["op"])
         & named_like(calls, _COMPUTES)
-        & ~named_like(calls, _VIEWS)
+        & ~named_like(calls, VIEWS)
         & ~calls["op"].is_in(wrapped.implode())
         & calls["phase"].ne_missing("optimizer")
         & ~few

@@ -2,77 +2,115 @@
 
 from __future__ import annotations
 
-from math import ceil
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from traceq.analysis.time import host_activity
-from traceq.linter import fill_false, rows_where, text
+from traceq.linter import END, View, text
 
 from ._pause_calls import filling
 
-if TYPE_CHECKING:
-    from traceq.linter import View
-
 _AT = ("kind", *host_activity.PLACE)
-# Starting and ending the workers of a DataLoader is DAT002's.
-_LOADER = r"^torch/utils/data/"
-# A pause is this many times as long as the usual one at its place. Heuristic threshold.
+# A call that mostly takes less than the pause by this factor is not why. Heuristic
+# threshold, as that of the pauses themselves.
 _UNUSUAL = 5
+# A pause is one stop if this part of it is: in nothing else, or in one call. Else it is
+# the work of a function. Heuristic threshold.
+_ONE_STOP = 0.5
 
 
 def pauses(view: View, least: float) -> pl.DataFrame:
     """Return where the host stops in a few steps, for this long: place and ``spans``.
 
-    ``call`` is the built-in call that fills them, if one does; ``steps`` are those with
-    a pause, and ``usual`` is what the place takes in the median step.
+    ``call`` is the built-in call that fills them, if one does, and ``work`` the
+    function that does; ``steps`` are those with a pause, and ``usual`` is what the
+    place takes in the median step.
     """
-    account, windows = view.host_account, view.steady.windows
-    spans, activities = account.spans, account.described.activities
-    # Times are whole: to compare all of them with a fraction takes twice as long.
-    long = spans[rows_where(spans["end"] - spans["start"] >= ceil(least))]
-    # Where the first step begins and the last one ends, the profiler itself is at work.
-    edge = (pl.col("start") == windows["start"].min()) | (
-        pl.col("end") == windows["end"].max()
-    )
-    chosen = activities.select(
-        pl.col("kind").is_in(host_activity.INTERRUPTED)
-        & ~fill_false(text("library").str.contains(_LOADER))
-    ).to_series()
-    long = long.filter(chosen[long["activity"]], ~edge)
+    account = view.host_account
+    long = account.pauses.filter(pl.col("end") - pl.col("start") >= least)
     if not long.height:
         return long
-    # Of a long recording there are millions of spans: only those at these places.
-    places = activities.select(_AT).with_row_index("activity")
-    paused = places[long["activity"].unique()].select(_AT)
-    here = places.join(paused, on=_AT, how="semi", nulls_equal=True)
-    at_these = pl.int_range(pl.len()).is_in(here["activity"].implode())
-    near = account.of(at_these, "start", "end", "activity", "step", "recorded")
-    near = near.filter(~edge).join(here, on="activity")
-    most = near.group_by(*_AT, "step").agg(most=pl.col("recorded").max())
-    usual = most.group_by(_AT).agg(
-        usual=pl.col("most").median(), seen=pl.col("step").n_unique()
+    recorded = pl.col("longest_end") - pl.col("longest_start")
+    stops = recorded >= _ONE_STOP * (pl.col("end") - pl.col("start"))
+    described = long.select("at", "activity", start="longest_start", end="longest_end")
+    rows = pl.concat(
+        [
+            long.select("start", "end", "step", "usual", stops=stops),
+            account.describe(described, "at", "recorded", "called", *_AT),
+            account.describe(long, "idle"),
+        ],
+        how="horizontal",
     )
-    unusual = (
-        account.describe(long, "start", "end", "step", "at", "recorded", "called", *_AT)
-        .join(usual, on=_AT, nulls_equal=True, maintain_order="left")
-        .filter(
-            pl.col("recorded") > _UNUSUAL * pl.col("usual"),
-            2 * pl.col("seen") > view.steps,
-        )
+    rows = rows.with_columns(call=filling(view, rows, _UNUSUAL))
+    rows = rows.with_columns(call=pl.when("stops").then("call"))
+    rows = rows.hstack(_work(view, rows))
+    own = pl.col("work_file").is_not_null()
+    place = (
+        pl.when(own).then(f"work_{column}").otherwise(column).alias(column)
+        for column in host_activity.PLACE
     )
-    if not unusual.height:
-        return unusual
     return (
-        unusual.hstack(account.describe(unusual, "idle"))
-        .with_columns(call=filling(view, unusual, _UNUSUAL))
-        .group_by(*_AT, "call", "usual", maintain_order=True)
+        rows.with_columns(place)
+        .group_by(*_AT, "call", "work", maintain_order=True)
         .agg(
             pl.col("idle").sum(),
-            length=pl.col("recorded").sum(),
+            pl.col("usual").median(),
+            length=(pl.col("end") - pl.col("start")).sum(),
             steps=pl.col("step").n_unique(),
             spans=pl.struct("start", "end"),
         )
         .filter(2 * pl.col("steps") < view.steps)
+    )
+
+
+def _work(view: View, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the function that a pause is mostly at: ``work``, and the user's place.
+
+    One that mostly takes little is not the reason of a pause that is one stop, which
+    may come in any call. The place is null if the function is a library's.
+    """
+    frames = view.trace.frames
+    working = rows.with_row_index("pause").filter(pl.col("call").is_null())
+    least = working.select(_ONE_STOP * (pl.col("end") - pl.col("start")).min()).item()
+    calls = frames[["ts", "dur", "thread"]].with_row_index("frame")
+    calls = calls.filter(
+        pl.col("dur") >= (least or 0),
+        pl.col("thread").is_in(list(view.host_account.host.threads)),
+        frames["file"].is_not_null(),
+    )
+    inside = (
+        working.select("pause", "start", "end", "stops")
+        .join(calls, how="cross")
+        .filter(
+            pl.col("ts") >= pl.col("start"),
+            pl.col("end") >= END,
+            pl.col("dur") >= _ONE_STOP * (pl.col("end") - pl.col("start")),
+        )
+        .sort("dur", descending=True, maintain_order=True)
+        .unique("pause", keep="first", maintain_order=True)
+    )
+    names = frames["name"].to_physical()
+    long = names[inside["frame"]]
+    mostly = (
+        pl.DataFrame({"name": names, "mostly": frames["dur"]})
+        .filter(pl.col("name").is_in(long.implode()))
+        .group_by("name")
+        .agg(pl.col("mostly").median())
+    )
+    inside = (
+        inside.with_columns(name=long)
+        .join(mostly, on="name", how="left", maintain_order="left")
+        .filter(~pl.col("stops") | (_UNUSUAL * pl.col("mostly") >= pl.col("dur")))
+    )
+    described = frames[inside["frame"]].select(
+        inside["pause"],
+        work=text("function"),
+        **{
+            f"work_{column}": pl.when("own").then(column)
+            for column in host_activity.PLACE
+        },
+    )
+    return (
+        rows.select(pause=pl.int_range(pl.len(), dtype=pl.UInt32))
+        .join(described, on="pause", how="left", maintain_order="left")
+        .drop("pause")
     )

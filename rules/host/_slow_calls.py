@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.analysis.base import ownership
-from traceq.linter import Evidence, View
+from traceq.linter import Evidence, View, fill_false
 
 from ._cpu_tensors import on_fresh_pages
 from ._shared import settled
@@ -23,10 +23,14 @@ def slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that were slow for another reason than a new shape.
 
     A slow call inside of another is one with it: nothing but the moment makes both of
-    them slow. ``ops`` are all of them. Work on large tensors in host memory is left
-    out: in fresh pages it takes longer than in those of a tensor before.
+    them slow. ``ops`` are all of them. One that asks the driver for memory is MEM001's.
+    Work on large tensors in host memory is left out: in fresh pages it takes longer
+    than in those of a tensor before.
     """
     slow = settled(view, slow)
+    # Whatever the allocator does around its calls to the driver comes with them.
+    asked = view.runtime["op"].filter(fill_false(view.runtime["call"] == "allocation"))
+    slow = slow.filter(~slow["op"].is_in(asked.drop_nulls().implode()))
     slow = slow.filter(~slow["op"].is_in(on_fresh_pages(view, slow).implode()))
     around = ownership.inside(view.trace, slow["id"])
     nested = around[slow["parent"]].is_not_null()

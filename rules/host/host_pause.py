@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-# A shorter pause is none. Heuristic threshold: pauses of 73 and 127 ms were recorded.
-_SHORTEST_NS = 5_000_000
 # The same pause without the profiler, which slows Python down, is this share of it or
 # more. Heuristic threshold.
 _AS_LONG = 0.5
@@ -39,6 +37,11 @@ _ADVICE = (
     "see whether steps without the profiler have it as well, and whether gc.disable()"
     " removes it: then it is Python's garbage collector; call gc.freeze() after setting"
     " up, or gc.collect() once in many steps yourself"
+)
+_WORK = (
+    "see what these steps do there that the others do not, as to reset an environment,"
+    " to log or to save: do it in fewer steps, or in a thread or process of its own, if"
+    " the next step does not need it"
 )
 _LOOK = "; with stacks, profile(with_stack=True), the trace shows what else it may be"
 _USUAL = "[aten::sum] [aten::sum]"
@@ -64,13 +67,14 @@ class HostPause(Rule):
 
     ## What it does
 
-    Looks for a stretch of Python in which nothing at all is recorded, or a single
-    built-in call as ``fork`` or ``read``, which is then named, of at least 5 ms and a
-    tenth of a step, in fewer than half of the steps, at a place that takes less than a
-    fifth of it in most of them. What a DataLoader takes to start and end its workers
-    is left to DAT002. Where steps were timed without the profiler, the
-    saving is at most what their mean is above their median, and a pause that none of
-    them has is not reported.
+    Looks for a stretch of Python between two operators, of at least 5 ms and a tenth of
+    a step, in fewer than half of the steps, at a place that takes less than a fifth of
+    it in most of them. If most of it is a single built-in call, as ``fork`` or
+    ``read``, or a function, as an environment's ``reset``, that is named. What a
+    DataLoader takes to start and end its workers is left to DAT002. Other findings are
+    priced without these pauses. Where steps were timed without the profiler, the saving
+    is at most what their mean is above their median, and a pause that none of them has
+    is not reported.
 
     ## Why is this bad?
 
@@ -88,8 +92,8 @@ class HostPause(Rule):
 
     ## How to fix it
 
-    Where a call is named, make it in fewer steps, before the loop, or in a thread or a
-    process of its own.
+    Where a call or a function is named, run it in fewer steps, before the loop, or in a
+    thread or a process of its own.
 
     Else it may be Python's garbage collector, which looks at all objects of the program
     now and then: with ``gc.disable()`` the pause is gone if so. ``gc.freeze()`` after
@@ -149,7 +153,7 @@ class HostPause(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Group the pauses by what the host is at."""
-        least = max(_SHORTEST_NS, self.min_share * view.steady.time / view.steps)
+        least = self.min_share * view.steady.time / view.steps
         for row in pauses(view, least).iter_rows(named=True):
             share = _seen_without_profiler(view, row)
             if share > 0:
@@ -160,17 +164,18 @@ class HostPause(Rule):
         often = f" {spans.height} times" if spans.height > 1 else ""
         steps = share_of_steps(view, row["steps"])
         look = "" if view.trace.frames.height else _LOOK
+        stopping = plain(call) if call else row["work"]
         return self.finding(
-            f"{f'`{plain(call)}` stops the host' if call else 'the host stops'}{often}"
+            f"{f'`{stopping}` stops the host' if stopping else 'the host stops'}{often}"
             f" for {time(row['length'])}{' in all' * bool(often)} in {steps},"
             " as recorded",
-            subject=plain(call) if call else row["kind"],
+            subject=stopping or row["kind"],
             place=view.place(row),
             count=spans.height / view.steps,
             fix=Fix(spans=spans, host_share=share),
             gpu_idle_ns=row["idle"] / view.steps,
             evidence=[
-                Evidence("at", call or row["kind"]),
+                Evidence("at", call or row["work"] or row["kind"]),
                 *(
                     Evidence(label, value=value, unit="ns", note=note)
                     for label, value, note in (
@@ -179,9 +184,14 @@ class HostPause(Rule):
                     )
                 ),
             ],
-            advice=advice(call) if call else _ADVICE + look,
-            example="" if call else None,
+            advice=_advice(row) or _ADVICE + look,
+            example="" if _advice(row) else None,
         )
+
+
+def _advice(row: Mapping[str, Any]) -> str:
+    """Return what to do about the call or the work that a pause is, if it is either."""
+    return advice(row["call"]) if row["call"] else _WORK if row["work"] else ""
 
 
 def _seen_without_profiler(view: View, row: Mapping[str, Any]) -> float:

@@ -26,6 +26,7 @@ from traceq.linter import (
 
 from ._cpu_advice import ADVICE, advice_on, op_lines
 from ._cpu_tensors import InputTensor, by_chain, on_cpu, with_chains
+from ._sent_tensors import sending
 from ._shared import own_time, settled
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class WorkOnCpuTensors(Rule):
         )
         longest = max(chain, key=lambda row: int(row["usual"]))
         shape, size, _ = InputTensor.of(view, longest["inputs"], 0)
-        advice = advice_on(view, chain)
+        advice, ops = advice_on(view, chain), [op for row in chain for op in row["ids"]]
         message = (
             f"{longest['called']} {advice.does} on the CPU {often(count / view.steps)}"
         )
@@ -189,14 +190,18 @@ class WorkOnCpuTensors(Rule):
             place=view.place(chain[0]),
             count=count / view.steps,
             # What is slower than usual is HST002's.
-            fix=Fix(spans=spans, host_share=(usual - _LAUNCHED_NS * count) / own),
+            fix=[
+                Fix(spans=spans, host_share=(usual - _LAUNCHED_NS * count) / own),
+                *(sending(view, ops) if advice.is_edit else ()),
+            ],
             gpu_idle_ns=idle / view.steps,
-            ops=[op for row in chain for op in row["ids"]],
+            ops=ops,
             evidence=[
                 *op_lines(view, chain),
                 *([Evidence("tensor", value=size, unit="bytes")] if size else []),
                 *module_line(longest["modules"]),
             ],
             advice=advice.text,
+            effort="edit" if advice.is_edit else None,
             example="" if advice.example is None else self.example(advice.example),
         )

@@ -90,6 +90,7 @@ class RepeatedIndexGradient(Rule):
     """
 
     code = "KRN002"
+    effort = "edit"
     since = "0.2.0"
     see = ("torch.nn.functional.embedding",)
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.VALUES})

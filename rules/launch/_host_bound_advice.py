@@ -29,7 +29,7 @@ from ._host_bound_fixes import (
 )
 from ._idle_entries import entries_of_waits, longest_functions, outside_of_model
 from ._obstacle import HARD, UNCOMPILED
-from ._whole_update import whole_update
+from ._whole_update import whole_step, whole_update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -193,13 +193,18 @@ def trains(view: View) -> bool:
 
 def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
     compiled = view.compiled
-    if hard := [
-        _FORBIDS[obstacle.reason] for obstacle in obstacles if obstacle.reason in HARD
-    ]:
-        cure = (
+    hard = [obstacle.reason for obstacle in obstacles if obstacle.reason in HARD]
+    if hard:
+        less = (
             "do less on the host while the GPU waits, which is mostly in"
-            f" {longest_functions(view)}: no CUDA graph can be replayed with {hard[0]}"
+            f" {longest_functions(view)}"
         )
+        cure = f"{less}: no CUDA graph can be replayed with {_FORBIDS[hard[0]]}"
+        if hard == ["passes"] and not (view.distributed or compiled or replayed(view)):
+            cure = (
+                f"{whole_step(view)}, as one of a model alone cannot be replayed with"
+                f" {_FORBIDS['passes']}; or {less}"
+            )
     elif view.distributed:
         cure = _DISTRIBUTED
     elif uncompiled(obstacles):

@@ -35,17 +35,33 @@ def whole_update(view: View) -> str:
     place = _caller_of_models(view)
     if not place or not has_like(view.trace.frames, "run_backward"):
         return ""
+    return f"; or replay one CUDA graph of {_all_of(view, place)}"
+
+
+def whole_step(view: View) -> str:
+    """Return how one graph replays a step of several passes that are not alike.
+
+    Each model as a graph of its own would overwrite what the next pass needs.
+    """
+    return f"replay one CUDA graph of {_all_of(view, _caller_of_models(view))}"
+
+
+def _all_of(view: View, place: _Function | None) -> str:
+    """Return what a graph of all passes and optimizers is of, and what it needs."""
     needs = ["inputs that each step copies into the same tensors"]
     if has_like(view.annotations, r"^Optimizer\.step#Adam"):
         needs.insert(0, "capturable=True of Adam")
     if _steps_differ(view):
         needs.append("a graph for each kind of step")
-    if copies := _copies_in(view, place):
+    if place and (copies := _copies_in(view, place)):
         needs.append(f"the copies from the host before it ({copies})")
     *most, last = needs
+    whole = "the whole step, all of its passes and optimizers"
+    if place:
+        whole = f"all that {at_function(*place)} runs, passes of several models and"
+        whole += " optimizers"
     return (
-        f"; or replay one CUDA graph of all that {at_function(*place)} runs, passes of"
-        " several models and optimizers, with torch.cuda.graph: it needs"
+        f"{whole}, with torch.cuda.graph: it needs"
         f" {', '.join(most)}{' and ' if most else ''}{last}"
     )
 

@@ -120,6 +120,7 @@ class HostBoundStep(Rule):
     """
 
     code = "LCH002"
+    effort = "rewrite"
     since = "0.1.0"
     see = (
         "torch.compile",

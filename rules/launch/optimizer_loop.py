@@ -167,6 +167,8 @@ class OptimizerLoop(Rule):
             evidence=evidence(row, row["dur"], view.steps),
             data={"optimizer": name, "parameters": parameters, "ops": row["names"]},
             advice=_advice(name, torch, row["names"]),
+            # What torch updates many at once is an argument.
+            effort="edit" if name in _FOREACH else "rewrite",
             ops=row["ops"],
         )
         return replace(finding, example=_example(self.example(), name, torch))

@@ -235,6 +235,8 @@ class TinyKernelLoop(Rule):
             advice=acting_advice(row)
             if acting
             else advice(row, view, experts=experts, parameters=parameters, syncs=syncs),
+            # What picks an expert's tokens goes with the loop alone, not by an edit.
+            effort="" if experts or parameters or clears(row) else "rewrite",
             severity=Severity.info if acting else None,
             ops=row["ops"],
             kernels=_kernels_of(view, row),

@@ -91,6 +91,7 @@ class UnfusedOptimizer(Rule):
     """
 
     code = "LCH004"
+    effort = "edit"
     since = "0.3.0"
     see = ("torch.optim.AdamW", "torch.optim.Adam")
     needs = frozenset({Need.GPU, Need.OPS, Need.WARM})

@@ -97,6 +97,7 @@ class ConvolutionTransposes(Rule):
     """
 
     code = "LAY001"
+    effort = "edit"
     since = "0.1.0"
     see = ("torch.memory_format",)
     needs = frozenset({Need.GPU, Need.OPS})

@@ -88,6 +88,7 @@ class Float32Matmul(Rule):
     """
 
     code = "GEM001"
+    effort = "edit"
     since = "0.1.0"
     see = ("torch.set_float32_matmul_precision", "torch.autocast")
     needs = frozenset({Need.GPU, Need.OPS})

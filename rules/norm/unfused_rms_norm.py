@@ -69,6 +69,7 @@ class UnfusedRmsNorm(Rule):
     """
 
     code = "NRM001"
+    effort = "edit"
     since = "0.1.0"
     see = ("torch.nn.RMSNorm", "torch.nn.functional.rms_norm")
     needs = frozenset({Need.GPU, Need.OPS})

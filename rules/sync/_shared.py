@@ -22,7 +22,7 @@ from traceq.linter import (
 from ._known_waits import known_wait, torch_file
 from ._removed import host_line, removed_checks
 from ._sync_chains import LIBRARY_PLACE, library_place, other_places, sync_chains
-from ._written import OF_CALLER
+from ._written import EDITED, OF_CALLER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -141,6 +141,7 @@ class DeviceSync(Rule):
                 "gap_ns": row["gap"] / view.steps,
             },
             advice=advice,
+            effort="edit" if switch or (cause.name in EDITED and not file) else None,
             ops=row["ops"],
         )
 

@@ -83,3 +83,13 @@ COPYING = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::clone")
 """Ops of a copy that are called as such, or by another of them."""
 INNER = {"aten::_local_scalar_dense": "aten::item"}
 """An op and the one inside it may begin and end together: either may be outside."""
+EDITED = (
+    "aten::index",
+    "aten::index_put_",
+    MASKED_COPY,
+    "aten::masked_select",
+    "aten::repeat_interleave",
+    "aten::ctc_loss",
+    "aten::bincount",
+)
+"""Causes that an edit of their line removes, whatever is done with the result."""

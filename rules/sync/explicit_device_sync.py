@@ -66,6 +66,7 @@ class ExplicitDeviceSync(DeviceSync):
     """
 
     code = "SYN002"
+    effort = "edit"
     several_fixes = True
     since = "0.1.0"
     see = ("torch.cuda.synchronize", "torch.cuda.Event")

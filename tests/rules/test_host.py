@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from linting import (
+    bundled_rules,
     case_findings,
     drawn_findings,
     findings_of,
@@ -984,3 +985,52 @@ def test_sizes_that_values_make_in_a_library_have_no_dimension_to_pad() -> None:
     assert "in forward: pad that dimension" in own.advice
     assert of_library.advice.startswith("values make these sizes in library: look for")
     assert "pad" not in of_library.advice
+
+
+def sent(op: str, *, between: str = "") -> dict[str, Finding]:
+    """Return findings where an operator makes a tensor that is sent, or another is."""
+    width, call = 400, f"[{op}".ljust(170) + "]"
+    call += f"[{between}       ]".ljust(30) if between else " "
+    call = f"{call}[aten::to".ljust(220) + " " * 30 + "]"
+    inner = " " * 221 + "[aten::copy_                ]"
+    copies = " " * 222 + "[cudaMemcpyAsync>{0}     ]"
+    sends = " " * 250 + "[Memcpy HtoD (Pageable -> Device)<{0}]" + " " * 60
+    rows = ["[ProfilerStep#{0}".ljust(width - 2) + "]", call, inner, copies, sends]
+    host, *inside, gpu = (
+        "".join(row.format(number).ljust(width) for number in range(1, 4))
+        for row in rows
+    )
+    drawing = "\n".join(
+        [f"host   {host}", *(f"host   {row}" for row in inside), f"gpu 7  {gpu}"]
+    )
+    args = {
+        op: inputs([[3, 600, 400], []], ["float", ""]),
+        "aten::copy_": inputs([[3, 600, 400], [3, 600, 400]], ["float", "float"]),
+        "Memcpy HtoD (Pageable -> Device)": {"bytes": 2_880_000},
+    }
+    trace = load_drawn(drawing, args)
+    findings = outcome(Recording("drawn", trace), "HST005", "CPY003").findings
+    return {finding.code: finding for finding in findings}
+
+
+def test_a_tensor_made_on_the_host_leads_over_the_copy_that_sends_it() -> None:
+    findings = sent("aten::normal_")
+
+    assert not findings["HST005"].minor
+    assert findings["CPY003"].minor == "saves next to nothing once HST005 is fixed"
+
+
+def test_a_copy_of_another_tensor_is_not_led_by_one_made_on_the_host() -> None:
+    findings = sent("aten::normal_", between="aten::cat")
+
+    assert not findings["CPY003"].minor
+
+
+def test_a_call_that_asks_the_driver_for_memory_is_not_slow_for_no_reason() -> None:
+    drawing = bundled_rules()["HST002"].examples[0].drawing
+    launch = "[cudaLaunchKernel]  "
+    asking = drawing.replace(launch + " " * 127, launch + "[cudaMalloc]".ljust(127))
+
+    assert asking != drawing
+    assert [finding.code for finding in drawn_findings(drawing, "HST002")] == ["HST002"]
+    assert not drawn_findings(asking, "HST002")

@@ -15,6 +15,7 @@ from estimates import FOLDER
 from linting import (
     case_findings,
     drawn_findings,
+    example_findings,
     findings_of,
     mentions,
     outcome,
@@ -79,6 +80,13 @@ def test_the_loop_over_experts_costs_what_the_batched_run_is_faster() -> None:
     assert (finding.place.file, finding.place.line) == ("dev_cases.py", 87)
     saved = saved_ns("moe_loop", "moe_batched")
     assert 0.8 * saved < finding.saves_ns <= saved
+
+
+def test_a_loop_is_rewritten_but_what_picks_an_experts_tokens_goes_with_it() -> None:
+    (experts,) = case_findings("moe_loop.trace.json.gz", "LCH001")
+    (other,) = example_findings("LCH001", 0)
+
+    assert (experts.effort, other.effort) == ("", "rewrite")
 
 
 def test_all_layers_of_experts_are_one_finding() -> None:
@@ -620,7 +628,8 @@ def test_nothing_is_promised_for_the_passes_of_a_gan() -> None:
     (finding,) = drawn_findings(passes("G_0 D_0 D_0 | D_0 |"), "LCH002")
 
     assert not finding.fixes
-    assert "no CUDA graph can be replayed with several backward" in finding.advice
+    assert finding.advice.startswith("replay one CUDA graph of the whole step")
+    assert "alone cannot be replayed with several backward" in finding.advice
 
 
 def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
@@ -1304,12 +1313,26 @@ def test_a_step_that_no_graph_runs_names_the_functions_that_take_longest() -> No
     )
     step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
     drawing = "\n".join([step, f"host    {around}", *rest])
-    (finding,) = _with_obstacles(drawing, Obstacle("passes", 2))
+    (finding,) = _with_obstacles(drawing, Obstacle("replaced", 2))
 
     assert finding.advice.startswith(
         "do less on the host while the GPU waits, which is mostly in forward (net.py:8)"
     )
     assert "a step) and in loss (loss.py:3)" in finding.advice
+
+
+def test_passes_that_are_not_alike_are_one_graph_of_the_whole_step() -> None:
+    step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
+    frame = f"host    {'[net.py(8): forward'.ljust(21 * 100 - 1)}]"
+    drawing = "\n".join([step, frame, *rest])
+
+    (finding,) = _with_obstacles(drawing, Obstacle("passes", 2))
+    (sized,) = _with_obstacles(drawing, Obstacle("passes", 2), Obstacle("shapes", 1))
+
+    assert finding.advice.startswith("replay one CUDA graph of the whole step")
+    assert "torch.cuda.graph" in finding.advice
+    assert "mostly in forward (net.py:8)" in finding.advice
+    assert "torch.cuda.graph" not in sized.advice
 
 
 @pytest.mark.parametrize(

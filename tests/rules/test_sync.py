@@ -618,6 +618,18 @@ def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
     assert (finding.host_ns, finding.kernel_ns) == (88_000, 0)
 
 
+def test_a_boolean_index_of_the_program_is_gone_with_an_edit() -> None:
+    findings = (
+        *drawn_findings(_waits(_INDEX), "SYN001"),
+        *drawn_findings(
+            _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"
+        ),
+        *drawn_findings(_waits(["aten::item"]), "SYN001"),
+    )
+
+    assert [finding.effort for finding in findings] == ["edit", "", ""]
+
+
 def test_an_index_of_a_library_may_have_to_be_one() -> None:
     (finding,) = priced_findings(
         _waits(_INDEX, function="torch_geometric/a.py(3): f"), "SYN001"

@@ -83,6 +83,21 @@ def merged(parts: pl.DataFrame) -> pl.DataFrame:
     return Cover(parts).spans
 
 
+def without(parts: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Return what of spans, in order and disjoint, the others do not cover.
+
+    >>> spans = pl.DataFrame({"start": [0, 8], "end": [6, 9]})
+    >>> without(spans, pl.DataFrame({"start": [1, 5], "end": [2, 7]})).rows()
+    [(0, 1), (2, 5), (8, 9)]
+    """
+    holes = merged(others)
+    edges = pl.concat([*parts[["start", "end"]], *holes[["start", "end"]]])
+    edges = edges.unique().sort()
+    cells = pl.DataFrame([edges[:-1].alias("start"), edges[1:].alias("end")])
+    inside = (overlap(cells, parts) > 0) & (overlap(cells, holes) == 0)
+    return joined(cells.filter(inside))
+
+
 def overlap(parts: pl.DataFrame, cover: pl.DataFrame) -> pl.Series:
     """Return for each of the spans how much of it the others cover together."""
     return Cover(cover).of(parts)

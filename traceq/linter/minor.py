@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from traceq.model.finding import COVERED, Severity
+from traceq.model.finding import COVERED, LED, Evidence, Severity
 
 if TYPE_CHECKING:
     from traceq.model.finding import Doubt, Finding
@@ -67,6 +67,12 @@ def covered(finding: Finding, by: str, left_ns: int) -> Finding:
         saves_alone_ns=finding.saves_ns,
         after=(by,),
     )
+
+
+def with_rewrite(finding: Finding, by: str) -> Finding:
+    """Return a finding whose edit saves what it does until a rewrite removes more."""
+    beside = Evidence(LED, f"{by}: its rewrite removes this too; this is a small edit")
+    return replace(finding, evidence=(*finding.evidence, beside))
 
 
 def _doubt(finding: Finding) -> Doubt:

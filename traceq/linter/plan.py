@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.common.progress import report_progress
-from traceq.linter.minor import WORTH_FIXING, covered
+from traceq.linter.minor import WORTH_FIXING, covered, with_rewrite
 from traceq.linter.savings import to_fix
 
 if TYPE_CHECKING:
@@ -35,29 +35,32 @@ def with_covered(
     """Return findings, with those minor of which another removes the same.
 
     Of a loop that is rewritten the waits and copies inside go, too: they save time
-    alone, and next to none once the loop's finding is fixed.
+    alone, and next to none once the loop's finding is fixed. An edit of a line is not
+    minor beside a rewrite, which not everybody makes: it names that one.
     """
     made: list[Finding] = []
     marked = []
     for finding in findings:
         may = to_fix([finding]) and _may(finding, rules) and not finding.residual
-        other = _covering(finding, made, savings) if may else None
-        if may and not other:
+        marked.append(_beside(finding, made, savings) if may else finding)
+        if may and not marked[-1].minor:
             made.append(finding)
-        marked.append(other or finding)
     return sorted(marked, key=lambda one: bool(one.minor))
 
 
-def _covering(
-    finding: Finding, made: Sequence[Finding], savings: Savings
-) -> Finding | None:
-    """Return a finding as one of these leaves it, if it leaves next to nothing."""
+def _beside(finding: Finding, made: Sequence[Finding], savings: Savings) -> Finding:
+    """Return a finding as these leave it: minor if one leaves next to nothing of it."""
+    rewrite = None
     for other in made:
-        if savings.shares(finding, other):
-            left = savings.saved_after(finding, [other])
-            if left < WORTH_FIXING * savings.step_after([other]):
-                return covered(finding, other.code, left)
-    return None
+        if not savings.shares(finding, other):
+            continue
+        left = savings.saved_after(finding, [other])
+        if left >= WORTH_FIXING * savings.step_after([other]):
+            continue
+        if (finding.effort, other.effort) != ("edit", "rewrite"):
+            return covered(finding, other.code, left)
+        rewrite = rewrite or other
+    return with_rewrite(finding, rewrite.code) if rewrite else finding
 
 
 def with_later(

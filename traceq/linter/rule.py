@@ -8,7 +8,16 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from traceq.common.words import rule_name
-from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Json, Place, Severity
+from traceq.model.finding import (
+    NOWHERE,
+    Effort,
+    Evidence,
+    Finding,
+    Fix,
+    Json,
+    Place,
+    Severity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,6 +120,10 @@ class Rule:
     severity: ClassVar[Severity] = Severity.warning
     needs: ClassVar[frozenset[Need]] = frozenset()
     advice: ClassVar[str] = ""
+    effort: ClassVar[Effort] = ""
+    """What the fix takes, where that is the same for all findings: an edit of a line or
+    a rewrite. An edit stays a finding of its own beside a rewrite that removes the
+    same."""
     priced: ClassVar[bool] = True
     """True if a finding that costs next to nothing becomes minor."""
     of_function: ClassVar[bool] = False
@@ -212,6 +225,7 @@ class Rule:
         advice: str | None = None,
         example: str | None = None,
         severity: Severity | None = None,
+        effort: Effort | None = None,
         explains: Iterable[str] = (),
         confirmed_by: Iterable[str] = (),
         ops: Iterable[int] = (),
@@ -244,6 +258,7 @@ class Rule:
             data=data or {},
             residual=self.residual,
             leads=self.leads,
+            effort=self.effort if effort is None else effort,
             doubt="preview" if self.preview else "",
             example=example,
             explains=frozenset(explains),

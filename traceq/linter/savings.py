@@ -26,7 +26,7 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.replay.bottleneck import gpu_busy
 from traceq.analysis.replay.bound import bound_by
 from traceq.analysis.replay.simulation import NO_SPANS, Change, TimeScale
-from traceq.common.intervals import count_until, disjoint, merged
+from traceq.common.intervals import count_until, disjoint, merged, overlap, without
 from traceq.common.progress import report_progress
 from traceq.linter.minor import WORTH_FIXING, weighed
 from traceq.linter.need import Need
@@ -424,6 +424,7 @@ class Savings:
     def _changed(self, fix: Fix) -> Change:
         host_time = _host_time(self._view, fix)
         parts = merged(host_time) if host_time.height else host_time
+        parts = self._without_pauses(parts)
         syncs = frozenset(fix.syncs)
         if parts.height and fix.host_share >= _MOSTLY:
             syncs |= set(_calls_in(self._view.replay.model.waits, parts))
@@ -436,6 +437,20 @@ class Savings:
                 syncs=syncs,
             )
         )
+
+    def _without_pauses(self, parts: pl.DataFrame) -> pl.DataFrame:
+        """Return host time without pauses of few steps, unless it is nothing else.
+
+        What stops the host there, the fix of a loop or of an optimizer around it does
+        not remove.
+        """
+        if not parts.height:
+            return parts
+        pauses = self._view.host_account.pauses[["start", "end"]]
+        paused = int(overlap(parts, pauses).sum())
+        if not paused or paused == _length(parts):
+            return parts
+        return without(parts, pauses)
 
     def _as_recorded(self, change: Change) -> Change:
         """Return a change that saves no more time than what it removes was recorded.

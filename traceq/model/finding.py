@@ -26,6 +26,7 @@ else:
 
 LineIs: TypeAlias = Literal["call", "function"]
 Doubt: TypeAlias = Literal["", "preview", "uncertain", "optional", "later"]
+Effort: TypeAlias = Literal["", "edit", "rewrite"]
 
 
 class Severity(str, Enum):
@@ -223,6 +224,9 @@ class Finding:
     """The reason that it fails no run though it is not minor: its rule is on trial, the
     recording allows another explanation, the memory is worth the change only if it is
     short, or it saves time only later, after others."""
+    effort: Effort = ""
+    """What its fix takes: an edit of a line or a few, or a rewrite, as of a loop or of
+    the step as a CUDA graph. Empty where that depends on the program."""
     cost_bytes: int = 0
     """Memory that it holds, or that would be saved; 0 if it is not about memory."""
     example: str = field(default="", repr=False, compare=False)

@@ -22,6 +22,7 @@ _NAMES = {
     "Python of the optimizer": "Python code of the optimizer",
     "autograd engine": "the autograd engine",
     "loading data": "data loading",
+    "pauses of few steps": "pauses in a few of the steps",
     "compiling": "compilation",
     "capturing CUDA graphs": "CUDA graph capture",
     "waiting for the GPU": "synchronization",

@@ -22,12 +22,14 @@ from traceq.analysis.patterns.optimizers import closures
 from traceq.analysis.time.host_activity import (
     ENGINE,
     HOOKS,
+    INTERRUPTED,
     LAUNCHES,
     LIBRARY,
     LOADING,
     MODULES,
     NO_STACKS,
     OPTIMIZER,
+    PAUSED,
     PLACE,
     PYTHON,
     UNKNOWN,
@@ -35,6 +37,7 @@ from traceq.analysis.time.host_activity import (
     Described,
     describe,
 )
+from traceq.analysis.time.host_pauses import host_pauses, rows_of
 from traceq.analysis.time.host_segments import host_segments
 from traceq.analysis.time.op_calls import op_calls
 from traceq.common.expressions import constant, known, rows_where
@@ -86,6 +89,10 @@ class HostAccount(Struct, frozen=True, dict=True):
     described: Described
     """Descriptions of the activities and of the rows of the host's tree."""
     host: HostSegments
+    pauses: pl.DataFrame
+    """Where the host stops in few steps for long, in order: ``start``, ``end``,
+    ``step``, ``usual`` (what is there in the median step), and of what takes longest of
+    it ``at``, ``activity`` and ``longest_start`` to ``longest_end``."""
     gaps: pl.DataFrame
     """Idle gaps of the GPU."""
     replay: Replay
@@ -210,24 +217,36 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     )
     activity = described.activity[host.segments["at"]]
     # Work in an optimizer's closure is not the optimizer's.
-    moved = _Moved((OPTIMIZER,), nothing, None)
+    moved = _Moved((OPTIMIZER,), nothing, _NO_NAME)
     activities, activity = _as_others(
         activities, activity, _in_closures(trace, host), moved
     )
-    moved = _Moved((LAUNCHES,), LOADING, None)
+    moved = _Moved((LAUNCHES,), LOADING, _NO_NAME)
     activities, activity = _as_others(
         activities, activity, _in_first_launches(trace, host, waits), moved
     )
     # Between nodes the main thread knows no more than that it waits.
-    moved = _Moved(_OF_CALLER, ENGINE, "torch")
+    moved = _Moved(_OF_CALLER, ENGINE, pl.lit("torch"))
     activities, activity = _as_others(
         activities, activity, _between_nodes(trace, host), moved
     )
+    pauses = host_pauses(trace, host, activities, activity)
+    longest = host.segments[pauses["longest"]]
+    pauses = pauses.with_columns(
+        at=longest["at"],
+        activity=activity[pauses["longest"]],
+        longest_start=longest["start"],
+        longest_end=longest["end"],
+    )
+    # A mean over all steps would count a part of them as work of each.
+    moved = _Moved(INTERRUPTED, PAUSED, pl.col("name"))
+    activities, activity = _as_others(activities, activity, rows_of(pauses), moved)
     return HostAccount(
         calls,
         host.segments.with_columns(activity=activity),
         structs.replace(described, activities=activities),
         host,
+        pauses,
         idle_gaps(trace),
         replay,
         scale,
@@ -316,13 +335,16 @@ def _in_closures(trace: Trace, host: HostSegments) -> pl.Series:
     return rows.filter(inside["start"] < until[host.tree["row"][inside["at"]]])
 
 
+_NO_NAME = pl.lit(None, pl.String)
+
+
 class _Moved(NamedTuple):
     """Activities that are reassigned to another kind."""
 
     kinds: Sequence[str]
     """Of which kinds they are."""
     kind: str
-    name: str | None
+    name: pl.Expr
 
 
 def _as_others(
@@ -336,7 +358,7 @@ def _as_others(
     other = number[activity[segments]]
     rows = segments.filter(other.is_not_null())
     more = activities.filter(chosen).with_columns(
-        kind=pl.lit(moved.kind), name=pl.lit(moved.name, pl.String)
+        kind=pl.lit(moved.kind), name=moved.name.cast(pl.String)
     )
     return pl.concat([activities, more]), activity.scatter(rows, other.drop_nulls())
 

@@ -51,11 +51,15 @@ BLOCKING = "copies that block"
 BLOCKED = "waiting for locks and I/O"
 PROFILER = "the profiler itself"
 WITH_LIBRARIES = "Python with its libraries"
+PAUSED = "pauses of few steps"
+"""Python that few steps have, and for long; see host_pauses."""
 NO_STACKS = "Python between operators (stacks were not recorded)"
 UNKNOWN = host_work.UNKNOWN
 
 work_name = host_work.host_work_name
 """Name of a kind in reports, for rules."""
+LOADS_BATCHES = r"^torch/utils/data/"
+"""What of a DataLoader's starts and ends workers, and waits for them."""
 INTERRUPTED = (
     *(BLOCKED, PYTHON, WITH_LIBRARIES, LIBRARY),
     *(MODULES, OPTIMIZER, ENGINE, NO_STACKS),
@@ -101,7 +105,7 @@ _KIND_OF_LIBRARY = (
     (MODULES, r"^torch/nn/modules/(module|container)\.py|^nn\.Module: "),
     (OPTIMIZER, r"^torch/optim/"),
     (ENGINE, r"^torch/autograd/|run_backward"),
-    (DATA, r"^torch/utils/data/"),
+    (DATA, LOADS_BATCHES),
 )
 # The same by what torch marks, which is there without stacks, too.
 _KIND_OF_REGION = (

@@ -171,6 +171,7 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "minor": bool(finding.minor),
         "minor_reason": finding.minor or None,
         "doubt": finding.doubt or None,
+        "effort": finding.effort or None,
         "count": finding.count,
         "saves_ns": finding.saves_ns,
         "saves_low_ns": finding.saves_low_ns,

@@ -30,6 +30,7 @@ _COLORS = {
     host_activity.HOOKS: "python",
     host_activity.OPTIMIZER: "python",
     host_activity.ENGINE: "python",
+    host_activity.PAUSED: "python",
     host_activity.COMPILED: "python",
     idle_causes.PYTHON: "python",
     host_activity.DATA: "data",
