@@ -44,8 +44,9 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     A row has ``norm`` (its op), ``half``, the dtype cast from or to, ``up`` and
     ``down``, whether its input and whether its result is cast, ``written``, whether
     the program itself casts the input, or else the result, ``autocast``, whether
-    autocast casts anything in this trace, ``casts``, the kernels of the casts, ``cast_ns``, their time, ``cast_ops``, the casts of the forward and
-    autograd's nodes that undo them, and what ``grouped`` adds.
+    autocast casts anything in this trace, ``casts``, the kernels of the casts,
+    ``cast_ns``, their time, ``cast_ops``, the casts of the forward and autograd's nodes
+    that undo them, and what ``grouped`` adds.
     """
     if not has_named(trace.ops, _FUSED) or not has_named(trace.ops, [_CAST]):
         return NOTHING

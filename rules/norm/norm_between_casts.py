@@ -88,8 +88,8 @@ class NormBetweenCasts(Rule):
     Keep the model in bfloat16, with float32 weights in the optimizer only, instead of
     autocast. Or compile the model, which fuses the casts into the norm. A model that is
     trained in float16 cannot be kept in float16: ``GradScaler`` refuses such gradients.
-    Where the program itself casts, as ``norm(x.float()).type(x.dtype)``, and no autocast
-    does, leave these casts out.
+    Where the program itself casts, as ``norm(x.float()).type(x.dtype)``, and autocast
+    does not, leave these casts out.
 
     ```diff
     - with torch.autocast("cuda", torch.bfloat16):
