@@ -109,7 +109,7 @@ def test_weights_that_are_cast_for_each_micro_batch_are_counted_once() -> None:
 
 
 _WEIGHTS_OF_A_MODULE = """
-    host  [ProfilerStep#1                                                            {step}]
+    host  [ProfilerStep#1                                                  {step}]
     host   [nn.Module: Attention_0                            ]
     host    [aten::linear             ] [aten::linear        ]
     host     [aten::to               ]   [aten::to          ]
@@ -1056,6 +1056,33 @@ def test_casts_inside_ops_without_autocast_are_those_of_the_program() -> None:
     drawing = _CASTS_FOR_EXP.format(matmul="aten::sum   ")
 
     assert not drawn_findings(drawing, "CPY008", args=_autocast_args())
+
+
+@pytest.mark.parametrize(("between", "advised"), [("mul", False), ("", True)])
+def test_an_input_is_cast_once_only_where_several_ops_in_a_row_take_it(
+    between: str, *, advised: bool
+) -> None:
+    """``self.q(x), self.k(x)``, or ``self.down(gate * self.up(x))``."""
+    other = f"[aten::{between}  ]" if between else ""
+    call, kernel = ("[cuLaunch>9]", "[k<9]") if between else ("", "")
+    pad = " " * len(other)
+    drawing = f"""
+    host  [ProfilerStep#1                                                    {pad}]
+    host   [model.py(9): forward                                             {pad}]
+    host   [aten::linear          ]{other:14}[aten::linear          ]
+    host    [aten::_to_copy      ] {call:14} [aten::_to_copy      ]
+    host     [aten::copy_       ]  {"":14}    [aten::copy_       ]
+    host      [cuLaunch>1]         {"":14}     [cuLaunch>2]
+    gpu 7          [copy_kernel<1] {kernel:14}          [copy_kernel<2]
+    """
+    args = {
+        "aten::linear": inputs([[32, 64], [64, 64]], [FLOAT, HALF]),
+        "aten::copy_": inputs([[32, 64]] * 2, [HALF, FLOAT]),
+    }
+
+    (finding,) = drawn_findings(drawing, "CPY008", args=args)
+
+    assert ("what 2 ops in a row take in forward" in finding.advice) is advised
 
 
 def test_casts_of_activations_save_what_compiling_for_a_graph_leaves() -> None:
