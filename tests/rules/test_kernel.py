@@ -159,6 +159,49 @@ def test_an_index_as_long_as_its_dimension_may_only_reverse_it() -> None:
     assert not finding.example
 
 
+@pytest.mark.parametrize(
+    ("mask", "call"),
+    [
+        ([4], "x.index_select(0, mask.nonzero().squeeze(1))"),
+        ([8], "x.index_select(1, mask.nonzero().squeeze(1))"),
+        (
+            [4, 8],
+            "x.flatten(0, 1).index_select(0, mask.flatten().nonzero().squeeze(1))",
+        ),
+        ([4, 8, 16], "x.masked_select(mask)"),
+    ],
+)
+def test_a_mask_picks_nothing_twice_and_has_its_own_advice(
+    mask: list[int], call: str
+) -> None:
+    """``x[mask]``, which calls ``nonzero`` in the backward again."""
+    values = ["", "", "", "True", ""]
+    types = ["float", "", "float", "Scalar", "Scalar"]
+    args = {
+        "aten::_index_put_impl_": inputs(
+            [[4, 8, 16], [], [9, 16], [], []], types, values=values
+        ),
+        "aten::nonzero": inputs([mask], ["bool"]),
+    }
+    trace = load_drawn(
+        """
+        host    [ProfilerStep#1                                                        ]
+        host 2   [IndexBackward0                                                     ]
+        host 2    [aten::_index_put_impl_                                           ]
+        host 2     [aten::nonzero ]                              [cudaLaunchKernel>1]
+        gpu 7                                                                  [k<1   ]
+        """,
+        args,
+        DEVICE,
+    )
+
+    (finding,) = outcome(Recording("drawn", trace), "KRN002").findings
+
+    assert "a mask over [4,8,16]" in finding.message
+    assert f"pick with {call}: " in finding.advice
+    assert "masked_select(mask)" in finding.example
+
+
 def test_gradients_of_two_shapes_at_a_line_are_of_one_index() -> None:
     tables = {"aten::_index_put_impl_.0": 80, "aten::_index_put_impl_.1": 160}
     args = {
