@@ -28,7 +28,7 @@ from traceq.linter import (
     option,
     text,
 )
-from traceq.model.dtypes import SHORT_HALF
+from traceq.model import dtypes
 
 from ._shared import shape_lines
 
@@ -227,7 +227,7 @@ class Float32Matmul(Rule):
 def _beside(view: View, slow: pl.DataFrame) -> str:
     """Return what else to do, by the dtype of the program's other matmuls."""
     computing = matmul.are_matmuls(view.trace, view.kernels)
-    kinds = text("dtype").filter(text("dtype").is_in(SHORT_HALF))
+    kinds = text("dtype").filter(text("dtype").is_in(dtypes.SHORT_HALF))
     others = view.kernels.filter(computing).select(kinds).to_series()
     if len(others) > slow.height:
         short = str(others.mode().sort()[0])

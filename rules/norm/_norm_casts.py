@@ -132,7 +132,7 @@ def _places(trace: Trace, kernels: pl.DataFrame, ops: pl.Series) -> pl.DataFrame
     Each has, as ``owner``, its place ``at`` among the outermost ops with GPU work, and
     how many ``matmuls`` came before.
     """
-    called = ownership.called_ops(trace)
+    called = ownership.outermost_ops(trace)
     rows = pl.concat([called[kernels["op"]], called[ops]]).drop_nulls().unique()
     line = trace.ops[["id", "thread", "ts"]][rows].sort("thread", "ts")
     matmul = named_like(trace.ops, _MATMULS)[line["id"]]
