@@ -98,6 +98,35 @@ def test_an_index_may_be_several_ops_of_one_line() -> None:
     assert lines(source, "slice unsqueeze select relu():3") == [2, 2, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("before", "way", "expected"),
+    [
+        # A dict's value, and the size of a dimension, are no ops of a tensor.
+        ('x = batch["image"]', "slice select", [3, 3]),
+        ("n = x.shape[0]", "slice select", [3, 3]),
+        ("n = x.size()[0]", "slice select", [3, 3]),
+        # A constant picks no values, a slice no row.
+        ("x = x[0]", "select slice select", [2, 3, 3]),
+        ("x = x[0, 1:, None]", "select slice unsqueeze select", [2, 2, 2, 3]),
+        ("x = x[:, None]", "unsqueeze select", [2, 3]),
+        ("x[0] = 1.0", "select fill_ index", [2, 2, 3]),
+        ("x[:, 1:] = y", "slice copy_ index", [2, 2, 3]),
+        # What a name picks may be anything.
+        ("x = x[n]", "select select select", [2, 2, None]),
+    ],
+)
+def test_a_subscript_is_told_by_what_it_may_pick(
+    before: str, way: str, expected: list[int | None]
+) -> None:
+    after = "x[mask]" if "index" in way else "x[:, 0]"
+    source = f"""
+        def f(x, y, n, batch):
+            {before}
+            return {after}
+    """
+    assert lines(source, way) == expected
+
+
 def test_what_autocast_casts_is_at_the_operator_that_follows() -> None:
     source = """
         def f(x, w):
