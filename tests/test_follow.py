@@ -145,6 +145,29 @@ def test_a_value_is_asked_for_by_a_condition_or_a_number() -> None:
     assert lines(source, "any():2 is_nonzero item") == [2, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("test", "line"),
+    [
+        ("y is not None", 2),
+        ("not isinstance(y, tuple)", 2),
+        ("y is None or not hasattr(y, 'x')", 2),
+        # It may be a tensor's.
+        ("y", None),
+    ],
+)
+def test_a_condition_that_is_no_tensor_asks_for_no_value(
+    test: str, line: int | None
+) -> None:
+    source = f"""
+        def f(x, y):
+            z = 1 if x > 0 else 2
+            if {test}:
+                z = 3
+            return z
+    """
+    assert lines(source, "gt is_nonzero") == [2, line]
+
+
 def test_what_cannot_have_been_so_has_no_line() -> None:
     assert lines(STRAIGHT, "relu():3 matmul mul") == [3, None, 4]
     assert lines(STRAIGHT, "mul mul mul") == [None, None, None]

@@ -24,6 +24,8 @@ SCALARS = ("float", "int", "bool", "complex", "range")
 NO_OP = "none"
 """Of an index that is no op of a tensor: of a dict, or of a shape."""
 _SHAPE, _SIZES = "shape", ("size", "stride")
+# Built-in functions whose result is a number or a truth value.
+_PLAIN = ("callable", "hasattr", "isinstance", "issubclass", "len")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # Functions of their own: a generator always, the others before Python 3.12.
@@ -369,8 +371,9 @@ class _Builder:
     # Expressions.
 
     def truth(self, test: ast.expr, ends: Ends) -> Ends:
-        """Evaluate a condition and its truth value."""
-        return self.add(TRUTH, test, self.expression(test, ends))
+        """Evaluate a condition and its truth value, if a tensor may have that."""
+        ends = self.expression(test, ends)
+        return ends if _is_plain(test) else self.add(TRUTH, test, ends)
 
     def expression(self, node: ast.expr, ends: Ends) -> Ends:
         visit = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -396,6 +399,8 @@ class _Builder:
 
     def _unaryop(self, node: ast.UnaryOp, ends: Ends) -> Ends:
         ends = self.expression(node.operand, ends)
+        if isinstance(node.op, ast.Not) and _is_plain(node.operand):
+            return ends
         kind = TRUTH if isinstance(node.op, ast.Not) else type(node.op).__name__
         return self.add(kind, node, ends)
 
@@ -482,6 +487,18 @@ def _last_name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """Return whether a condition is Python's own, whatever its parts are."""
+    if isinstance(test, ast.BoolOp):
+        return all(_is_plain(value) for value in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return isinstance(test.op, ast.Not)
+    if isinstance(test, ast.Compare):
+        return all(isinstance(op, (ast.Is, ast.IsNot)) for op in test.ops)
+    called = test.func if isinstance(test, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id in _PLAIN
 
 
 def _picks(node: ast.Subscript) -> list[str]:
