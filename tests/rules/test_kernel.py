@@ -293,7 +293,9 @@ LOST = """
 """
 
 
-def lost_in(first: str, then: str, **args: dict[str, Any]) -> tuple[Finding, ...]:
+def lost_in(
+    first: str, then: str, args: dict[str, dict[str, Any]]
+) -> tuple[Finding, ...]:
     """Return what KRN010 says of two slow ops, the first of which loses more."""
     trace = load_drawn(LOST.format(first=first, then=then), args, DEVICE)
     return outcome(Recording("drawn", trace), "KRN010").findings
@@ -315,14 +317,15 @@ SOFTMAX = inputs([[64, 1024]], ["float"])
 def test_losses_are_not_led_by_an_op_that_nothing_makes_faster(
     op: str, args: dict[str, Any]
 ) -> None:
-    (finding,) = lost_in(op, "aten::_softmax", **{op: args, "aten::_softmax": SOFTMAX})
+    ops = {op: args, "aten::_softmax": SOFTMAX}
+    (finding,) = lost_in(op, "aten::_softmax", ops)
 
     assert finding.message.endswith("most in aten::_softmax")
     assert not [line for line in finding.evidence if op in line.name]
 
 
 def test_losses_that_nothing_makes_smaller_are_not_reported() -> None:
-    assert not lost_in("aten::topk", "aten::topk", **{"aten::topk": TOPK})
+    assert not lost_in("aten::topk", "aten::topk", {"aten::topk": TOPK})
 
 
 @pytest.mark.parametrize(
@@ -346,7 +349,9 @@ def test_cudnn_is_asked_to_search_where_it_has_algorithms_to_choose_from(
     )
     ops = {"aten::convolution": args}
 
-    advice = [loss.advice for loss in lost_in(*["aten::convolution"] * 2, **ops)]
+    advice = [
+        loss.advice for loss in lost_in("aten::convolution", "aten::convolution", ops)
+    ]
 
     assert [words in text for text in advice] == [True] * bool(words)
 
