@@ -111,6 +111,8 @@ def test_an_index_may_be_several_ops_of_one_line() -> None:
         ("x = x[:, None]", "unsqueeze select", [2, 3]),
         ("x[0] = 1.0", "select fill_ index", [2, 2, 3]),
         ("x[:, 1:] = y", "slice copy_ index", [2, 2, 3]),
+        # The ends of a slice may be tensors, whose values are asked for.
+        ("x = x[:n]", "item slice select", [2, None, 3]),
         # What a name picks may be anything.
         ("x = x[n]", "select select select", [2, 2, None]),
     ],

@@ -92,7 +92,7 @@ def _remedy(view: View, row: Row) -> str | None:
         return _of_convolution(view, row)
     if part != _ALGORITHM:
         return ""
-    known = remedy_of_op(view, row)
+    known = remedy_of_op(view, row | {"name": name})
     return known.advice if known.helps else None
 
 

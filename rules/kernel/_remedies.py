@@ -33,6 +33,8 @@ _SCATTERED = re.compile(r"^aten::(_?index|scatter|_embedding_bag|put_|bincount)"
 _NOT_GENERATED = re.compile(
     r"sort|topk|median|mode|unique|nonzero|masked_select|pool|multinomial|kthvalue"
 )
+# They are there to change the strides.
+_COPIES = re.compile(r"^aten::(copy_|clone|contiguous)(\.|$)")
 _DOUBLE = "double"
 _LAST = "-1"
 _NO_EXAMPLE = 2  # more than the page has
@@ -78,9 +80,10 @@ def _by_cause(view: View, row: Row) -> Remedy:
     jumps = [
         at
         for at, (sizes, steps) in enumerate(zip(dims, strides, strict=False))
-        if sizes and steps and not _contiguous(sizes, steps)
+        # What is broadcast has a stride of 0, and is small.
+        if sizes and steps and 0 not in steps and not _contiguous(sizes, steps)
     ]
-    if jumps:
+    if jumps and not _COPIES.match(name):
         tries.append(
             f"a contiguous input {jumps[0] + 1}, whose strides are"
             f" {list(strides[jumps[0]])}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import asof, named_like, nth, text
+from traceq.linter import asof, fill_false, named_like, nth, text
 
 if TYPE_CHECKING:
     from traceq.linter import View
@@ -18,22 +18,21 @@ _ATTENTION = r"^aten::scaled_dot_product_attention$"
 _MASK, _CAUSAL = 3, 5
 
 
-def sees_both_sides(view: View, heads: pl.DataFrame) -> bool:
-    """Return whether a model is of masked words by name, or by its attention.
+def of_both_sides(view: View, heads: pl.DataFrame) -> pl.DataFrame:
+    """Return the heads of masked words, by the name of their modules or by attention.
 
     Attention without a mask that is not causal sees both sides; of a mask nothing is
-    known.
+    known. A head is then of all of its positions, and no classifier of a sequence.
     """
     modules = view.trace.ops["module"][heads["op"]].cast(pl.String)
-    if modules.str.contains(_MASKED).any():
-        return True
-    calls = view.ops.filter(named_like(view.ops, _ATTENTION))
-    if not calls.height:
-        return False
-    plain = (nth("values", _CAUSAL) == "False") & nth("types", _MASK).is_in(
-        ["", "None"]
-    )
-    return bool(view.with_inputs(calls).select(plain.all()).item())
+    named = modules.str.contains(_MASKED).fill_null(value=False)
+    calls = view.with_inputs(view.ops.filter(named_like(view.ops, _ATTENTION)))
+    free = (nth("values", _CAUSAL) == "False") & nth("types", _MASK).is_in(["", "None"])
+    if not calls.height or not calls.select(fill_false(free).all()).item():
+        return heads.filter(named)
+    batch, length = (nth("dims", 0).list.get(at, null_on_oob=True) for at in (0, -2))
+    positions = calls.select(batch * length).to_series().drop_nulls().unique()
+    return heads.filter(named | heads["rows"].is_in(positions.implode()))
 
 
 def with_loss(view: View, heads: pl.DataFrame) -> pl.DataFrame:

@@ -27,7 +27,7 @@ from traceq.linter import (
 )
 
 from ._head_readers import by_place, heads, readers
-from ._masked_words import sees_both_sides, with_loss
+from ._masked_words import of_both_sides, with_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,9 +167,10 @@ class HeadOnAllPositions(Rule):
         )
         for row in by_place(view, rows.filter("some")):
             yield self._sliced(view, row)
-        if not view.trains or not sees_both_sides(view, rows):
+        if not view.trains:
             return
-        for row in by_place(view, with_loss(view, rows.filter(~pl.col("some")))):
+        whole = of_both_sides(view, rows.filter(~pl.col("some")))
+        for row in by_place(view, with_loss(view, whole)):
             if row["gpu_ns"] >= self.min_share * view.bound.step_ns * view.steps:
                 yield self._masked(view, row)
 

@@ -414,11 +414,11 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
 
 
 READ_WEIGHTS = """
-    host [ProfilerStep#1                                                               ]
+    host [ProfilerStep#1                                                              ]
     host  [model.py(52): forward                                                      ]
     host   [{around:<75}]
-    host    [aten::bmm          ] [aten::_softmax     ] [aten::baddbmm] [aten::{read:<5}]
-    host    [cudaLaunchKernel>1 ] [cudaLaunchKernel>2 ] [cudaLaunch>3 ] [cuLaunch>4]
+    host    [aten::bmm         ] [aten::_softmax     ] [aten::baddbmm] [aten::{read:<5}]
+    host    [cudaLaunchKernel>1] [cudaLaunchKernel>2 ] [cudaLaunch>3 ] [cuLaunch>4]
     gpu 7               [gemm<1         ][softmax<2    ]      [gemm<3    ]  [other<4 ]
 """
 

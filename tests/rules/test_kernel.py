@@ -475,6 +475,7 @@ def test_the_gradient_of_an_enlarged_image_has_matmuls_as_a_remedy() -> None:
     [
         ("aten::mul", [64, 128], [1, 64], "a contiguous input 1, whose strides are"),
         ("aten::mul", [64, 128], [128, 1], "torch.compile around the function"),
+        ("aten::mul", [64, 128], [0, 1], "torch.compile around the function"),
         ("aten::topk", [64, 128], [128, 1], "the dimension that it runs along"),
     ],
 )
@@ -486,6 +487,7 @@ def test_a_slow_op_has_the_advice_of_its_cause(
     advice = slow_op(op, dims, strides, values).advice
 
     assert words in advice
+    # What is broadcast, with a stride of 0, is not to be made contiguous.
     assert ("contiguous" in advice) == (strides[-1] != 1)
 
 

@@ -267,15 +267,17 @@ def test_a_mask_over_positions_picks_as_many_as_its_indices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "causal", "checked"),
+    ("module", "causal", "length", "checked"),
     [
-        ("LM_0", "False", True),
-        ("LM_0", "True", False),
-        ("BertForMaskedLM_0", "True", True),
+        ("LM_0", "False", 512, True),
+        ("LM_0", "True", 512, False),
+        ("BertForMaskedLM_0", "True", 512, True),
+        # A classifier of one position of each sequence.
+        ("ViT_0", "False", 64, False),
     ],
 )
 def test_whether_the_loss_ignores_most_positions_is_to_be_checked(
-    module: str, causal: str, *, checked: bool
+    module: str, causal: str, length: int, *, checked: bool
 ) -> None:
     loss = "cross_entropy_loss"
     drawing = f"""
@@ -288,7 +290,7 @@ def test_whether_the_loss_ignores_most_positions_is_to_be_checked(
     """
     args = MATMUL | {
         "aten::scaled_dot_product_attention": inputs(
-            [[8, 12, 512, 64]] * 3 + [[]] * 3,
+            [[8, 12, length, 64]] * 3 + [[]] * 3,
             [HALF] * 3 + ["", "Scalar", "Scalar"],
             values=["", "", "", "", "0.", causal],
         ),

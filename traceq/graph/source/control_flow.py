@@ -23,6 +23,8 @@ IN_PLACE = "="
 SCALARS = ("float", "int", "bool", "complex", "range")
 NO_OP = "none"
 """Of an index that is no op of a tensor: of a dict, or of a shape."""
+SLICE_OF_VALUES = "slice item _local_scalar_dense"
+"""Of a slice whose ends may be tensors, which are asked for their values."""
 _SHAPE, _SIZES = "shape", ("size", "stride")
 # Built-in functions whose result is a number or a truth value.
 _PLAIN = ("callable", "hasattr", "isinstance", "issubclass", "len")
@@ -47,7 +49,7 @@ class Node(Struct, frozen=True):
     name: str
     """Of a call or an attribute: the last name of what is called.
 
-    Of an index the op that a part of it may be, empty if it may be any; of what is
+    Of an index the ops that a part of it may be, empty if it may be any; of what is
     assigned to one, those of all of its parts.
     """
     line: int
@@ -520,7 +522,9 @@ def _picks(node: ast.Subscript) -> list[str]:
 def _picked(part: ast.expr) -> str:
     """Return the ops that a part of an index may be, empty if it may be any."""
     if isinstance(part, ast.Slice):
-        return "slice"
+        ends = (part.lower, part.upper, part.step)
+        constant = all(end is None or _picked(end) == "select" for end in ends)
+        return "slice" if constant else SLICE_OF_VALUES
     if isinstance(part, ast.JoinedStr):
         return NO_OP
     if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub):

@@ -21,6 +21,7 @@ from traceq.graph.source.control_flow import (
     NO_OP,
     SCALARS,
     SET,
+    SLICE_OF_VALUES,
     TRUTH,
 )
 
@@ -187,7 +188,7 @@ class Follower:
             # Several calls of a line may be known by the line alone.
             return event.line is not None and not self._named(event)
         kind, name = self.graph.nodes[node].kind, self.graph.nodes[node].name
-        return kind == SET or (kind == GET and not name)
+        return kind == SET or (kind == GET and name in ("", SLICE_OF_VALUES))
 
     def _at_end(self) -> frozenset[int]:
         """Return the nodes after which the function can end."""
