@@ -98,6 +98,37 @@ def test_an_index_may_be_several_ops_of_one_line() -> None:
     assert lines(source, "slice unsqueeze select relu():3") == [2, 2, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("before", "way", "expected"),
+    [
+        # A dict's value, and the size of a dimension, are no ops of a tensor.
+        ('x = batch["image"]', "slice select", [3, 3]),
+        ("n = x.shape[0]", "slice select", [3, 3]),
+        ("n = x.size()[0]", "slice select", [3, 3]),
+        # A constant picks no values, a slice no row.
+        ("x = x[0]", "select slice select", [2, 3, 3]),
+        ("x = x[0, 1:, None]", "select slice unsqueeze select", [2, 2, 2, 3]),
+        ("x = x[:, None]", "unsqueeze select", [2, 3]),
+        ("x[0] = 1.0", "select fill_ index", [2, 2, 3]),
+        ("x[:, 1:] = y", "slice copy_ index", [2, 2, 3]),
+        # The ends of a slice may be tensors, whose values are asked for.
+        ("x = x[:n]", "item slice select", [2, None, 3]),
+        # What a name picks may be anything.
+        ("x = x[n]", "select select select", [2, 2, None]),
+    ],
+)
+def test_a_subscript_is_told_by_what_it_may_pick(
+    before: str, way: str, expected: list[int | None]
+) -> None:
+    after = "x[mask]" if "index" in way else "x[:, 0]"
+    source = f"""
+        def f(x, y, n, batch):
+            {before}
+            return {after}
+    """
+    assert lines(source, way) == expected
+
+
 def test_what_autocast_casts_is_at_the_operator_that_follows() -> None:
     source = """
         def f(x, w):
@@ -114,6 +145,29 @@ def test_a_value_is_asked_for_by_a_condition_or_a_number() -> None:
                 return float(x)
     """
     assert lines(source, "any():2 is_nonzero item") == [2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("test", "line"),
+    [
+        ("y is not None", 2),
+        ("not isinstance(y, tuple)", 2),
+        ("y is None or not hasattr(y, 'x')", 2),
+        # It may be a tensor's.
+        ("y", None),
+    ],
+)
+def test_a_condition_that_is_no_tensor_asks_for_no_value(
+    test: str, line: int | None
+) -> None:
+    source = f"""
+        def f(x, y):
+            z = 1 if x > 0 else 2
+            if {test}:
+                z = 3
+            return z
+    """
+    assert lines(source, "gt is_nonzero") == [2, line]
 
 
 def test_what_cannot_have_been_so_has_no_line() -> None:

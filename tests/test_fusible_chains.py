@@ -73,6 +73,39 @@ def test_a_matmul_is_in_no_chain() -> None:
     assert chained(drawn("aten::mul", "aten::tanh", "aten::mm")) == [0, 1]
 
 
+def test_the_gradient_of_the_weight_of_a_prelu_is_in_its_chain() -> None:
+    """A gradient of the input's size, and its sum to a number for each channel."""
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::_prelu_kernel    ]
+        host    [cudaLaunchKernel>1]
+        host 2                           [PreluKernelBackward0                       ]
+        host 2                           [aten::_prelu_kernel_backward][aten::sum   ]
+        host 2                           [cudaLaunchKernel>2]          [cuLaunch>3  ]
+        gpu 7                       [k1<1    ]             [k2<2      ]         [k3<3]
+        """,
+        args={
+            "aten::_prelu_kernel": {
+                **inputs([ROWS, [1, 1]], ["float", "float"]),
+                "Sequence number": 1,
+                "Fwd thread id": 0,
+            },
+            "PreluKernelBackward0": {"Sequence number": 1, "Fwd thread id": 1},
+            "aten::_prelu_kernel_backward": inputs(
+                [ROWS, ROWS, [1, 1]], ["float", "float", "float"]
+            ),
+            "aten::sum": inputs([ROWS], ["float"]),
+        },
+        device=H200,
+    )
+
+    back = fusible_chains(trace).kernels.filter("back")
+
+    assert back["kernel"].len() == 2
+    assert (back["share"] > 0).all()
+
+
 def test_an_op_alone_saves_nothing() -> None:
     assert fusible_chains(drawn("aten::mul")).saved_ns == 0
 

@@ -19,6 +19,7 @@ from traceq.linter import (
 )
 
 from ._head_dims import changed, multiple, padded
+from ._read_weights import reading
 
 if TYPE_CHECKING:
     from traceq.linter import Row
@@ -119,17 +120,27 @@ def described(view: View, row: Row) -> Row:
 
     ``making`` is what makes its mask causal, ``share`` the share of the GPU time that
     fused attention saves, ``by_torch`` whether torch's module computes it, ``needed``
-    what the head dims would have to be multiples of for fused kernels.
+    what the head dims would have to be multiples of for fused kernels, ``reading`` the
+    advice where its weights are read, and ``minor`` whether to change it may not help.
     """
     row = row | {"making": _making(view, row), "by_torch": _by_torch(view, row)}
     masked = bool(_masks(row)) and not _causal(row)
     needed = multiple(row, view.gpu, masked=masked)
-    return row | {"share": _share(row, view.gpu), "needed": needed}
+    read = reading(view, row)
+    return row | {
+        "share": 0.0 if read else _share(row, view.gpu),
+        "needed": needed,
+        "reading": read,
+        # Another head dim is another model.
+        "minor": bool(read or (row["by_torch"] and needed)),
+    }
 
 
 def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     """Return what to do, and which example of the page shows it, if any."""
     needed = row["needed"]
+    if row["reading"]:
+        return row["reading"], None
     if row["by_torch"]:
         advice = changed(row, needed, _NO_WEIGHTS) if needed else _NO_WEIGHTS
         advice = located_advice(view, own_function(row), advice)

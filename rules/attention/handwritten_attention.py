@@ -117,9 +117,9 @@ class HandwrittenAttention(Rule):
 
     Fused kernels take float32 with head dims that are multiples of 4, and 16 bits with
     a mask with multiples of 8: other heads have to be padded, or chosen to fit, first.
-    A program that returns or inspects the attention weights needs them. The saving
-    compares with FlashAttention as fast as it is on short sequences; in float32, which
-    it does not take, half of the time is assumed.
+    A program that inspects the attention weights needs them: where an op reads them,
+    the finding is minor. The saving compares with FlashAttention as fast as it is on
+    short sequences; in float32, which it does not take, half of the time is assumed.
     """
 
     code = "ATT003"
@@ -204,7 +204,7 @@ class HandwrittenAttention(Rule):
             for row in handwritten.iter_rows(named=True)
             if not row["type"] or row["type"] in FUSED
         ]
-        for same in ownership.together(rows, "by_torch"):
+        for same in ownership.together(rows, "by_torch", "reading"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -223,11 +223,11 @@ class HandwrittenAttention(Rule):
             subject=MODULE if most["by_torch"] else "attention",
             place=view.place(most),
             count=calls,
-            # Another head dim is another model.
-            severity=Severity.info if most["by_torch"] and most["needed"] else None,
+            severity=Severity.info if most["minor"] else None,
             fix=[
                 fix
                 for row in rows
+                if not row["reading"]
                 for fix in fused_fixes(row, assumptions.FUSED_ATTENTION_LAUNCHES)
             ],
             evidence=[

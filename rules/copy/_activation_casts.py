@@ -23,6 +23,8 @@ from ._needless import cast_round_trips
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceq.linter import Row
+
 # These take 16-bit inputs under autocast; without it, other dtypes are an error.
 _NARROWING = (
     r"^aten::(linear|matmul|mm|bmm|addmm|baddbmm|einsum|conv\w*"
@@ -63,6 +65,46 @@ def _between(expression: pl.Expr, other: pl.Expr) -> pl.Expr:
     """Return whether a cast is between float32 and 16 bits, either way."""
     return ((expression == FLOAT32) & other.is_in(HALF)) | (
         expression.is_in(HALF) & (other == FLOAT32)
+    )
+
+
+def shared_inputs(view: View, casts: pl.DataFrame) -> list[Row]:
+    """Return the lines at which several ops in a row cast one tensor, the most first.
+
+    Ops that follow each other, with no GPU work between them, take what was there
+    before the first. A row has the place, ``again``, how many casts are repeated, and
+    ``ops``, how many take one tensor.
+    """
+    forward = casts.filter(pl.col("origin").is_null(), pl.col("dst").is_in(HALF))
+    called = view.called_ops
+    rows = pl.concat([called[view.kernels["op"]], called[forward["request"]]])
+    line = (
+        view.trace.ops[["id", "thread", "ts"]][rows.drop_nulls().unique()]
+        .sort("thread", "ts")
+        .select(called="id", at=pl.int_range(pl.len(), dtype=pl.Int64))
+    )
+    in_row = (
+        forward.with_columns(called=called[forward["request"]])
+        .unique("called", keep="none")
+        .join(line, on="called")
+        .sort("at")
+    )
+    same = (pl.col("at").diff() == 1) & (
+        pl.col("dims").eq_missing(pl.col("dims").shift(1))
+    )
+    return (
+        in_row.with_columns(run=(~fill_false(same)).cum_sum())
+        .group_by("run")
+        .agg(
+            pl.col("file", "line").first(),
+            text("function").first(),
+            ops=pl.len(),
+        )
+        .filter(pl.col("ops") > 1)
+        .group_by("file", "line", "function")
+        .agg(pl.col("ops").max(), again=(pl.col("ops") - 1).sum() / view.steps)
+        .sort("again", "file", "line", descending=[True, False, False])
+        .rows(named=True)
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from traceq.linter import Fix, View
+
+from ._passes import EACH_WEIGHT, more_of_a_shape, within_passes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +29,16 @@ _AROUND_ALL = (
     " cast weights lives as long as the outermost autocast, is off under"
     " inference_mode, and does not hold weights that are viewed before they are cast"
 )
+_IN_ONE_CONTEXT = (
+    "check where autocast is left and entered again before the backward, or has"
+    " cache_enabled=False: put one autocast, with its cache, around all calls of a"
+    " layer in a forward, and each weight is cast once for all of them"
+)
+_CACHE_OFF = (
+    "leave out cache_enabled=False ({where}), which autocast needs where a CUDA graph"
+    " is captured alone: with its cache each weight is cast once in a forward"
+)
+_OFF = re.compile(r"\bcache_enabled\s*=\s*False\b")
 _COPIES = (
     "keep the weights in {half} and float32 copies of them in the optimizer ({sharded}"
     "an optimizer with master weights), which casts each weight once a step, however"
@@ -47,7 +60,6 @@ _STAYS = (
     " master_weights=True); with larger batches the casts are a smaller share"
 )
 _AS_OFTEN = "16-bit weights with float32 copies are cast once a step too"
-_EACH_WEIGHT = ("module", "dims")
 _RAN_FORWARD = pl.col("phase").ne_missing("backward")
 
 
@@ -95,7 +107,9 @@ def _remedies(view: View, table: pl.DataFrame, half: str) -> Iterator[Remedy]:
         yield Remedy(advice.format(half=half), _without(idle, 1.0), 1)
     # What checkpointing computes again has an autocast of its own in the backward.
     cached = trained.filter(~pl.col("viewed"), _RAN_FORWARD)
-    if more := _beyond_one(view, cached):
+    if again := within_passes(view, cached, _beyond_one(view, cached)):
+        yield Remedy(_cached(view), _without(cached, again))
+    elif more := _beyond_one(view, cached):
         yield Remedy(_AROUND_ALL, _without(cached, more), 0)
     elif more := _beyond_one(view, trained):
         yield Remedy(_with_copies(view, half), _without(trained, more))
@@ -115,7 +129,7 @@ def _are_frozen(view: View, table: pl.DataFrame, casts: pl.DataFrame) -> pl.Seri
     undone = table["origin"].drop_nulls()
     if undone.is_empty():
         return pl.Series([not view.trains] * casts.height, dtype=pl.Boolean)
-    trained = pl.col("request").is_in(undone.implode()).any().over(_EACH_WEIGHT)
+    trained = pl.col("request").is_in(undone.implode()).any().over(EACH_WEIGHT)
     return casts.select(~trained).to_series()
 
 
@@ -123,6 +137,16 @@ def _beyond_one(view: View, casts: pl.DataFrame) -> float:
     """Return the share of casts that are not the first of their weight in a step."""
     calls = casts.height / view.steps / max(1, weights_of(view, casts))
     return 1 - 1 / calls if calls > 1 else 0.0
+
+
+def _cached(view: View) -> str:
+    """Return how each weight is cast once in a forward, as the source shows it."""
+    rank = view.trace.rank
+    for file, source in (rank.sources if rank else {}).items():
+        for at, line in enumerate(source.splitlines(), 1):
+            if _OFF.search(line.partition("#")[0]):
+                return _CACHE_OFF.format(where=f"{file}:{at}")
+    return _IN_ONE_CONTEXT
 
 
 def _slower(gradients: pl.DataFrame, weights: pl.DataFrame) -> float:
@@ -157,9 +181,13 @@ def _with_copies(view: View, half: str) -> str:
 
 
 def weights_of(view: View, casts: pl.DataFrame) -> int:
-    """Return how many weights are cast; without modules, each cast is of another."""
+    """Return how many weights are cast; without modules, each cast is of another.
+
+    A module has several of one shape where as many gradients are added up.
+    """
     with_module = casts.drop_nulls("module")
     if with_module.height < casts.height:
         return round(casts.height / view.steps)
     # The weight and the bias of a module differ in shape.
-    return with_module.select(_EACH_WEIGHT).unique().height
+    distinct = with_module.select(EACH_WEIGHT).unique().height
+    return distinct + more_of_a_shape(view, casts.filter(_RAN_FORWARD))

@@ -14,6 +14,7 @@ from traceq.linter import (
     Rule,
     Seen,
     View,
+    at_function,
     counted,
     dataclass,
     dtype_name,
@@ -22,13 +23,13 @@ from traceq.linter import (
     text,
 )
 
-from ._activation_casts import activation_casts, half_of, op_lines
+from ._activation_casts import activation_casts, half_of, op_lines, shared_inputs
 from ._shared import pass_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceq.linter import Finding
+    from traceq.linter import Finding, Row
 
 _LINEAR = inputs([[32, 64], [128, 64], [128]], ["float", "float", "float"])
 _INPUT = inputs([[32, 64], [32, 64], []], ["c10::BFloat16", "float", "Scalar"])
@@ -41,11 +42,10 @@ _COMPILED = (
     "compile the function too that these casts are in: compiled code casts while it"
     " computes, with the same dtypes and so the same results"
 )
-# With fewer casts than this, no three projections share an input.
-_SHARED = 3
 _ONCE = (
-    "; or cast what several ops take once before them, as x = x.to({half}) before the"
-    " projections of q, k and v: autocast caches casts of weights alone"
+    "; or cast once before them what {ops} ops in a row take{where},"
+    " x = x.to(torch.{half}), as before the projections of q, k and v: autocast caches"
+    " casts of weights alone"
 )
 
 
@@ -168,6 +168,16 @@ class AutocastActivationCast(Rule):
             ],
             data={"casts": count, "half": half},
             advice=(_COMPILED if view.compiled else _COMPILE)
-            + (_ONCE.format(half=f"torch.{half}") if count >= _SHARED else ""),
+            + _once(shared_inputs(view, forward), half),
             example="" if view.compiled else None,
         )
+
+
+def _once(shared: list[Row], half: str) -> str:
+    """Return the advice on ops that cast the same tensor, if there are any."""
+    if not shared:
+        return ""
+    row = shared[0]
+    place = at_function(row["file"], row["line"], row["function"])
+    where = f" in {place}" if place else ""
+    return _ONCE.format(ops=row["ops"], where=where, half=half)

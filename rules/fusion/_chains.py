@@ -27,6 +27,9 @@ _CALLS = {
     "F.cross_entropy": ({"exp", "log", "gather"}, {"logsumexp", "gather"}),
     "F.softmax": ({"exp", "sum", "div"},),
 }
+_MEAN, _NUMBER = r"^aten::(mean|var|var_mean)$", re.compile(r"-?\d+")
+# Batch, channels, positions.
+_SEQUENCES = 3
 # The product of a value and its own sigmoid: of another value's it is a gate.
 _OWN_SIGMOID = re.compile(
     r"(?<![\w.])([\w.]+) \* (?:(?:\w+\.)*sigmoid\(\1\)|\1\.sigmoid\(\))"
@@ -67,6 +70,15 @@ def by_line(view: View, kernels: pl.DataFrame) -> pl.DataFrame:
         .agg(most.first(), pl.col("saved").sum(), gpu=pl.col("dur").sum())
         .sort("saved", "file", "line", descending=[True, False, False])
     )
+
+
+def first_known(lines: pl.DataFrame) -> Row:
+    """Return the line that saves most of those that are known, or else the first.
+
+    Sums of several gradients are of no line.
+    """
+    known = lines.filter(pl.col("file").is_not_null() | pl.col("module").is_not_null())
+    return (known if known.height else lines).row(0, named=True)
 
 
 def worth_naming(lines: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -140,7 +152,7 @@ def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
     """Return the calls that compute what the ops of a line do, if there are any."""
     ops = view.trace.ops
     own = kernels["op"].filter(~kernels["back"]).unique()
-    rows = ops[["name", "file", "line", "function", "call_line"]][own]
+    rows = ops[["name", "inputs", "file", "line", "function", "call_line"]][own]
     here = rows.filter(
         *(text(key).eq_missing(pl.lit(line[key])) for key in ("file", "function")),
         pl.col("line").eq_missing(pl.lit(line["line"])),
@@ -154,7 +166,34 @@ def fused_calls(view: View, kernels: pl.DataFrame, line: Row) -> str:
         if any(some <= names for some in kinds)
         and (call != "F.silu" or _gates_itself(view, line["file"], here))
     ]
-    return listed([f"`{call}`" for call in calls])
+    over = _averaged(view, here)
+    # torch's RMSNorm is over the last dims alone.
+    of_torch = {"F.layer_norm": _norm_over(*over)} if over else {}
+    if over and over[0] != {over[1] - 1}:
+        of_torch["F.rms_norm"] = ""
+    calls = [of_torch.get(call, call) for call in calls]
+    return listed([f"`{call}`" for call in calls if call])
+
+
+def _averaged(view: View, ops: pl.DataFrame) -> tuple[set[int], int] | None:
+    """Return the dims of the first mean, and how many its input has, if known."""
+    means = ops.filter(text("name").str.contains(_MEAN))["inputs"]
+    if not len(means):
+        return None
+    dims, values = view.trace.inputs[["dims", "values"]].row(means[0])
+    rank = len((dims or [[]])[0] or [])
+    numbers = _NUMBER.findall("".join((values or [])[1:2]))
+    return ({int(at) % rank for at in numbers}, rank) if rank and numbers else None
+
+
+def _norm_over(dims: set[int], rank: int) -> str:
+    """Return the call of torch's norm over dims of an input, if there is one."""
+    if dims == {rank - 1}:
+        return "F.layer_norm"
+    if dims == {*range(1, rank)}:
+        return "F.group_norm(x, 1, weight, bias)"
+    images = rank > _SEQUENCES and dims == {*range(2, rank)}
+    return "F.instance_norm" if images else ""
 
 
 def _gates_itself(view: View, file: str, ops: pl.DataFrame) -> bool:

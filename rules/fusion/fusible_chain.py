@@ -26,6 +26,7 @@ from traceq.linter import (
 
 from ._chains import (
     by_line,
+    first_known,
     fused_calls,
     graph_breaks,
     host_fix,
@@ -43,6 +44,7 @@ _MOST_LINES = 5
 _COMPILE = (
     "compile the model, or the function that runs these lines, with torch.compile"
 )
+_EVERY_SIZE = "(dynamic=True), once for all sizes, as they vary"
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
     host    [model.py(9): forward                                                    ]
@@ -145,7 +147,7 @@ class FusibleChain(Rule):
             return
         kernels = chains.kernels.filter(pl.col("share") > 0)
         lines = by_line(view, kernels)
-        top = lines.row(0, named=True)
+        top = first_known(lines)
         # Which of them save time may differ from run to run, how many there are not.
         count = chains.several.height / view.steps
         gpu = int(kernels["dur"].sum()) / view.steps
@@ -156,7 +158,13 @@ class FusibleChain(Rule):
         upgrade = (
             "upgrade torch to 2.0 or later, which has torch.compile: " if old else ""
         )
-        advice = upgrade + _COMPILE + (f"; or call {calls} here" if calls else "")
+        every_size = _EVERY_SIZE if view.sizes_vary else ""
+        advice = (
+            upgrade
+            + _COMPILE
+            + every_size
+            + (f"; or call {calls} here" if calls else "")
+        )
         on_host = host_fix(view, chains.several)
         yield self.finding(
             f"{counted(count, 'memory-bound kernel')} a step run one by one that a"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ._convolutions import SEARCH, may_search
+import polars as pl
+
+from ._convolution_remedies import NARROW, search
+from ._remedies import remedy as remedy_of_op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,58 +17,88 @@ if TYPE_CHECKING:
 
 _LOOK = "look at these ops with traceq roofline: at their shapes, strides and dtypes"
 _COMPILE = ", and at a torch.compile of the function"
-_MADE = re.compile(r"mm$|matmul|linear|conv|attention|^Torch-Compiled")
+_MADE = re.compile(r"mm$|matmul|linear|conv|attention|rnn|^Torch-Compiled")
 _CONVOLUTION = re.compile(r"conv")
 _JOINED = re.compile(r"^aten::(cat|stack)$")
+_IN_PARTS = (
+    "make the tensor that is joined once, in its full size, and write the parts into"
+    " it, where it is joined again and again"
+)
 _MOST = 2
-_DTYPE, _ALGORITHM, _LAYOUT = (
+_DTYPE, _ALGORITHM, _BLOCKS, _LAYOUT, _CONTENTION = (
     "wider dtype than needed",
     "slow algorithm",
+    "low occupancy or a partial wave",
     "layout changes",
+    "contention between streams",
 )
+_LINE = ("part", "name", "file", "line", "function")
+# Losses below the largest are too small to be asked for.
+_LARGEST = 20
 
 
-def advice(view: View, rows: Sequence[Row]) -> str:
+class Loss(NamedTuple):
+    """A loss, with what may make it smaller."""
+
+    row: Row
+    remedy: str | None
+    """Its remedy; empty if none is known, None if nothing is known to help."""
+
+
+def remedied(view: View, losses: pl.DataFrame) -> list[Loss]:
+    """Return the largest losses that something may make smaller, the largest first."""
+    rows = _with_inputs(view, losses.head(_LARGEST))
+    return [Loss(row, _remedy(view, row)) for row in rows]
+
+
+def _with_inputs(view: View, losses: pl.DataFrame) -> list[Row]:
+    """Return losses with the inputs of the op that loses most in each."""
+    texts = [name for name in _LINE if name != "line"]
+    parts = view.gpu_account.parts.with_columns(pl.col(texts).cast(pl.String))
+    longest = (
+        parts.drop_nulls("op")
+        .join(losses.select(_LINE), on=_LINE, nulls_equal=True)
+        .sort("time", descending=True, maintain_order=True)
+        .unique(_LINE, keep="first", maintain_order=True)
+        .select(*_LINE, id="op")
+    )
+    inputs = view.trace.ops["inputs"][longest["id"]]
+    ops = view.with_inputs(longest.with_columns(inputs=inputs)).drop("inputs", "id")
+    return losses.join(
+        ops, on=_LINE, how="left", nulls_equal=True, maintain_order="left"
+    ).rows(named=True)
+
+
+def advice(view: View, losses: Sequence[Loss]) -> str:
     """Return what to do about the largest losses, the largest first."""
-    remedies = dict.fromkeys(filter(None, (_remedy(view, row) for row in rows)))
+    remedies = dict.fromkeys(loss.remedy for loss in losses if loss.remedy)
     if remedies:
         return "; ".join([*remedies][:_MOST])
     # A compiler calls the same kernels of matmuls and convolutions.
-    fused = not view.compiled and not _MADE.search(rows[0]["name"] or "")
+    name = losses[0].row["name"] or ""
+    fused = not view.compiled and not _MADE.search(name)
     return _LOOK + (_COMPILE if fused else "")
 
 
-def _remedy(view: View, row: Row) -> str:
-    """Return the remedy of one loss; empty if none is known."""
+def _remedy(view: View, row: Row) -> str | None:
+    """Return the remedy of one loss; empty if none is known, None if none helps."""
     name, part = row["name"] or "", row["part"]
+    if part == _CONTENTION:
+        return None
     if _JOINED.match(name) and part == _LAYOUT:
         # Autograd refuses tensors that are written to after they were used.
-        if view.trains:
-            return ""
-        return (
-            "make the tensor that is joined once, in its full size, and write the parts"
-            " into it, where it is joined again and again"
-        )
-    if not _CONVOLUTION.search(name):
+        return None if view.trains else _IN_PARTS
+    if _CONVOLUTION.search(name):
+        return _of_convolution(view, row)
+    if part != _ALGORITHM:
         return ""
-    if part == _DTYPE:
-        return (
-            "run the convolutions in bfloat16, under torch.autocast, if a run with it"
-            " converges as well"
-        )
-    return _algorithm(view) if part == _ALGORITHM else ""
+    known = remedy_of_op(view, row | {"name": name})
+    return known.advice if known.helps else None
 
 
-def _algorithm(view: View) -> str:
-    """Return what lets cuDNN choose another algorithm, if anything does."""
-    rank = view.trace.rank
-    if rank and rank.cudnn_deterministic:
-        return (
-            "try torch.backends.cudnn.deterministic = False: most of cuDNN's algorithms"
-            " for gradients of convolutions are excluded; results vary with them"
-        )
-    if may_search(view):
-        return (
-            f"try {SEARCH}, with which cuDNN measures its algorithms for these shapes"
-        )
-    return ""
+def _of_convolution(view: View, row: Row) -> str | None:
+    if row["part"] == _DTYPE:
+        return NARROW
+    # How much of the GPU a convolution leaves idle, its batch decides.
+    chosen = row["part"] in (_ALGORITHM, _BLOCKS)
+    return search(view, row) or None if chosen else ""

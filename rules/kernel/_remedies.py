@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceq.linter import FLOAT32
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceq.linter import Row
+    from traceq.linter import Row, View
 
 # Each pixel of such a gradient is a sum of many values, which are added atomically.
 _INTERPOLATED = re.compile(
@@ -24,6 +26,16 @@ _DECIDED_BY_VALUES = {
     "sort": 1,
     "topk": 2,
 }
+_MATMUL = re.compile(r"^aten::(\w*mm|matmul|linear|mv|dot)(\.|$)")
+# Results that several inputs are added to, or picked by index.
+_SCATTERED = re.compile(r"^aten::(_?index|scatter|_embedding_bag|put_|bincount)")
+# What a compiler generates no code for, beside matmuls and transforms.
+_NOT_GENERATED = re.compile(
+    r"sort|topk|median|mode|unique|nonzero|masked_select|pool|multinomial|kthvalue"
+)
+# They are there to change the strides.
+_COPIES = re.compile(r"^aten::(copy_|clone|contiguous)(\.|$)")
+_DOUBLE = "double"
 _LAST = "-1"
 _NO_EXAMPLE = 2  # more than the page has
 
@@ -39,9 +51,10 @@ class Remedy(NamedTuple):
     """Number of its example on the rule's page."""
 
 
-def remedy(row: Row) -> Remedy:
+def remedy(view: View, row: Row) -> Remedy:
     """Return what may be done about an op; ``row`` has its name and its inputs."""
-    if _INTERPOLATED.match(row["name"]):
+    name = row["name"]
+    if _INTERPOLATED.match(name):
         return Remedy(
             helps=True,
             advice="interpolate by two matmuls in float32: rows.T @ x @ columns, with"
@@ -54,12 +67,63 @@ def remedy(row: Row) -> Remedy:
             advice="nothing is known to be faster for a contiguous tensor: call it less"
             " often, or on fewer values",
         )
-    return Remedy(helps=True, advice="")
+    return _by_cause(view, row)
+
+
+def _by_cause(view: View, row: Row) -> Remedy:
+    """Return what to try for an op that is slow by its dtype, strides or indices."""
+    name, types = row["name"], row["types"] or []
+    dims, strides = row["dims"] or [], row["strides"] or []
+    tries = []
+    if _DOUBLE in types:
+        tries.append("float32, whose arithmetic is many times as fast as float64's")
+    jumps = [
+        at
+        for at, (sizes, steps) in enumerate(zip(dims, strides, strict=False))
+        # What is broadcast has a stride of 0, and is small.
+        if sizes and steps and 0 not in steps and not _contiguous(sizes, steps)
+    ]
+    if jumps and not _COPIES.match(name):
+        tries.append(
+            f"a contiguous input {jumps[0] + 1}, whose strides are"
+            f" {list(strides[jumps[0]])}"
+        )
+    if _place_of_dimension(name) is not None and not jumps:
+        tries.append("the dimension that it runs along as the last, in memory too")
+    elif _MATMUL.match(name):
+        tries.append(
+            "sizes that are multiples of 64; time it alone first, with"
+            " torch.utils.benchmark on these shapes: where it is fast alone, other work"
+            " runs at the same time"
+        )
+    elif _SCATTERED.match(name):
+        tries.append(
+            "indices without repeats, where they repeat: what goes to one place is"
+            " added one after the other"
+        )
+    elif not strides or not types:
+        return Remedy(helps=True, advice="")
+    elif not view.compiled and not _NOT_GENERATED.search(name):
+        tries.append("torch.compile around the function")
+    if not tries:
+        return Remedy(
+            helps=False,
+            advice="nothing is known to be faster for these shapes: call it less often,"
+            " or on fewer values",
+        )
+    if types and FLOAT32 not in types and _DOUBLE not in types:
+        tries.append("float32 for this op alone")
+    return Remedy(helps=True, advice="try " + ", or ".join(tries))
+
+
+def _place_of_dimension(name: str) -> int | None:
+    """Return which argument is the dimension of an op that its values decide."""
+    return _DECIDED_BY_VALUES.get(name.rpartition("::")[2])
 
 
 def _is_as_fast_as_it_gets(row: Row) -> bool:
     """Return whether an op runs along the last dimension of a contiguous tensor."""
-    place = _DECIDED_BY_VALUES.get(row["name"].rpartition("::")[2])
+    place = _place_of_dimension(row["name"])
     dims, strides = row["dims"], row["strides"]
     if place is None or not dims or not strides:
         return False

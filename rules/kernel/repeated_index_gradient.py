@@ -76,6 +76,15 @@ class RepeatedIndexGradient(Rule):
     + rows = F.embedding(index, table)  # bfloat16, float16
     ```
 
+    What a mask picks is never picked twice, but the gradient of ``x[mask]`` sorts all
+    the same. The same values without it, for a mask over all dimensions, and over rows:
+
+    ```diff
+    - picked = x[mask]
+    + picked = x.masked_select(mask)  # mask.shape == x.shape
+    + picked = x.index_select(0, mask.nonzero().squeeze(1))  # one dimension
+    ```
+
     The 0 is the dimension that is indexed. What only reverses a dimension, as
     ``x[..., [2, 1, 0]]``, is ``x.flip(-1)``, whose gradient adds nothing. Where many
     rows come from one place by accident, as padding does, leave them out.
@@ -154,10 +163,14 @@ class RepeatedIndexGradient(Rule):
         table, rows = row["dims"][0], row["dims"][2]
         kind = dtype_name(row["types"][0])
         index = Indexed.of(view, row["ids"][0])
+        does = (
+            f"a mask over {shape(table)} sorts what it picked"
+            if index.mask
+            else f"an index into {shape(table)} adds rows one by one"
+        )
         return self.finding(
-            f"the gradient of an index into {shape(table)} adds rows one by one,"
-            f" {often(calls)}",
-            subject="index",
+            f"the gradient of {does}, {often(calls)}",
+            subject="mask" if index.mask else "index",
             place=view.place(row),
             count=calls,
             fix=Fix(kernels=row["kernels"], kernel_share=_share(row)),
@@ -166,8 +179,13 @@ class RepeatedIndexGradient(Rule):
             ),
             data={"table": table, "rows": rows, "dtype": kind},
             advice=_advice(row, index),
-            example=None if index.along in (None, 0) else "",
+            example=self._example(index),
         )
+
+    def _example(self, index: Indexed) -> str | None:
+        if index.mask:
+            return self.example(1)
+        return None if index.along in (None, 0) else ""
 
 
 def _share(row: Row) -> float:
@@ -185,6 +203,12 @@ def _advice(row: Row, index: Indexed) -> str:
         return (
             "add rows with x.index_add_(0, index, rows), and compare: sums have another"
             " order, and 16-bit dtypes round at every addition"
+        )
+    if index.mask:
+        return (
+            f"pick with {index.call}: a mask picks nothing twice, and needs no sorting;"
+            " where only a sum or a mean is read, take that of torch.where(mask, x, 0)"
+            " (divided by mask.sum()), which does not wait for how many it picks"
         )
     first = index.along == 0 or (index.unknown and rows[:1] != table[:1])
     if (

@@ -185,7 +185,7 @@ class SlowKernel(Rule):
         if elsewhere:
             note = "of the peaks, reached by other calls of this op"
             more.append(Evidence("else", value=elsewhere, unit="share", note=note))
-        known = remedy(row)
+        known = remedy(view, row)
         share = saved(row, assumptions.COPY_EFFICIENCY.bandwidth / 6)
         return self.finding(
             f"{row['name']} takes far longer than its bytes need, {often(calls)}",

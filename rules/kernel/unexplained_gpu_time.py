@@ -19,7 +19,7 @@ from traceq.linter import (
     option,
 )
 
-from ._loss_remedies import advice
+from ._loss_remedies import advice, remedied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +47,10 @@ class UnexplainedGpuTime(Rule):
     after the other findings: the time of
     kernels above what their operations and bytes need at the rate that kernels of their
     class reach (``traceq summary --gpu``), where no finding's fix changes the kernel.
-    Names the five largest entries with their lines. It is reported if more than
-    ``min-share`` of the losses is unexplained, and more than ``min-step`` of the step.
+    Names the five largest entries with their lines. Entries of which it is known that
+    nothing makes them faster are left out, as depthwise convolutions and a sort along
+    the last dimension. It is reported if what remains is more than ``min-share`` of the
+    losses, and more than ``min-step`` of the step.
 
     ## Why is this bad?
 
@@ -130,7 +132,12 @@ class UnexplainedGpuTime(Rule):
         least = max(self.min_share * account.above_ns, self.min_step * bound.step_ns)
         if left < least:
             return
-        top = rest.head(_MOST_ENTRIES).rows(named=True)
+        losses = remedied(view, rest)
+        hopeless = sum(loss.row["time"] for loss in losses if loss.remedy is None)
+        if left - hopeless < least:
+            return
+        losses = [loss for loss in losses if loss.remedy is not None][:_MOST_ENTRIES]
+        top = [loss.row for loss in losses]
         names = dict.fromkeys(_short(row["name"]) for row in top)
         yield self.finding(
             "the GPU takes longer than its work needs, most in"
@@ -140,7 +147,7 @@ class UnexplainedGpuTime(Rule):
             evidence=[
                 Evidence(
                     "lost",
-                    value=left,
+                    value=left - hopeless,
                     unit="ns",
                     note="a step unexplained, estimated",
                 ),
@@ -160,7 +167,7 @@ class UnexplainedGpuTime(Rule):
                 "unexplained_ns": round(left),
                 "above_floor_ns": round(account.above_ns),
             },
-            advice=advice(view, top),
+            advice=advice(view, losses),
         )
 
 

@@ -15,6 +15,8 @@ _ALIGNED = 8
 # Large sizes are padded to this, which suits the tiles of all kernels.
 _TILE = 64
 _VOCABULARY = 8192
+# Both of their matrices are computed: neither is a weight.
+_OF_BATCHES = ("aten::bmm", "aten::baddbmm")
 
 
 def misaligned() -> pl.Expr:
@@ -62,8 +64,9 @@ def example(page: str, row: Row) -> str:
     return page
 
 
-def advice(size: int | None) -> str:
-    """Return the size to pad to."""
+def advice(row: Row) -> str:
+    """Return the size to pad to, and where: ``matmuls`` are the names of the ops."""
+    size = row["size"]
     if size is None:
         return (
             "pad the dimensions of the matrices to multiples of 8, or better 64, and"
@@ -72,8 +75,17 @@ def advice(size: int | None) -> str:
     step = _TILE if size > _TILE * _ALIGNED else _ALIGNED
     padded = -(-size // step) * step
     advice = f"pad {size} to {padded}, a multiple of {step}"
+    if all(name in _OF_BATCHES for name in row["matmuls"]):
+        return (
+            f"{advice}, in the tensors that both matrices are made of, and mask what is"
+            " new; where these are attention's scores, call"
+            " F.scaled_dot_product_attention, which takes any length"
+        )
     if size < _VOCABULARY:
-        return advice
+        return (
+            f"{advice}, where the tensor is made: as features of a layer, or in the"
+            " batch; a copy in every step would cost what it saves"
+        )
     return (
         f"{advice}: if it is the vocabulary, give embedding and head {padded} rows; no"
         " target is ever one of the new rows"

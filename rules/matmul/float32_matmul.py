@@ -28,6 +28,7 @@ from traceq.linter import (
     option,
     text,
 )
+from traceq.model import dtypes
 
 from ._shared import shape_lines
 
@@ -47,8 +48,14 @@ _TF32_ADVICE = (
     'call torch.set_float32_matmul_precision("high") at the start of the program if'
     " inputs with a mantissa of 10 bits are enough"
 )
+# Where the others run in 16 bits, autocast is on, and something keeps it off these.
+_BESIDE = (
+    "; the other matmuls run in {half}: check whether these lines need float32, which"
+    " .float() or autocast(enabled=False) makes of their inputs"
+)
 # Where the host bounds the step, autocast makes it longer: each cast is a launch.
 _FASTER = ", or compute in bfloat16 (torch.autocast), which is faster still"
+_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 _MM = inputs([[4096, 1024], [1024, 1024]], ["float", "float"])
 
 
@@ -144,6 +151,9 @@ class Float32Matmul(Rule):
         gpu = view.gpu
         if gpu.amd or gpu.capability < _TF32:
             return
+        rank = view.trace.rank
+        if rank and rank.tf32:
+            return
         in_tf32 = view.kernels["dtype"] == "tf32"
         if (in_tf32 & matmul.are_matmuls(view.trace, view.kernels)).any():
             return
@@ -210,6 +220,17 @@ class Float32Matmul(Rule):
                 *kernel_lines(view, slow["id"]),
             ],
             data={"matmuls": round(count), "gpu": view.gpu.name},
-            advice=_TF32_ADVICE + (_FASTER if view.bound.by == "gpu" else ""),
+            advice=_TF32_ADVICE + _beside(view, slow),
             ops=slow["op"],
         )
+
+
+def _beside(view: View, slow: pl.DataFrame) -> str:
+    """Return what else to do, by the dtype of the program's other matmuls."""
+    computing = matmul.are_matmuls(view.trace, view.kernels)
+    kinds = text("dtype").filter(text("dtype").is_in(dtypes.SHORT_HALF))
+    others = view.kernels.filter(computing).select(kinds).to_series()
+    if len(others) > slow.height:
+        short = str(others.mode().sort()[0])
+        return _BESIDE.format(half=_NAMES.get(short, short))
+    return _FASTER if view.bound.by == "gpu" else ""

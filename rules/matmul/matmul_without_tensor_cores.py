@@ -20,6 +20,7 @@ from traceq.linter import (
     counted,
     dataclass,
     dtype_name,
+    fill_false,
     inputs,
     kernel_lines,
     listed,
@@ -44,6 +45,9 @@ _SIMT = (
 _CORES, _CORES_FOR_BFLOAT16 = (7, 0), (8, 0)
 # These have no tensor cores, whatever their compute capability.
 _WITHOUT = "GTX 16"
+_ALIGNED = 8
+# Beyond that, what padding adds takes as long as what it saves. Heuristic threshold.
+_MOST_PADDING = 1.5
 _MM = ["c10::Half", "c10::Half"]
 
 
@@ -134,7 +138,13 @@ class MatmulWithoutTensorCores(Rule):
         calls = matmul.matmuls(view.trace, view.kernels, _SIMT)
         if not calls.height or not calls["type"].is_in(HALF).any():
             return
-        calls = calls.filter(pl.col("type").is_in(HALF), ~matmul.by_vector())
+        # KRN006 is about batches of tiny ones.
+        tiny = matmul.tiny_matmuls(pl.col("left"), pl.col("right"))
+        calls = calls.filter(
+            pl.col("type").is_in(HALF), ~matmul.by_vector(), ~tiny, _may_be_padded()
+        )
+        if not calls.height:
+            return
         groups = (
             matmul.with_fastest(calls, gpu, "fp16")
             .filter(matmul.saved() > 0)
@@ -176,6 +186,13 @@ class MatmulWithoutTensorCores(Rule):
             advice=_advice(row, gpu),
             ops=row["op"],
         )
+
+
+def _may_be_padded() -> pl.Expr:
+    """Return whether no row would become much longer: 3 values would be 8."""
+    size = pl.element()
+    longer = (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED > _MOST_PADDING * size
+    return ~fill_false(pl.col("rows").list.eval(longer).list.any())
 
 
 def _advice(row: Row, gpu: Gpu) -> str:

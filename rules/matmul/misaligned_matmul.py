@@ -179,6 +179,7 @@ class MisalignedMatmul(Rule):
                 "id",
                 "op",
                 pl.col("size", "loaded", "type").first(),
+                matmuls=pl.col("matmul").cast(pl.String).unique(maintain_order=True),
                 pairs=pl.struct("left", "right").unique(maintain_order=True),
                 module=text("module").unique(maintain_order=True),
                 time=pl.col("dur").sum(),
@@ -206,7 +207,7 @@ class MisalignedMatmul(Rule):
                 *module_line(row["module"]),
             ],
             data={"size": row["size"], "loads": int(row["loaded"] or 0)},
-            advice=advice(row["size"]),
+            advice=advice(row),
             example=example(self.example(), row),
             ops=row["op"],
         )

@@ -23,7 +23,7 @@ from traceq.linter import (
     shape,
 )
 
-from ._norms import norm_casts
+from ._norm_casts import norm_casts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,23 @@ _KEEP = (
 _SCALED = (
     "compile the model, which casts in the norm's kernel; GradScaler refuses a model in"
     " float16, so keep it in 16 bits only if it can be trained in bfloat16"
+)
+# Without autocast, casts that the program itself writes before a norm and behind it.
+_UNWRITTEN = (
+    "call the norm without the casts: {call}; its kernel computes in float32 inside"
+    " anyway; the weights are rounded to {half}: compare the results"
+)
+_CALLS = {
+    "aten::layer_norm": "F.layer_norm(x, shape, {weight}, {bias}, eps)",
+    "aten::rms_norm": "F.rms_norm(x, shape, {weight}, eps)",
+    "aten::group_norm": "F.group_norm(x, groups, {weight}, {bias}, eps)",
+}
+_COMPILED = (
+    "compile the function that casts and normalises, which makes one kernel of both"
+)
+_UNDER_AUTOCAST = (
+    _COMPILED + "; without the casts in the program autocast would run this norm in"
+    " float32 all the same"
 )
 
 
@@ -71,6 +88,8 @@ class NormBetweenCasts(Rule):
     Keep the model in bfloat16, with float32 weights in the optimizer only, instead of
     autocast. Or compile the model, which fuses the casts into the norm. A model that is
     trained in float16 cannot be kept in float16: ``GradScaler`` refuses such gradients.
+    Where the program itself casts, as ``norm(x.float()).type(x.dtype)``, and autocast
+    does not, leave these casts out.
 
     ```diff
     - with torch.autocast("cuda", torch.bfloat16):
@@ -82,8 +101,9 @@ class NormBetweenCasts(Rule):
     ## When it is wrong
 
     A residual stream in float32 may be intentional, for accuracy; then only compiling
-    helps. The saving counts the casts and, where the model can be kept in 16 bits, a
-    third of the norm.
+    helps. A cast behind a norm is taken for that of its result where no matmul is in
+    between. The saving counts the casts and, where the norm can run in 16 bits, a third
+    of the norm.
     """
 
     code = "NRM003"
@@ -151,7 +171,7 @@ class NormBetweenCasts(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the norms by place and by which casts there are."""
         rows = norm_casts(view.trace, view.kernels).iter_rows(named=True)
-        for same in ownership.together(rows, "norm", "half", "up", "down"):
+        for same in ownership.together(rows, "norm", "half", "up", "down", "written"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -161,7 +181,7 @@ class NormBetweenCasts(Rule):
         calls = sum(row["calls"] for row in rows) / view.steps
         cast_ns = sum(row["cast_ns"] for row in rows) / view.steps
         half = dtype_name(most["half"])
-        scaled = half == "float16" and view.trains
+        narrow, advice = _advice(most, half, trains=view.trains)
         norm = Fix(
             kernels=kernels - casts, kernel_share=assumptions.FLOAT32_NORM_SAVING
         )
@@ -172,7 +192,7 @@ class NormBetweenCasts(Rule):
             count=calls,
             fix=[
                 Fix(kernels=casts, ops={op for row in rows for op in row["cast_ops"]}),
-                *([] if scaled else [norm]),
+                *([norm] if narrow else []),
             ],
             evidence=[
                 Evidence("op", f"{most['norm']} {shape(most['dims'])}"),
@@ -186,10 +206,26 @@ class NormBetweenCasts(Rule):
                 *module_line(most["modules"]),
             ],
             data={key: most[key] for key in ("norm", "half", "up", "down", "dims")},
-            advice=_SCALED if scaled else _KEEP.format(half=half),
+            advice=advice,
+            example="" if most["written"] else None,
             kernels=kernels,
             ops=[op for row in rows for op in row["ops"]],
         )
+
+
+def _advice(row: Row, half: str, *, trains: bool) -> tuple[bool, str]:
+    """Return whether the norm will read and write 16 bits, and what to change."""
+    if not row["written"]:
+        scaled = half == "float16" and trains
+        return not scaled, _SCALED if scaled else _KEEP.format(half=half)
+    if row["autocast"]:
+        return False, _UNDER_AUTOCAST
+    if not row["up"]:
+        return False, _COMPILED
+    call = _CALLS[row["norm"]].format(
+        weight="weight.to(x.dtype)", bias="bias.to(x.dtype)"
+    )
+    return row["down"], _UNWRITTEN.format(call=call, half=half)
 
 
 def _message(row: Row, how_often: str) -> str:

@@ -413,6 +413,60 @@ def test_a_module_of_torch_that_returns_its_weights_is_not_called_handwritten() 
     assert finding.advice.startswith("in forward: pass need_weights=False")
 
 
+READ_WEIGHTS = """
+    host [ProfilerStep#1                                                              ]
+    host  [model.py(52): forward                                                      ]
+    host   [{around:<75}]
+    host    [aten::bmm         ] [aten::_softmax     ] [aten::baddbmm] [aten::{read:<5}]
+    host    [cudaLaunchKernel>1] [cudaLaunchKernel>2 ] [cudaLaunch>3 ] [cuLaunch>4]
+    gpu 7               [gemm<1         ][softmax<2    ]      [gemm<3    ]  [other<4 ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "dims", "needed"),
+    [
+        ("mean", [96, 1024, 1024], True),
+        ("mean", [8, 12, 1024, 1024], True),
+        # The result of the attention.
+        ("mul", [8, 1024, 768], False),
+    ],
+)
+def test_attention_whose_weights_are_read_is_not_to_be_replaced(
+    read: str, dims: list[int], *, needed: bool
+) -> None:
+    drawing = READ_WEIGHTS.format(around="model.py(60): attend", read=read)
+    args = {
+        "aten::bmm": inputs([[96, 1024, 64], [96, 64, 1024]], [HALF] * 2),
+        "aten::_softmax": inputs([[96, 1024, 1024]], [HALF]),
+        "aten::baddbmm": inputs([[1], [96, 1024, 1024], [96, 1024, 64]], [HALF] * 3),
+        f"aten::{read.strip()}": inputs([dims], [HALF]),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (finding,) = findings_of(recording, "ATT003")
+
+    assert ("its weights are read by aten::mean in attend" in finding.advice) == needed
+    assert ("call F.scaled_dot_product_attention" in finding.advice) != needed
+    assert (finding.severity.value == "info") == needed
+    assert bool(finding.fixes) != needed
+
+
+def test_the_mean_that_torchs_module_takes_is_read_only_by_what_is_outside() -> None:
+    drawing = READ_WEIGHTS.format(around="nn.Module: MultiheadAttention_0", read="mean")
+    args = {
+        "aten::bmm": inputs([[96, 1024, 64], [96, 64, 1024]], [HALF] * 2),
+        "aten::_softmax": inputs([[96, 1024, 1024]], [HALF]),
+        "aten::baddbmm": inputs([[1], [96, 1024, 1024], [96, 1024, 64]], [HALF] * 3),
+        "aten::mean": inputs([[8, 12, 1024, 1024]], [HALF]),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (finding,) = findings_of(recording, "ATT003")
+
+    assert "need_weights=False" in finding.advice
+
+
 def test_a_module_of_the_same_name_is_not_that_of_torch() -> None:
     half = ["c10::BFloat16"] * 3
     drawing = """

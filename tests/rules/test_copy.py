@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from recordings import ROOT, loaded, saved_ns
 
 from traceq.linter import View, inputs
 from traceq.model.recording import Recording
+from traceq.model.run import Rank
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -104,6 +106,55 @@ def test_weights_that_are_cast_for_each_micro_batch_are_counted_once() -> None:
 
     assert mentions(finding, 1, "float32", "bfloat16", "twice")
     assert "one autocast" in finding.advice
+
+
+_WEIGHTS_OF_A_MODULE = """
+    host  [ProfilerStep#1                                                  {step}]
+    host   [nn.Module: Attention_0                            ]
+    host    [aten::linear             ] [aten::linear        ]
+    host     [aten::to               ]   [aten::to          ]
+    host      [aten::copy_          ]     [aten::copy_     ]
+    host       [cudaLaunchKernel>1]        [cuLaunch>2]
+    host 2                                                     {added}
+    gpu 7             [bfloat16_copy_kernel_cuda<1][bfloat16_copy_kernel_cuda<2]
+"""
+_ADDED = "[torch::autograd::AccumulateGrad]"
+
+
+@pytest.mark.parametrize(("gradients", "weights"), [(2, 2), (1, 1)])
+def test_a_module_has_as_many_weights_of_a_shape_as_gradients_are_added_up(
+    gradients: int, weights: int
+) -> None:
+    """``F.linear(x, self.q)`` and ``F.linear(x, self.k)``, or one layer twice."""
+    args = {
+        "aten::linear": inputs([[32, 64], [128, 64]], [HALF, FLOAT]),
+        "aten::copy_": inputs([[128, 64], [128, 64], []], [HALF, FLOAT, "Scalar"]),
+        "torch::autograd::AccumulateGrad": inputs([[128, 64]], [FLOAT]),
+    }
+    drawing = _WEIGHTS_OF_A_MODULE.format(added=_ADDED * gradients, step=" " * 60)
+
+    (finding,) = priced_findings(drawing, "CPY006", args=args)
+
+    assert finding.data["weights"] == weights
+    assert ("cache_enabled" in finding.advice) == (weights == 1)
+    # Two weights are cast once each; one that is cast twice needs half of its casts.
+    assert [fix.kernel_share for fix in finding.fixes] == [0.5] * (weights == 1)
+
+
+def test_a_cache_that_the_program_turns_off_is_named() -> None:
+    source = "with torch.autocast('cuda', cache_enabled=False):\n    loss = model(x)\n"
+    args = {
+        "aten::linear": inputs([[32, 64], [128, 64]], [HALF, FLOAT]),
+        "aten::copy_": inputs([[128, 64], [128, 64], []], [HALF, FLOAT, "Scalar"]),
+        "torch::autograd::AccumulateGrad": inputs([[128, 64]], [FLOAT]),
+    }
+    drawn = load_drawn(_WEIGHTS_OF_A_MODULE.format(added=_ADDED, step=" " * 60), args)
+    rank = Rank("", 0, "", None, None, None, (), sources={"train.py": source})
+    trace = replace(drawn, rank=rank)
+
+    (finding,) = outcome(Recording("drawn", trace), "CPY006").findings
+
+    assert "leave out cache_enabled=False (train.py:1)" in finding.advice
 
 
 def _one_forward(
@@ -1005,6 +1056,33 @@ def test_casts_inside_ops_without_autocast_are_those_of_the_program() -> None:
     drawing = _CASTS_FOR_EXP.format(matmul="aten::sum   ")
 
     assert not drawn_findings(drawing, "CPY008", args=_autocast_args())
+
+
+@pytest.mark.parametrize(("between", "advised"), [("mul", False), ("", True)])
+def test_an_input_is_cast_once_only_where_several_ops_in_a_row_take_it(
+    between: str, *, advised: bool
+) -> None:
+    """``self.q(x), self.k(x)``, or ``self.down(gate * self.up(x))``."""
+    other = f"[aten::{between}  ]" if between else ""
+    call, kernel = ("[cuLaunch>9]", "[k<9]") if between else ("", "")
+    pad = " " * len(other)
+    drawing = f"""
+    host  [ProfilerStep#1                                                    {pad}]
+    host   [model.py(9): forward                                             {pad}]
+    host   [aten::linear          ]{other:14}[aten::linear          ]
+    host    [aten::_to_copy      ] {call:14} [aten::_to_copy      ]
+    host     [aten::copy_       ]  {"":14}    [aten::copy_       ]
+    host      [cuLaunch>1]         {"":14}     [cuLaunch>2]
+    gpu 7          [copy_kernel<1] {kernel:14}          [copy_kernel<2]
+    """
+    args = {
+        "aten::linear": inputs([[32, 64], [64, 64]], [FLOAT, HALF]),
+        "aten::copy_": inputs([[32, 64]] * 2, [HALF, FLOAT]),
+    }
+
+    (finding,) = drawn_findings(drawing, "CPY008", args=args)
+
+    assert ("what 2 ops in a row take in forward" in finding.advice) is advised
 
 
 def test_casts_of_activations_save_what_compiling_for_a_graph_leaves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from conftest import ROOT
 from linting import case_findings, mentions, outcome, rule_module
 
 from traceq import load
-from traceq.linter import inputs
+from traceq.linter import View, inputs
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
@@ -248,3 +249,63 @@ def test_a_tanh_in_a_chain_is_a_gelu_with_tanh() -> None:
     (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
 
     assert finding.advice.endswith('or call `F.gelu(x, approximate="tanh")` here')
+
+
+@pytest.mark.parametrize(
+    ("dims", "dim", "call"),
+    [
+        ([8, 512, 1024], "[-1]", "F.layer_norm"),
+        ([8, 512, 1024], "[2]", "F.layer_norm"),
+        ([8, 512, 1024], "[1]", ""),
+        ([8, 512, 1024], "[1, 2]", "F.group_norm"),
+        ([8, 512, 32, 32], "[2, 3]", "F.instance_norm"),
+        ([8, 512, 32, 32], "[0, 2, 3]", ""),
+    ],
+)
+def test_a_norm_is_called_that_is_over_the_same_dims(
+    dims: list[int], dim: str, call: str
+) -> None:
+    """``(x - x.mean(dims)) / x.var(dims)``, as in norms of speech models."""
+    drawing = CHAIN.format("", "", "", "").replace("aten::mul ", "aten::mean")
+    drawing = drawing.replace("aten::tanh", "aten::var ")
+    drawing = drawing.replace("aten::add", "aten::sub")
+    drawing = drawing.replace("MODEL".ljust(20), "model.py(9): forward")
+    by = inputs([dims, []], ["float", "ScalarList"], None, ["", dim])
+    ops = {"aten::mean": by, "aten::var": by, "aten::sub": inputs([dims], ["float"])}
+    trace = load_drawn(drawing, ops, device=H200)
+
+    (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
+
+    assert re.findall(r"`(F\.\w+)", finding.advice) == [call] * bool(call)
+
+
+def test_the_place_is_a_line_of_the_program_where_one_is_known() -> None:
+    """Sums of several gradients, which are of no line, may save more than any line."""
+    drawing = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                    ]
+    host     [aten::mul       ] [aten::tanh      ]
+    host     [cuLaunchKernel>1] [cuLaunchKernel>2]
+    host 2                                           [AddBackward0          ]
+    host 2                                           [aten::add_            ]
+    host 2                                           [cuLaunch>3]
+    gpu 7                   [mul<1       ] [tanh<2  ] [add<3                          ]
+    """
+    ops = {**OPS, "aten::add_": inputs([LARGE, LARGE], ["float", "float"])}
+    trace = load_drawn(drawing, ops, device=H200)
+
+    (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
+
+    assert (finding.place.file, finding.place.line) == ("model.py", 9)
+
+
+@pytest.mark.parametrize("vary", [True, False])
+def test_a_model_whose_sizes_vary_is_compiled_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, *, vary: bool
+) -> None:
+    monkeypatch.setattr(View, "sizes_vary", property(lambda _: vary))
+    trace = load_drawn(CHAIN.format("", "", "", ""), OPS, device=H200)
+
+    (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
+
+    assert ("dynamic=True" in finding.advice) == vary

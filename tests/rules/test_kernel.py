@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from linting import (
@@ -159,6 +159,49 @@ def test_an_index_as_long_as_its_dimension_may_only_reverse_it() -> None:
     assert not finding.example
 
 
+@pytest.mark.parametrize(
+    ("mask", "call"),
+    [
+        ([4], "x.index_select(0, mask.nonzero().squeeze(1))"),
+        ([8], "x.index_select(1, mask.nonzero().squeeze(1))"),
+        (
+            [4, 8],
+            "x.flatten(0, 1).index_select(0, mask.flatten().nonzero().squeeze(1))",
+        ),
+        ([4, 8, 16], "x.masked_select(mask)"),
+    ],
+)
+def test_a_mask_picks_nothing_twice_and_has_its_own_advice(
+    mask: list[int], call: str
+) -> None:
+    """``x[mask]``, which calls ``nonzero`` in the backward again."""
+    values = ["", "", "", "True", ""]
+    types = ["float", "", "float", "Scalar", "Scalar"]
+    args = {
+        "aten::_index_put_impl_": inputs(
+            [[4, 8, 16], [], [9, 16], [], []], types, values=values
+        ),
+        "aten::nonzero": inputs([mask], ["bool"]),
+    }
+    trace = load_drawn(
+        """
+        host    [ProfilerStep#1                                                        ]
+        host 2   [IndexBackward0                                                     ]
+        host 2    [aten::_index_put_impl_                                           ]
+        host 2     [aten::nonzero ]                              [cudaLaunchKernel>1]
+        gpu 7                                                                  [k<1   ]
+        """,
+        args,
+        DEVICE,
+    )
+
+    (finding,) = outcome(Recording("drawn", trace), "KRN002").findings
+
+    assert "a mask over [4,8,16]" in finding.message
+    assert f"pick with {call}: " in finding.advice
+    assert "masked_select(mask)" in finding.example
+
+
 def test_gradients_of_two_shapes_at_a_line_are_of_one_index() -> None:
     tables = {"aten::_index_put_impl_.0": 80, "aten::_index_put_impl_.1": 160}
     args = {
@@ -231,8 +274,8 @@ def lost_in_a_convolution(dtype: str, kernel: str, **facts: bool) -> str:
     )
     rank = Rank("", 0, "", None, None, None, (), **facts)  # type: ignore[arg-type]
     trace = replace(drawn, rank=rank)
-    (loss,) = outcome(Recording("drawn", trace), "KRN010").findings
-    return loss.advice
+    losses = outcome(Recording("drawn", trace), "KRN010").findings
+    return "".join(loss.advice for loss in losses)
 
 
 def test_a_convolution_on_a_slow_algorithm_may_let_cudnn_measure_others() -> None:
@@ -240,6 +283,77 @@ def test_a_convolution_on_a_slow_algorithm_may_let_cudnn_measure_others() -> Non
 
     assert "cudnn.benchmark = True" in lost_in_a_convolution(*slow)
     assert "benchmark" not in lost_in_a_convolution(*slow, cudnn_benchmark=True)
+
+
+LOST = """
+    host   [ProfilerStep#1                                                            ]
+    host    [{first:<33}][{then:<31}]
+    host     [cudaLaunchKernel>1]               [cudaLaunchKernel>2]
+    gpu 7                  [k<1                           ][k<2                      ]
+"""
+
+
+def lost_in(
+    first: str, then: str, args: dict[str, dict[str, Any]]
+) -> tuple[Finding, ...]:
+    """Return what KRN010 says of two slow ops, the first of which loses more."""
+    trace = load_drawn(LOST.format(first=first, then=then), args, DEVICE)
+    return outcome(Recording("drawn", trace), "KRN010").findings
+
+
+DEPTHWISE = inputs(
+    [[8, 64, 28, 28], [64, 1, 7, 7], *[[]] * 7],
+    ["float", "float", *[""] * 7],
+    None,
+    ["", "", "", "[1, 1]", "[3, 3]", "[1, 1]", "False", "[0, 0]", "64"],
+)
+TOPK = inputs([[64, 128]], ["float"], [[128, 1]], ["", "20", "-1", "True", "True"])
+SOFTMAX = inputs([[64, 1024]], ["float"])
+
+
+@pytest.mark.parametrize(
+    ("op", "args"), [("aten::topk", TOPK), ("aten::convolution", DEPTHWISE)]
+)
+def test_losses_are_not_led_by_an_op_that_nothing_makes_faster(
+    op: str, args: dict[str, Any]
+) -> None:
+    ops = {op: args, "aten::_softmax": SOFTMAX}
+    (finding,) = lost_in(op, "aten::_softmax", ops)
+
+    assert finding.message.endswith("most in aten::_softmax")
+    assert not [line for line in finding.evidence if op in line.name]
+
+
+def test_losses_that_nothing_makes_smaller_are_not_reported() -> None:
+    assert not lost_in("aten::topk", "aten::topk", {"aten::topk": TOPK})
+
+
+@pytest.mark.parametrize(
+    ("weight", "dilation", "groups", "words"),
+    [
+        ([64, 64, 3, 3], "[1, 1]", "1", "for these shapes"),
+        ([64, 16, 3, 3], "[1, 1]", "4", "for these convolutions of 4 groups"),
+        ([64, 64, 3, 3], "[2, 2]", "1", "for these dilated convolutions"),
+        ([64, 1, 7, 7], "[1, 1]", "64", ""),
+        ([64, 64, 1, 1], "[1, 1]", "1", ""),
+    ],
+    ids=["plain", "grouped", "dilated", "depthwise", "1x1"],
+)
+def test_cudnn_is_asked_to_search_where_it_has_algorithms_to_choose_from(
+    weight: list[int], dilation: str, groups: str, words: str
+) -> None:
+    half = "c10::BFloat16"
+    values = ["", "", "", "[1, 1]", "[1, 1]", dilation, "False", "[0, 0]", groups]
+    args = inputs(
+        [[2, 64, 28, 28], weight, *[[]] * 7], [half, half, *[""] * 7], None, values
+    )
+    ops = {"aten::convolution": args}
+
+    advice = [
+        loss.advice for loss in lost_in("aten::convolution", "aten::convolution", ops)
+    ]
+
+    assert [words in text for text in advice] == [True] * bool(words)
 
 
 def test_deterministic_convolutions_exclude_algorithms() -> None:
@@ -269,9 +383,10 @@ def test_a_tensor_that_autograd_needs_is_not_to_be_written_in_parts(
         {"aten::cat": inputs([[], []], ["TensorList", "Scalar"])},
         DEVICE,
     )
-    (loss,) = outcome(Recording("drawn", trace), "KRN010").findings
+    losses = outcome(Recording("drawn", trace), "KRN010").findings
 
-    assert ("write the parts" in loss.advice) is advised
+    # In training nothing is known to help.
+    assert ["write the parts" in loss.advice for loss in losses] == [True] * advised
 
 
 @pytest.mark.parametrize(("spaces", "reported"), [(16, False), (50, True)])
@@ -353,6 +468,45 @@ def test_the_gradient_of_an_enlarged_image_has_matmuls_as_a_remedy() -> None:
     assert "rows.T @ x @ columns" in finding.advice
     assert "F.interpolate(eye" in finding.example
     assert "[1, 3, 4, 4]" in [evidence.name for evidence in finding.evidence]
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "strides", "words"),
+    [
+        ("aten::mul", [64, 128], [1, 64], "a contiguous input 1, whose strides are"),
+        ("aten::mul", [64, 128], [128, 1], "torch.compile around the function"),
+        ("aten::mul", [64, 128], [0, 1], "torch.compile around the function"),
+        ("aten::topk", [64, 128], [128, 1], "the dimension that it runs along"),
+    ],
+)
+def test_a_slow_op_has_the_advice_of_its_cause(
+    op: str, dims: list[int], strides: list[int], words: str
+) -> None:
+    values = ["", "20", "0", "True", "True"]
+
+    advice = slow_op(op, dims, strides, values).advice
+
+    assert words in advice
+    # What is broadcast, with a stride of 0, is not to be made contiguous.
+    assert ("contiguous" in advice) == (strides[-1] != 1)
+
+
+def test_a_slow_matmul_is_timed_alone_before_it_is_padded() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                                       ]
+        host    [aten::mm                          ]
+        host      [cudaLaunchKernel>1]
+        gpu 7                              [k<1                                     ]
+        """,
+        {"aten::mm": inputs([[64, 64]] * 2, ["float"] * 2, [[64, 1]] * 2)},
+        DEVICE,
+    )
+
+    (finding,) = outcome(Recording("drawn", trace), "KRN008").findings
+
+    assert "time it alone first" in finding.advice
+    assert "torch.compile" not in finding.advice
 
 
 def test_gradients_of_images_of_other_sizes_are_other_groups(tmp_path: Path) -> None:

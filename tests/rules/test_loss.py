@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from linting import (
     case_findings,
     drawn_findings,
+    outcome,
+    priced_findings,
 )
 
 from traceq.linter.rule import inputs
+from traceq.model.recording import Recording
+from traceq.testing import load_drawn
+from traceq.testing.examples import DEVICE
+
+if TYPE_CHECKING:
+    from traceq.linter import Finding
 
 HALF, FLOAT = "c10::BFloat16", "float"
 
@@ -145,3 +155,151 @@ def test_a_cast_in_a_library_is_left_out_by_the_library_s_own_switch(
     )
 
     assert finding.advice.startswith(advice)
+
+
+HEADED = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                                                    ]
+    host     [aten::mm              ][{pick:<20}][{reader:<20}]
+    host      [cudaLaunchKernel>1]                          [cuLaunch>2]
+    gpu 7                  [nvjet_tst<1                            ][other<2         ]
+"""
+LOGITS, KINDS = [8, 512, 32000], [HALF, "Scalar", "Scalar"]
+MATMUL = {"aten::mm": inputs([[4096, 768], [768, 32000]], [HALF, HALF])}
+
+
+def head(
+    pick: dict[str, Any], name: str = "aten::slice", reader: str = "aten::argmax"
+) -> tuple[Finding, ...]:
+    """Return what LOS002 says of a head and what reads its logits."""
+    read = {"aten::argmax": inputs([[8, 1, 32000]], [HALF])}
+    drawing = HEADED.format(pick=name, reader=reader)
+    return priced_findings(
+        drawing,
+        "LOS002",
+        args=MATMUL
+        | {name: pick}
+        | read
+        | {
+            "aten::softmax": inputs([LOGITS], [HALF]),
+            "aten::copy_": inputs([LOGITS, LOGITS], [FLOAT, HALF]),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "read"),
+    [
+        ("aten::select", ["", "1", "-1"], 8),
+        ("aten::slice", ["", "1", "-1", "9223372036854775807", "1"], 8),
+        ("aten::slice", ["", "1", "-64", "9223372036854775807", "1"], 512),
+        # Shifted by one for the loss, all of them, and one of the words.
+        ("aten::slice", ["", "1", "0", "-1", "1"], None),
+        ("aten::slice", ["", "0", "0", "9223372036854775807", "1"], None),
+        ("aten::select", ["", "2", "17"], None),
+    ],
+)
+def test_a_head_is_reported_where_few_of_its_positions_are_read(
+    name: str, values: list[str], read: int | None
+) -> None:
+    findings = head(inputs([LOGITS], KINDS, values=values), name)
+
+    assert [finding.data["read"] for finding in findings] == [read] * (read is not None)
+    for finding in findings:
+        assert "head(hidden[:, -1:])" in finding.advice
+        assert finding.fixes[0].kernel_share == pytest.approx(1 - (read or 0) / 4096)
+
+
+def test_the_weight_of_a_head_is_read_for_one_position_as_for_all() -> None:
+    trace = load_drawn(
+        HEADED.format(pick="aten::select", reader="aten::argmax"),
+        MATMUL | {"aten::select": inputs([LOGITS], KINDS, values=["", "1", "-1"])},
+        DEVICE,
+    )
+
+    (finding,) = outcome(Recording("drawn", trace), "LOS002").findings
+
+    # 49 MB of 41 µs.
+    assert 0.5 < finding.fixes[0].kernel_share < 0.7
+
+
+@pytest.mark.parametrize(
+    ("reader", "reported"),
+    [("aten::softmax", False), ("aten::copy_", True), ("aten::argmax", True)],
+)
+def test_a_head_all_of_whose_positions_something_reads_is_left_alone(
+    reader: str, *, reported: bool
+) -> None:
+    pick = inputs([LOGITS], KINDS, values=["", "1", "-1"])
+
+    assert bool(head(pick, "aten::select", reader)) is reported
+
+
+def test_logits_that_the_host_reads_are_all_read() -> None:
+    drawing = HEADED.format(pick="aten::select", reader="aten::copy_")
+    args = MATMUL | {
+        "aten::select": inputs([LOGITS], KINDS, values=["", "1", "-1"]),
+        "aten::copy_": inputs([LOGITS, LOGITS], [HALF, HALF]),
+    }
+
+    sent = drawing.replace("[other<2         ]", "[Memcpy DtoH<2   ]")
+
+    assert not drawn_findings(sent, "LOS002", args=args)
+
+
+def test_a_mask_over_positions_picks_as_many_as_its_indices() -> None:
+    drawing = """
+    host   [ProfilerStep#1                                                            ]
+    host    [model.py(9): forward                                                    ]
+    host     [aten::mm              ][aten::index                  ][aten::argmax]
+    host      [cudaLaunchKernel>1]    [aten::reshape][aten::reshape] [cuLaunch>2]
+    gpu 7                  [nvjet_tst<1                            ][other<2         ]
+    """
+    args = MATMUL | {
+        "aten::index": inputs([LOGITS, []], [HALF, ""]),
+        "aten::reshape": inputs([[600], []], ["long int", "ScalarList"]),
+        "aten::argmax": inputs([[600, 32000]], [HALF]),
+    }
+
+    (finding,) = priced_findings(drawing, "LOS002", args=args)
+
+    assert finding.data["read"] == 600
+
+
+@pytest.mark.parametrize(
+    ("module", "causal", "length", "checked"),
+    [
+        ("LM_0", "False", 512, True),
+        ("LM_0", "True", 512, False),
+        ("BertForMaskedLM_0", "True", 512, True),
+        # A classifier of one position of each sequence.
+        ("ViT_0", "False", 64, False),
+    ],
+)
+def test_whether_the_loss_ignores_most_positions_is_to_be_checked(
+    module: str, causal: str, length: int, *, checked: bool
+) -> None:
+    loss = "cross_entropy_loss"
+    drawing = f"""
+    host   [ProfilerStep#1                                                            ]
+    host    [nn.Module: {module:<20}                                                 ]
+    host     [aten::scaled_dot_product_attention][aten::mm    ][aten::{loss}]
+    host      [cuLaunch>3]                         [cuLaunch>1]   [cuLaunch>2]
+    host 2                                                           [AddBackward0]
+    gpu 7                    [flash<3]                [nvjet<1             ][loss<2   ]
+    """
+    args = MATMUL | {
+        "aten::scaled_dot_product_attention": inputs(
+            [[8, 12, length, 64]] * 3 + [[]] * 3,
+            [HALF] * 3 + ["", "Scalar", "Scalar"],
+            values=["", "", "", "", "0.", causal],
+        ),
+        "aten::cross_entropy_loss": inputs([[4096, 32000], [4096]], [HALF, "long int"]),
+    }
+
+    findings = priced_findings(drawing, "LOS002", args=args)
+
+    assert [finding.subject for finding in findings] == ["masked"] * checked
+    for finding in findings:
+        assert "check how many targets the loss ignores" in finding.advice
+        assert not finding.fixes

@@ -173,3 +173,58 @@ def test_the_example_of_a_head_has_the_program_s_sizes() -> None:
 
     assert "nn.Linear(1024, 32003" in finding.example
     assert "nn.Linear(1024, 32064" in finding.example
+
+
+def test_a_float32_matmul_beside_others_in_16_bits_is_to_be_checked() -> None:
+    """As a loss in float32 under autocast: autocast is on already."""
+    trace = load_drawn(
+        """
+        host  [ProfilerStep#1                                                          ]
+        host   [aten::mm    ][aten::mm.16 ][aten::mm.16 ]
+        host    [cuLaunch>1]  [cuLaunch>2]  [cuLaunch>3]
+        gpu 7         [ampere_sgemm_9<1] [s16816gemm_bf16<2][s16816gemm_bf16_9<3]
+        """,
+        {
+            "aten::mm": inputs([[512, 512], [512, 512]], ["float", "float"]),
+            "aten::mm.16": inputs([[512, 512]] * 2, ["c10::BFloat16"] * 2),
+        },
+        DEVICE,
+    )
+
+    (finding,) = outcome(Recording("drawn", trace), "GEM001").findings
+
+    assert "the other matmuls run in bfloat16: check" in finding.advice
+    assert "torch.autocast" not in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "words"),
+    [
+        ("mm", [[64, 300], [300, 512]], "pad 300 to 304, a multiple of 8, where"),
+        ("bmm", [[8, 64, 64], [8, 64, 197]], "call F.scaled_dot_product_attention"),
+        ("mm", [[64, 768], [768, 50257]], "if it is the vocabulary"),
+    ],
+)
+def test_what_is_to_be_padded_is_a_feature_a_length_or_the_vocabulary(
+    op: str, dims: list[list[int]], words: str
+) -> None:
+    drawing = MM.replace("aten::mm ", f"aten::{op}".ljust(9))
+
+    (finding,) = drawn_findings(
+        drawing, "GEM002", args={f"aten::{op}": inputs(dims, ["c10::Half"] * 2)}
+    )
+
+    assert words in finding.advice
+
+
+def test_a_row_of_3_values_is_not_padded_for_tensor_cores() -> None:
+    """As of points in space: it would be almost three times as long."""
+    drawing = """
+        host  [ProfilerStep#1                                                  ]
+        host   [aten::mm           ]
+        host    [cudaLaunchKernel>1]
+        gpu 7               [turing_fp16_sgemm_fp16_128x64_tn<1               ]
+    """
+    args = {"aten::mm": inputs([[2560, 3], [3, 512]], ["c10::Half"] * 2)}
+
+    assert not drawn_findings(drawing, "GEM003", args=args)

@@ -284,6 +284,71 @@ def test_a_model_that_is_trained_in_float16_is_not_to_be_kept_in_float16(
     assert finding.kernel_ns == pytest.approx(cast + (not trains) * norm / 3, abs=1)
 
 
+MATMUL_BETWEEN = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::layer_norm        ][aten::{between}      ][aten::to                 ]
+    host   [aten::native_layer_norm ][cudaLaunchKernel>2]   [aten::_to_copy         ]
+    host   [cudaLaunchKernel>1]                              [aten::copy_          ]
+    host                                                     [cudaLaunchKernel>3]
+    gpu 7              [layer_norm<1 ]           [kernel<2 ]        [copy<3        ]
+"""
+
+
+@pytest.mark.parametrize(("between", "cast"), [("linear", False), ("silu", True)])
+def test_a_cast_behind_a_matmul_is_not_that_of_a_norm(
+    between: str, *, cast: bool
+) -> None:
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_": inputs([DIMS] * 2, [HALF, FLOAT]),
+    }
+
+    drawing = MATMUL_BETWEEN.format(between=between)
+
+    assert bool(drawn_findings(drawing, "NRM003", args=args)) == cast
+
+
+WRITTEN_CASTS = """
+    host  [ProfilerStep#1                                                              ]
+    host   [aten::to        ][aten::{norm}         ][aten::to        ]{later}
+    host   [aten::_to_copy  ][aten::native_{norm}  ][aten::_to_copy  ]{cast}
+    host   [aten::copy_.up  ][cudaLaunchKernel>2       ][aten::copy_.down]{copy}
+    host   [cuLaunch>1]                                 [cuLaunch>3 ]
+    gpu 7           [copy<1 ]             [norm<2 ]              [copy<3 ]
+"""
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("norm", ["layer_norm", "group_norm"])
+def test_casts_that_the_program_writes_around_a_norm_are_left_out(
+    norm: str, *, autocast: bool
+) -> None:
+    """``super().forward(x.float()).type(x.dtype)``."""
+    drawing = WRITTEN_CASTS.format(
+        norm=norm,
+        later="[aten::linear      ]" * autocast,
+        cast="[aten::_to_copy.1]" * autocast,
+        copy="[aten::copy_.1 ]" * autocast,
+    )
+    args = {
+        f"aten::native_{norm}": inputs([DIMS], [FLOAT]),
+        "aten::copy_.up": inputs([DIMS] * 2, [FLOAT, HALF]),
+        "aten::copy_.down": inputs([DIMS] * 2, [HALF, FLOAT]),
+        "aten::copy_.1": inputs([[64, 64]] * 2, [HALF, FLOAT]),
+    }
+
+    (finding,) = priced_findings(drawing, "NRM003", args=args)
+
+    assert "its input is cast from bfloat16 and its result is cast" in finding.message
+    assert (f"F.{norm}(x," in finding.advice) != autocast
+    assert ("autocast would run" in finding.advice) == autocast
+    assert not finding.example
+    # The casts go whole, and a third of the norm where it may be narrow.
+    assert [(len(fix.kernels), fix.kernel_share) for fix in finding.fixes] == (
+        [(2, 1.0)] if autocast else [(2, 1.0), (1, pytest.approx(1 / 3))]
+    )
+
+
 def test_a_norm_that_runs_two_fused_ones_has_its_casts_counted_once() -> None:
     drawing = """
     host  [ProfilerStep#1                                                              ]

@@ -32,9 +32,9 @@ def _names(text: str) -> frozenset[str]:
 # Ops whose output has the shape that their inputs broadcast to.
 _ELEMENTWISE = _names(
     """
-    abs add addcdiv addcmul atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil
-    celu clamp clamp_max clamp_min cos cosh div elu elu_backward eq erf erfc exp expm1
-    floor floor_divide fmod ge gelu gelu_backward glu gt hardsigmoid
+    _prelu_kernel abs add addcdiv addcmul atan2 bitwise_and bitwise_not bitwise_or
+    bitwise_xor ceil celu clamp clamp_max clamp_min cos cosh div elu elu_backward eq
+    erf erfc exp expm1 floor floor_divide fmod ge gelu gelu_backward glu gt hardsigmoid
     hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
     isfinite isinf isnan le leaky_relu leaky_relu_backward lerp log log10 log1p log2
     log_sigmoid_backward logical_and logical_not logical_or logical_xor logit lt
@@ -71,8 +71,9 @@ _REDUCTIONS = _names(
 _LIKE_FIRST = _names(
     """
     _fused_dropout _fused_rms_norm _fused_rms_norm_backward _log_softmax
-    _log_softmax_backward_data _softmax _softmax_backward_data batch_norm_backward
-    batch_norm_elemt cudnn_batch_norm cudnn_batch_norm_backward cumprod cumsum flip
+    _log_softmax_backward_data _prelu_kernel_backward _softmax
+    _softmax_backward_data batch_norm_backward batch_norm_elemt cudnn_batch_norm
+    cudnn_batch_norm_backward cumprod cumsum flip
     logcumsumexp miopen_batch_norm miopen_batch_norm_backward native_batch_norm
     native_batch_norm_backward native_dropout native_group_norm
     native_group_norm_backward native_layer_norm native_layer_norm_backward

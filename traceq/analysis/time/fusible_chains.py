@@ -47,7 +47,7 @@ _FUSIBLE = (
     r"|nan_to_num|native_dropout|fused_dropout|ne|neg|pow|reciprocal|relu|remainder"
     r"|round|rsqrt|rsub|sgn|normal|uniform|selu|sigmoid|sign|silu|sin|sinh|softplus|sqrt|square|sub|tan"
     r"|tanh|threshold|trunc|where|xlogy|copy|clone|cat|stack|fill|zero|tril|triu"
-    r"|bernoulli|softmax|log_softmax|native_layer_norm|native_group_norm|fused_rms_norm"
+    r"|bernoulli|prelu_kernel|softmax|log_softmax|native_layer_norm|native_group_norm|fused_rms_norm"
     r"|native_batch_norm|cudnn_batch_norm|miopen_batch_norm|batch_norm\w*|mean|sum|var"
     r"|std|var_mean|std_mean|amax|amin|max|min|prod|norm|linalg_vector_norm|logsumexp"
     r"|all|any|mse_loss|smooth_l1_loss|l1_loss|binary_cross_entropy\w*|nll_loss\w*"

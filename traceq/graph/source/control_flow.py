@@ -21,6 +21,13 @@ IN_PLACE = "="
 """Suffix of the kind of an operator that changes its operand in place, as Add=."""
 # Types whose call asks a tensor for its value, without a call that a trace shows.
 SCALARS = ("float", "int", "bool", "complex", "range")
+NO_OP = "none"
+"""Of an index that is no op of a tensor: of a dict, or of a shape."""
+SLICE_OF_VALUES = "slice item _local_scalar_dense"
+"""Of a slice whose ends may be tensors, which are asked for their values."""
+_SHAPE, _SIZES = "shape", ("size", "stride")
+# Built-in functions whose result is a number or a truth value.
+_PLAIN = ("callable", "hasattr", "isinstance", "issubclass", "len")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # Functions of their own: a generator always, the others before Python 3.12.
@@ -40,7 +47,11 @@ class Node(Struct, frozen=True):
     kind: str
     """CALL and its like, or the operator's name in the syntax tree, as Mult."""
     name: str
-    """Of a call or an attribute: the last name of what is called."""
+    """Of a call or an attribute: the last name of what is called.
+
+    Of an index the ops that a part of it may be, empty if it may be any; of what is
+    assigned to one, those of all of its parts.
+    """
     line: int
     """The line that Python reports while it runs the operation."""
     last: int
@@ -331,8 +342,7 @@ class _Builder:
     def load(self, target: ast.expr, ends: Ends) -> Ends:
         """Evaluate a target that is changed in place."""
         if isinstance(target, ast.Subscript):
-            ends = self._all((target.value, target.slice), ends)
-            return self.add(GET, target, ends)
+            return self._subscript(target, ends)
         if isinstance(target, ast.Attribute):
             ends = self.expression(target.value, ends)
             return self.add(ATTRIBUTE, target, ends, target.attr)
@@ -341,7 +351,7 @@ class _Builder:
     def set_to(self, target: ast.expr, ends: Ends) -> Ends:
         """Store into a target whose parts are evaluated already."""
         if isinstance(target, ast.Subscript):
-            return self.add(SET, target, ends)
+            return self.add(SET, target, ends, " ".join(_picks(target)))
         if isinstance(target, ast.Attribute):
             return self.add(ATTRIBUTE, target, ends, target.attr)
         return ends
@@ -363,8 +373,9 @@ class _Builder:
     # Expressions.
 
     def truth(self, test: ast.expr, ends: Ends) -> Ends:
-        """Evaluate a condition and its truth value."""
-        return self.add(TRUTH, test, self.expression(test, ends))
+        """Evaluate a condition and its truth value, if a tensor may have that."""
+        ends = self.expression(test, ends)
+        return ends if _is_plain(test) else self.add(TRUTH, test, ends)
 
     def expression(self, node: ast.expr, ends: Ends) -> Ends:
         visit = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -390,6 +401,8 @@ class _Builder:
 
     def _unaryop(self, node: ast.UnaryOp, ends: Ends) -> Ends:
         ends = self.expression(node.operand, ends)
+        if isinstance(node.op, ast.Not) and _is_plain(node.operand):
+            return ends
         kind = TRUTH if isinstance(node.op, ast.Not) else type(node.op).__name__
         return self.add(kind, node, ends)
 
@@ -419,7 +432,11 @@ class _Builder:
         return self.add(ATTRIBUTE, node, ends, node.attr)
 
     def _subscript(self, node: ast.Subscript, ends: Ends) -> Ends:
-        return self.add(GET, node, self._all((node.value, node.slice), ends))
+        ends = self._all((node.value, node.slice), ends)
+        # One op after the other for each part, of which any may be missing.
+        for picked in _picks(node) or [""]:
+            ends = self.add(GET, node, ends, picked)
+        return ends
 
     def _formattedvalue(self, node: ast.FormattedValue, ends: Ends) -> Ends:
         return self.add(OTHER, node, self._all(ast.iter_child_nodes(node), ends))
@@ -472,3 +489,47 @@ def _last_name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """Return whether a condition is Python's own, whatever its parts are."""
+    if isinstance(test, ast.BoolOp):
+        return all(_is_plain(value) for value in test.values)
+    if isinstance(test, ast.UnaryOp):
+        return isinstance(test.op, ast.Not)
+    if isinstance(test, ast.Compare):
+        return all(isinstance(op, (ast.Is, ast.IsNot)) for op in test.ops)
+    called = test.func if isinstance(test, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id in _PLAIN
+
+
+def _picks(node: ast.Subscript) -> list[str]:
+    """Return the ops that the parts of an index may be; none if one may be any.
+
+    What has a name for an index is a dict, and what a shape has are numbers.
+    """
+    value = node.value
+    asked = isinstance(value, ast.Call) and _last_name(value) in _SIZES
+    if asked or (isinstance(value, ast.Attribute) and value.attr == _SHAPE):
+        return [NO_OP]
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    picks = [_picked(part) for part in parts]
+    if NO_OP in picks:
+        return [NO_OP]
+    return [] if "" in picks else picks
+
+
+def _picked(part: ast.expr) -> str:
+    """Return the ops that a part of an index may be, empty if it may be any."""
+    if isinstance(part, ast.Slice):
+        ends = (part.lower, part.upper, part.step)
+        constant = all(end is None or _picked(end) == "select" for end in ends)
+        return "slice" if constant else SLICE_OF_VALUES
+    if isinstance(part, ast.JoinedStr):
+        return NO_OP
+    if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub):
+        part = part.operand
+    if not isinstance(part, ast.Constant) or isinstance(part.value, bool):
+        return ""
+    kinds = {int: "select", str: NO_OP, type(None): "unsqueeze", type(...): "alias"}
+    return kinds.get(type(part.value), "")

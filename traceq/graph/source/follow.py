@@ -18,15 +18,17 @@ from traceq.graph.source.control_flow import (
     EXIT,
     GET,
     IN_PLACE,
+    NO_OP,
     SCALARS,
     SET,
+    SLICE_OF_VALUES,
     TRUTH,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from traceq.graph.source.control_flow import Graph
+    from traceq.graph.source.control_flow import Graph, Node
 
 _BETWEEN = {
     "add": "Add",
@@ -60,6 +62,10 @@ _BETWEEN = {
 }
 _VIEWS = ("slice", "select", "unsqueeze", "alias", "index", "nonzero", "expand", "view")
 _WRITES = ("copy", "fill", "index_put", "_index_put_impl", "masked_fill")
+# An index of constants may be these, and what is assigned to it.
+_ALWAYS = ("alias",)
+_STORED = ("copy", "fill", "expand", "view", "unsqueeze", "slice")
+_INDEXES = (GET, SET)
 _VALUES = ("item", "is_nonzero", "_local_scalar_dense")
 _TRANSPOSED = (
     "numpy_T",
@@ -181,7 +187,8 @@ class Follower:
         if event.kind == CALL:
             # Several calls of a line may be known by the line alone.
             return event.line is not None and not self._named(event)
-        return self.graph.nodes[node].kind in {GET, SET}
+        kind, name = self.graph.nodes[node].kind, self.graph.nodes[node].name
+        return kind == SET or (kind == GET and name in ("", SLICE_OF_VALUES))
 
     def _at_end(self) -> frozenset[int]:
         """Return the nodes after which the function can end."""
@@ -248,6 +255,8 @@ class Follower:
         if base in _VALUES:
             kinds |= {TRUTH, GET, SET}
         for at, node in enumerate(self.graph.nodes):
+            if node.kind in _INDEXES and not _may_be(node, base):
+                continue
             if node.kind in kinds or (
                 (base in _VALUES and node.kind == CALL and node.name in SCALARS)
                 or (
@@ -266,6 +275,20 @@ class Follower:
             if len(likely) == 1:
                 seen_calls |= {at for at in likely if self.graph.nodes[at].kind == CALL}
         return frozenset(seen_calls)
+
+
+def _may_be(node: Node, op: str) -> bool:
+    """Return whether an index may be an op, by what is written in it.
+
+    What is assigned to it is made to fit, by views, and is written by other ops.
+    """
+    if not node.name:
+        return True
+    picks = node.name.split()
+    if NO_OP in picks:
+        return False
+    stored = node.kind == SET and op in _STORED
+    return op in picks or op in _ALWAYS or stored
 
 
 def _is_special(name: str) -> bool:

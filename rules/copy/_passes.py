@@ -1,0 +1,91 @@
+"""Casts of weights by the forward that they are for, as gradients tell it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from traceq.linter import asof, first_sizes, named_like
+
+if TYPE_CHECKING:
+    from traceq.linter import View
+
+EACH_WEIGHT = ("module", "dims")
+"""What tells weights apart, but for several of one shape in a module."""
+_ACCUMULATING = r"^torch::autograd::AccumulateGrad$"
+
+
+def more_of_a_shape(view: View, casts: pl.DataFrame) -> int:
+    """Return how many weights modules have beyond one of each shape.
+
+    They have several where as many gradients of that size are added up.
+    """
+    rows = _in_passes(view, casts)
+    if not rows.height:
+        return 0
+    several = (
+        rows.filter(pl.col("distinct").all().over(EACH_WEIGHT))
+        .group_by(*EACH_WEIGHT, "before")
+        .agg(casts=pl.len())
+        .group_by(EACH_WEIGHT)
+        .agg(pl.col("casts").max() - 1)
+    )
+    return int(several["casts"].sum())
+
+
+def within_passes(view: View, casts: pl.DataFrame, beyond_one: float) -> float:
+    """Return the share of casts that repeat one of their weight before its backward.
+
+    It is none where most of those ``beyond_one`` of a weight, as a share, repeat casts
+    of other micro-batches.
+    """
+    rows = _in_passes(view, casts)
+    if not rows.height:
+        return 0.0
+    each = rows.group_by(*EACH_WEIGHT, "before").agg(
+        casts=pl.len(), distinct=pl.col("distinct").all()
+    )
+    again = int(
+        each.filter(~pl.col("distinct")).select(pl.col("casts") - 1).sum().item()
+    )
+    share = again / casts.height
+    return share if 2 * share > beyond_one else 0.0
+
+
+def _in_passes(view: View, casts: pl.DataFrame) -> pl.DataFrame:
+    """Return casts with how many gradients of their size were added up ``before``.
+
+    They are of ``distinct`` weights where as many are added up before the next
+    casts. There are none where no gradient of that size is recorded.
+    """
+    sizes = first_sizes(view.trace)
+    ops = view.ops.filter(named_like(view.ops, _ACCUMULATING))
+    added = (
+        pl.DataFrame({"added": ops["ts"], "numel": sizes[ops["inputs"]]})
+        .drop_nulls()
+        .with_columns(pl.col("numel").cast(casts.schema["numel"]))
+        .sort("added")
+        .with_columns(before=pl.int_range(1, pl.len() + 1).over("numel"))
+    )
+    totals = added.group_by("numel").agg(total=pl.len())
+    asked = view.trace.ops["ts"][casts["request"]].alias("asked")
+    ran = casts.drop("before", strict=False).with_columns(asked)
+    ran = ran.join(totals, on="numel")
+    if not ran.height:
+        return ran
+    rows = asof(ran, added, "asked", "added", by="numel").with_columns(
+        pl.col("before").fill_null(0)
+    )
+    passes = (
+        rows.group_by("numel", "before", "total")
+        .len()
+        .sort("before")
+        .with_columns(next=pl.col("before").shift(-1).over("numel"))
+        .with_columns(
+            distinct=pl.col("len") <= pl.coalesce("next", "total") - pl.col("before")
+        )
+    )
+    return rows.join(
+        passes.select("numel", "before", "distinct"), on=["numel", "before"]
+    )
