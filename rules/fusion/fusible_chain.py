@@ -44,7 +44,6 @@ _MOST_LINES = 5
 _COMPILE = (
     "compile the model, or the function that runs these lines, with torch.compile"
 )
-_EVERY_SIZE = "(dynamic=True), once for all sizes, as they vary"
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
     host    [model.py(9): forward                                                    ]
@@ -158,7 +157,6 @@ class FusibleChain(Rule):
         upgrade = (
             "upgrade torch to 2.0 or later, which has torch.compile: " if old else ""
         )
-        every_size = _EVERY_SIZE if view.sizes_vary else ""
         advice = (
             upgrade
             + _COMPILE
