@@ -157,12 +157,7 @@ class FusibleChain(Rule):
         upgrade = (
             "upgrade torch to 2.0 or later, which has torch.compile: " if old else ""
         )
-        advice = (
-            upgrade
-            + _COMPILE
-            + every_size
-            + (f"; or call {calls} here" if calls else "")
-        )
+        advice = upgrade + _COMPILE + (f"; or call {calls} here" if calls else "")
         on_host = host_fix(view, chains.several)
         yield self.finding(
             f"{counted(count, 'memory-bound kernel')} a step run one by one that a"
