@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 EACH_WEIGHT = ("module", "dims")
 """What tells weights apart, but for several of one shape in a module."""
+# A smaller share of casts repeats no weights: sizes of activations are the same.
+# Heuristic threshold.
+_MANY = 0.25
 _ACCUMULATING = r"^torch::autograd::AccumulateGrad$"
 
 
@@ -34,23 +37,22 @@ def more_of_a_shape(view: View, casts: pl.DataFrame) -> int:
     return int(several["casts"].sum())
 
 
-def within_passes(view: View, casts: pl.DataFrame, beyond_one: float) -> float:
-    """Return the share of casts that repeat one of their weight before its backward.
+def within_passes(view: View, casts: pl.DataFrame) -> float | None:
+    """Return the share of casts beyond one for each gradient, in a forward.
 
-    It is none where most of those ``beyond_one`` of a weight, as a share, repeat casts
-    of other micro-batches.
+    None where that is not known, or where most weights are cast in several forwards of
+    a step, as for micro-batches. A few casts beyond are of activations of that size.
     """
     rows = _in_passes(view, casts)
     if not rows.height:
-        return 0.0
-    each = rows.group_by(*EACH_WEIGHT, "before").agg(
-        casts=pl.len(), distinct=pl.col("distinct").all()
-    )
-    again = int(
-        each.filter(~pl.col("distinct")).select(pl.col("casts") - 1).sum().item()
-    )
-    share = again / casts.height
-    return share if 2 * share > beyond_one else 0.0
+        return None
+    passes = rows.group_by("numel").agg(pl.col("before").n_unique(), casts=pl.len())
+    several = passes.filter(pl.col("before") > view.steps)["casts"].sum()
+    if 2 * several > rows.height:
+        return None
+    beyond = rows.group_by("numel", "before").agg(pl.col("beyond").first())
+    share = max(0, int(beyond["beyond"].clip(0).sum())) / casts.height
+    return share if share >= _MANY else 0.0
 
 
 def _in_passes(view: View, casts: pl.DataFrame) -> pl.DataFrame:
@@ -83,9 +85,11 @@ def _in_passes(view: View, casts: pl.DataFrame) -> pl.DataFrame:
         .sort("before")
         .with_columns(next=pl.col("before").shift(-1).over("numel"))
         .with_columns(
-            distinct=pl.col("len") <= pl.coalesce("next", "total") - pl.col("before")
+            beyond=pl.col("len").cast(pl.Int64)
+            - (pl.coalesce("next", "total") - pl.col("before"))
         )
+        .with_columns(distinct=pl.col("beyond") <= 0)
     )
     return rows.join(
-        passes.select("numel", "before", "distinct"), on=["numel", "before"]
+        passes.select("numel", "before", "beyond", "distinct"), on=["numel", "before"]
     )

@@ -107,11 +107,12 @@ def _remedies(view: View, table: pl.DataFrame, half: str) -> Iterator[Remedy]:
         yield Remedy(advice.format(half=half), _without(idle, 1.0), 1)
     # What checkpointing computes again has an autocast of its own in the backward.
     cached = trained.filter(~pl.col("viewed"), _RAN_FORWARD)
-    if again := within_passes(view, cached, _beyond_one(view, cached)):
+    again, anywhere = within_passes(view, cached), within_passes(view, trained)
+    if again:
         yield Remedy(_cached(view), _without(cached, again))
-    elif more := _beyond_one(view, cached):
+    elif again is None and (more := _beyond_one(view, cached)):
         yield Remedy(_AROUND_ALL, _without(cached, more), 0)
-    elif more := _beyond_one(view, trained):
+    elif anywhere != 0 and (more := _beyond_one(view, trained)):
         yield Remedy(_with_copies(view, half), _without(trained, more))
     else:
         gradients = table.filter(pl.col("origin").is_not_null())

@@ -44,7 +44,6 @@ _MOST_LINES = 5
 _COMPILE = (
     "compile the model, or the function that runs these lines, with torch.compile"
 )
-_EVERY_SIZE = "(dynamic=True), once for all sizes, as they vary"
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
     host    [model.py(9): forward                                                    ]
@@ -158,13 +157,7 @@ class FusibleChain(Rule):
         upgrade = (
             "upgrade torch to 2.0 or later, which has torch.compile: " if old else ""
         )
-        every_size = _EVERY_SIZE if view.sizes_vary else ""
-        advice = (
-            upgrade
-            + _COMPILE
-            + every_size
-            + (f"; or call {calls} here" if calls else "")
-        )
+        advice = upgrade + _COMPILE + (f"; or call {calls} here" if calls else "")
         on_host = host_fix(view, chains.several)
         yield self.finding(
             f"{counted(count, 'memory-bound kernel')} a step run one by one that a"

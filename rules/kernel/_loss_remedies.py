@@ -93,7 +93,8 @@ def _remedy(view: View, row: Row) -> str | None:
     if part != _ALGORITHM:
         return ""
     known = remedy_of_op(view, row | {"name": name})
-    return known.advice if known.helps else None
+    # What a matmul takes alone is worth knowing, whatever its shapes are.
+    return known.advice if known.helps or _MADE.search(name) else None
 
 
 def _of_convolution(view: View, row: Row) -> str | None:

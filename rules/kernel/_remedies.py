@@ -36,6 +36,8 @@ _NOT_GENERATED = re.compile(
 # They are there to change the strides.
 _COPIES = re.compile(r"^aten::(copy_|clone|contiguous)(\.|$)")
 _DOUBLE = "double"
+# What kernels of matmuls work on at once.
+_TILE = 64
 _LAST = "-1"
 _NO_EXAMPLE = 2  # more than the page has
 
@@ -91,11 +93,7 @@ def _by_cause(view: View, row: Row) -> Remedy:
     if _place_of_dimension(name) is not None and not jumps:
         tries.append("the dimension that it runs along as the last, in memory too")
     elif _MATMUL.match(name):
-        tries.append(
-            "sizes that are multiples of 64; time it alone first, with"
-            " torch.utils.benchmark on these shapes: where it is fast alone, other work"
-            " runs at the same time"
-        )
+        return _of_matmul(dims, tries)
     elif _SCATTERED.match(name):
         tries.append(
             "indices without repeats, where they repeat: what goes to one place is"
@@ -114,6 +112,19 @@ def _by_cause(view: View, row: Row) -> Remedy:
     if types and FLOAT32 not in types and _DOUBLE not in types:
         tries.append("float32 for this op alone")
     return Remedy(helps=True, advice="try " + ", or ".join(tries))
+
+
+def _of_matmul(dims: Sequence[Sequence[int]], tries: list[str]) -> Remedy:
+    """Return what to try for a matmul, beside what its dtype and strides suggest."""
+    odd = {size for sizes in dims for size in (sizes or ())[-2:] if size % _TILE}
+    if odd - {1}:
+        tries = [*tries, f"sizes that are multiples of {_TILE}"]
+    alone = (
+        "time it alone first, with torch.utils.benchmark on these shapes: where it is"
+        " fast alone, other work runs at the same time"
+    )
+    then = f"; else try {', or '.join(tries)}" if tries else ""
+    return Remedy(helps=bool(tries), advice=alone + then)
 
 
 def _place_of_dimension(name: str) -> int | None:

@@ -146,7 +146,8 @@ def by_place(view: View, heads: pl.DataFrame) -> Iterator[Row]:
         ops=pl.col("owner").unique(maintain_order=True),
         beside=pl.col("beside").explode().drop_nulls().unique(),
         gpu_ns=pl.col("dur").sum(),
-        share=saved.sum() / pl.col("dur").sum(),
+        # Kernels of no length, as recorded, save none.
+        share=(saved.sum() / pl.col("dur").sum()).fill_nan(0.0),
     )
     yield from groups.iter_rows(named=True)
 

@@ -14,7 +14,7 @@ from conftest import ROOT
 from linting import case_findings, mentions, outcome, rule_module
 
 from traceq import load
-from traceq.linter import View, inputs
+from traceq.linter import inputs
 from traceq.model.recording import Recording
 from traceq.testing import load_drawn
 
@@ -297,15 +297,3 @@ def test_the_place_is_a_line_of_the_program_where_one_is_known() -> None:
     (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
 
     assert (finding.place.file, finding.place.line) == ("model.py", 9)
-
-
-@pytest.mark.parametrize("vary", [True, False])
-def test_a_model_whose_sizes_vary_is_compiled_for_all_of_them(
-    monkeypatch: pytest.MonkeyPatch, *, vary: bool
-) -> None:
-    monkeypatch.setattr(View, "sizes_vary", property(lambda _: vary))
-    trace = load_drawn(CHAIN.format("", "", "", ""), OPS, device=H200)
-
-    (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
-
-    assert ("dynamic=True" in finding.advice) == vary

@@ -491,7 +491,10 @@ def test_a_slow_op_has_the_advice_of_its_cause(
     assert ("contiguous" in advice) == (strides[-1] != 1)
 
 
-def test_a_slow_matmul_is_timed_alone_before_it_is_padded() -> None:
+@pytest.mark.parametrize(("size", "padded"), [(64, False), (60, True)])
+def test_a_slow_matmul_is_timed_alone_before_it_is_padded(
+    size: int, *, padded: bool
+) -> None:
     trace = load_drawn(
         """
         host   [ProfilerStep#1                                                       ]
@@ -499,14 +502,16 @@ def test_a_slow_matmul_is_timed_alone_before_it_is_padded() -> None:
         host      [cudaLaunchKernel>1]
         gpu 7                              [k<1                                     ]
         """,
-        {"aten::mm": inputs([[64, 64]] * 2, ["float"] * 2, [[64, 1]] * 2)},
+        {"aten::mm": inputs([[size, 64], [64, 64]], ["float"] * 2, [[64, 1]] * 2)},
         DEVICE,
     )
 
     (finding,) = outcome(Recording("drawn", trace), "KRN008").findings
 
     assert "time it alone first" in finding.advice
+    assert ("else try sizes that are multiples of 64" in finding.advice) is padded
     assert "torch.compile" not in finding.advice
+    assert bool(finding.fixes) is padded
 
 
 def test_gradients_of_images_of_other_sizes_are_other_groups(tmp_path: Path) -> None:
