@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
     from traceq.linter.source_loops import at_loops, loop_lines
+    from traceq.linter.source_uses import value_uses
     from traceq.linter.view import View
     from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
     from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
@@ -118,6 +119,7 @@ __all__ = [
     "tensor",
     "text",
     "time",
+    "value_uses",
 ]
 
 # The module of each name. Names that rules of three families use are here; others are
@@ -145,6 +147,7 @@ _MODULES = {
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
         "linter.source_loops": "at_loops loop_lines",
+        "linter.source_uses": "value_uses",
         "linter.view": "View",
         "model.dtypes": "FLOAT32 HALF SIZES dtype_name",
         "model.finding": "NOWHERE Evidence Finding Fix Place Severity",
