@@ -10,6 +10,7 @@ from traceq.analysis.base.sync_calls import TO_GPU
 from traceq.linter import value_uses
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from traceq.linter import View
@@ -87,7 +88,7 @@ def with_uses(view: View, waits: pl.DataFrame) -> pl.Series:
         pl.col("line", "call_line", "selects"),
     )
     each = rows.unique(maintain_order=True)
-    uses = pl.Series("use", [_use(view, row) for row in each.rows(named=True)])
+    uses = pl.Series("use", [use_of(view, row) for row in each.rows(named=True)])
     return rows.join(
         each.with_columns(uses.cast(pl.String)),
         on=each.columns,
@@ -97,7 +98,8 @@ def with_uses(view: View, waits: pl.DataFrame) -> pl.Series:
     )["use"]
 
 
-def _use(view: View, row: dict[str, Any]) -> str:
+def use_of(view: View, row: Mapping[str, Any]) -> str:
+    """Return what the value of a wait is read for; empty if that is not known."""
     method = row["method"] or ""
     selects = row["cause"] in _INDICES and row["selects"]
     if not selects and (row["cause"] not in _READING or row["copies"] == TO_GPU):

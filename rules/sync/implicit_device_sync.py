@@ -98,7 +98,8 @@ class ImplicitDeviceSync(DeviceSync):
 
     Keep the value on the GPU. Log ``loss.detach()`` and call ``.item()`` once every
     hundred steps. Replace a boolean index, whose size only the GPU knows, with
-    ``torch.where``.
+    ``torch.where``. A value that is a size, an index or a condition has advice of its
+    own, where the program's source was recorded.
 
     ```diff
     - log(loss.item())

@@ -153,3 +153,44 @@ def test_a_wait_that_an_action_takes_over_is_priced_alone() -> None:
     assert sum(len(fix.syncs) for fix in alone.fixes) == 2
     assert "otherwise" not in alone.advice
     assert says(alone, "`.item()`", "once a step")
+
+
+WITHOUT_GPU = """
+host  [ProfilerStep#1                                                               ]
+host   [train.py(1): main                                                          ]
+host    [aten::mm ] [<built-in method item> by train.py(4): main                  ]
+host                 [aten::item              ]
+host                  [aten::_local_scalar_dense]
+"""
+
+
+def test_without_a_gpu_the_advice_fits_the_use_too() -> None:
+    drawing = WITHOUT_GPU.replace("item              ]", "item                ]")
+    source = program("n = loss.item()", "x = torch.arange(n)")
+    (finding,) = sourced_findings(drawing, source, "SYN003")
+
+    assert finding.advice.startswith("it is a size")
+    assert not sourced_findings(drawing, program("env.step(x.item())"), "SYN003")
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        ("cudaDeviceSynchronize", "take it out of the loop"),
+        ("cudaStreamSynchronize", "wait_stream"),
+        ("cudaEventSynchronize ", "wait_event"),
+    ],
+)
+def test_a_stream_or_an_event_is_waited_for_on_the_gpu(call: str, advice: str) -> None:
+    (finding,) = drawn_findings(
+        f"""
+        host   [ProfilerStep#1                                                ]
+        host    [aten::mm          ]                        [aten::add         ]
+        host    [cudaLaunchKernel>1]                        [cudaLaunchKernel>2]
+        host                        [{call}]
+        gpu 7               [gemm<1             ]                           [a<2]
+        """,
+        "SYN002",
+    )
+
+    assert advice in finding.advice
