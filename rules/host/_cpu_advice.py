@@ -98,17 +98,16 @@ def advice_on(view: View, chain: Sequence[Mapping[str, Any]]) -> Advice:
             return Advice("", _MASK_THERE)
         made = _made_there(view, chain, last="what follows" if several else "it")
         return first._replace(text=made)
-    _, size, _ = InputTensor.of(view, chain[0]["inputs"], 0)
-    general = first.text in (ADVICE, _CAST_THERE, _COPY_LESS)
-    if general and (cause := cause_of_data(view, chain, size)):
-        casts = cause == OF_BATCH and first.text == _CAST_THERE
-        return first if casts else first._replace(text=cause)
-    if not several:
-        changing = first.text == ADVICE and chain[0]["kinds"] > 1
-        return first._replace(text=_EACH_STEP) if changing else first
-    if first.text != ADVICE and {row.text for row in every} == {first.text}:
-        return first
-    return Advice("", _ALL_THERE)
+    if first.text in (ADVICE, _CAST_THERE, _COPY_LESS):
+        _, size, _ = InputTensor.of(view, chain[0]["inputs"], 0)
+        cause = cause_of_data(view, chain, size)
+        if cause and not (cause == OF_BATCH and first.text == _CAST_THERE):
+            return first._replace(text=cause)
+    if several:
+        alike = first.text != ADVICE and {row.text for row in every} == {first.text}
+        return first if alike else Advice("", _ALL_THERE)
+    changing = first.text == ADVICE and chain[0]["kinds"] > 1
+    return first._replace(text=_EACH_STEP) if changing else first
 
 
 def _advice(view: View, row: Mapping[str, Any]) -> Advice:

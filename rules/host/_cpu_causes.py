@@ -1,4 +1,4 @@
-"""Causes of work on the CPU: what the tensors of an operator are, and whence they come."""
+"""Causes of work on the CPU: what its tensors are, and where they are from."""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ class DeviceSync(Rule):
         )
         rows = rows.hstack(_known(rows, causes[0])).with_columns(use=pl.lit(""))
         if "method" in causes:
-            own = rows["known"].is_null() & rows["library"].is_null() & ~rows["of_torch"]
+            own = (
+                rows["known"].is_null() & rows["library"].is_null() & ~rows["of_torch"]
+            )
             rows = rows.with_columns(use=with_uses(view, rows)).with_columns(
                 use=pl.when(own).then("use").otherwise(pl.lit(""))
             )
@@ -112,12 +114,12 @@ class DeviceSync(Rule):
         cause: Evidence,
         words: tuple[str, str],
         removed: Sequence[Fix] = (),
-        of_place: Mapping[str, str] | None = None,
     ) -> Finding:
         """Return the finding of a row.
 
         The words are how the wait is written, and what to write instead, which removes
-        more than the wait. Advice of other places is for those that wait instead.
+        more than the wait. ``of_place`` of a row is the advice on places by name, for
+        those that wait instead.
         """
         count = row["waits"] / view.steps
         written, advice = resolved(row, cause.name, words)
@@ -155,7 +157,7 @@ class DeviceSync(Rule):
                 "wait_ns": row["wait"] / view.steps,
                 "gap_ns": row["gap"] / view.steps,
             },
-            advice=chain_advice(row, advice, of_place or {}),
+            advice=chain_advice(row, advice, row.get("of_place", {})),
             ops=row["ops"],
         )
 

@@ -92,7 +92,7 @@ def sync_chains(view: View) -> pl.DataFrame:
 
 
 def _has_to(view: View, syncs: pl.DataFrame) -> pl.Series:
-    """Return which syncs stay: for tokens, actions, and copies that wait for themselves.
+    """Return which syncs stay: for tokens and actions, and of large copies.
 
     Other rules have these, or none.
     """

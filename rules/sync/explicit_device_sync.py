@@ -28,7 +28,7 @@ _STREAM = (
 )
 _EVENT = (
     "let the other stream wait for it on the GPU, by stream.wait_event(event); read"
-    " elapsed_time() or a copy in pinned memory a step or more later, when it has passed"
+    " elapsed_time() or a copy in pinned memory a step later, when it has passed"
 )
 _WRITTEN = (
     ("Device", "`torch.cuda.synchronize()`", _ADVICE),

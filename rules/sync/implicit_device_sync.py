@@ -198,14 +198,10 @@ class ImplicitDeviceSync(DeviceSync):
             for place in row["at"]
         }
         for row, words in rows:
-            yield self._of_row(view, row, words, of_place)
+            yield self._of_row(view, {**row, "of_place": of_place}, words)
 
     def _of_row(
-        self,
-        view: View,
-        row: Mapping[str, Any],
-        words: tuple[str, str],
-        of_place: Mapping[str, str],
+        self, view: View, row: Mapping[str, Any], words: tuple[str, str]
     ) -> Finding:
         note = "and its gradient" if any(row["gradient"]) else ""
         cause = Evidence("op", row["cause"], note=note)
@@ -219,7 +215,7 @@ class ImplicitDeviceSync(DeviceSync):
         removed = removed_indices(view, row)
         if advice == _COPY and copied_in_a_row(view, row):
             advice = _ONE_COPY
-        return self._finding(view, row, cause, (written, advice), removed, of_place)
+        return self._finding(view, row, cause, (written, advice), removed)
 
 
 def _written(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -52,7 +52,11 @@ def program(line: str, after: str = "done()") -> dict[str, str]:
 def test_the_advice_fits_what_a_value_is_read_for(
     line: str, after: str, advice: str
 ) -> None:
-    drawing = READ.replace("item> by train.py(4): main  ", TOLIST) if "tolist" in line else READ
+    drawing = (
+        READ.replace("item> by train.py(4): main  ", TOLIST)
+        if "tolist" in line
+        else READ
+    )
     (finding,) = sourced_findings(drawing, program(line, after), "SYN001")
 
     assert finding.advice.startswith(advice)

@@ -18,10 +18,10 @@ _NOTHING: frozenset[str] = frozenset()
 def value_uses(trace: Trace, at: _Line, method: str = "") -> frozenset[str]:
     """Return what is done with what a function reads on the host at one of its lines.
 
-    The line is a file, where a function begins, its name, and the line in it that calls.
-    The method is how the value is read, if that is known; `[]` is by an index. Nothing
-    is returned without the source or the line, and ``unknown`` is among the uses if some
-    could not be followed.
+    The line is a file, where a function begins, its name, and the line in it that
+    calls. The method is how the value is read, if that is known; `[]` is by an index.
+    Nothing is returned without the source or the line, and ``unknown`` is among the
+    uses if some could not be followed.
     """
     file, begins, function, line = at
     source = trace.rank.sources.get(file or "") if trace.rank else None

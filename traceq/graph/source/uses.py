@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UNUSED, LOGGED, ADDED, COLLECTED = "unused", "logged", "added", "collected"
 ACTED, SIZE, INDEX, LOOPED, METRIC = "acted", "size", "index", "looped", "metric"
@@ -94,9 +97,7 @@ class Uses:
         """Return what is done with what a function indexes at a line."""
         uses: set[str] = set()
         for node in self._at(scope, line, ast.Subscript, ast.Call):
-            selects = isinstance(node, ast.Subscript) and isinstance(
-                node.ctx, ast.Load
-            )
+            selects = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
             if selects or _last_name(node) == "masked_select":
                 uses |= self._of_selected(node)
         return frozenset(uses)
