@@ -31,7 +31,8 @@ TIMES = ("estimated", "extra")
 # Functions of at least this part of what is reported may be so together, and those
 # that take up to this many times as much are small. Heuristic thresholds.
 _SMALL, _ALONE = 0.1, 2
-_SEVERAL = 2
+# Fewer functions are named one by one. Heuristic threshold.
+_SEVERAL = 3
 _MOST_NAMED, _MOST_IN_MESSAGE = 4, 3
 
 
@@ -163,10 +164,11 @@ def member_lines(view: View, group: Group) -> Iterator[Evidence]:
 
 def message(group: Group) -> str:
     """Return the sentence on a group, with those that take longest."""
-    names = [*dict.fromkeys(group.members["function"])]
-    count = group.members.height
-    if group.function in names:
-        names.remove(group.function)
+    place = (group.file, group.line, group.function)
+    members = group.members.select(PLACE).rows()
+    count = len(members)
+    names = list(dict.fromkeys(str(row[-1]) for row in members if row != place))
+    if place in members:
         called = f"{group.function} and {counted(count - 1, 'small function')} that it"
         return f"{called} calls work in Python: {listed(names, _MOST_IN_MESSAGE)}"
     called = f"{counted(count, 'small function')} that {group.function}"

@@ -221,7 +221,9 @@ class ImplicitDeviceSync(DeviceSync):
 def _written(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return how the wait is written in a program, and what to write instead."""
     written, advice = _by_cause(row)
-    by_use = advice_by_use(row["use"], row["cause"], row["modules"])
+    theirs = row["library"] or row["by_inner_file"]
+    modules = [] if theirs else row["modules"]
+    by_use = advice_by_use(row["use"], row["cause"], modules)
     return written, by_use or advice
 
 

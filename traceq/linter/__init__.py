@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
-    from traceq.linter.source_loops import at_loops, loop_lines
+    from traceq.linter.source_loops import at_loops, loop_body, loop_lines
     from traceq.linter.source_uses import value_uses
     from traceq.linter.view import View
     from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
@@ -95,6 +95,7 @@ __all__ = [
     "library_module",
     "listed",
     "located_advice",
+    "loop_body",
     "loop_lines",
     "merged",
     "module_line",
@@ -146,7 +147,7 @@ _MODULES = {
         "linter.need": "Need",
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
-        "linter.source_loops": "at_loops loop_lines",
+        "linter.source_loops": "at_loops loop_body loop_lines",
         "linter.source_uses": "value_uses",
         "linter.view": "View",
         "model.dtypes": "FLOAT32 HALF SIZES dtype_name",
