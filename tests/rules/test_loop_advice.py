@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from linting import sourced_findings
+from linting import drawn_findings, sourced_findings
 
 if TYPE_CHECKING:
     from traceq.linter import Finding
@@ -83,3 +83,58 @@ def test_a_loop_whose_iterations_cannot_be_one_keeps_a_launch_of_each() -> None:
 
     assert independent.host_share == 1
     assert dependent.host_share == pytest.approx(0.5)
+
+
+def updated(file: str, op: str) -> str:
+    """Draw two steps of AdamW that call an op many times, in a function of a file."""
+    calls = "".join(f"[{op}".ljust(25) + "]" for _ in range(24))
+    launches = "".join(f"[cuLaunchKernel>{n}]".ljust(26) for n in range(1, 25))
+    kernels = "".join(f"[k<{n}]".ljust(26) for n in range(1, 25))
+    wide = len(calls) + 40
+    frames = (
+        ("torch/optim/optimizer.py(9): wrapper", wide - 1),
+        ("Optimizer.step#AdamW.step", wide - 3),
+        (f"{file}(7): step", wide - 5),
+    )
+    around = [
+        f"        host  {' ' * (at + 1)}[{name.ljust(length - 2)}]"
+        for at, (name, length) in enumerate(frames)
+        if file or "Optimizer.step" in name
+    ]
+    return "\n".join(
+        (
+            f"        host  [ProfilerStep#1{' ' * wide}]",
+            *around,
+            f"        host      {calls}",
+            f"        host       {launches}",
+            f"        gpu 7             {kernels}",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "fused", "only_named"),
+    [
+        ("torch/optim/adamw.py", True, False),
+        ("lion/adamw.py", False, False),
+        ("", True, True),
+    ],
+)
+def test_an_optimizer_may_only_have_the_name_of_one_of_torchs(
+    file: str, *, fused: bool, only_named: bool
+) -> None:
+    (finding,) = drawn_findings(updated(file, "aten::addcdiv_"), "LCH003")
+
+    assert ("pass fused=True" in finding.advice) == fused
+    assert ("check that it is of torch.optim" in finding.advice) == only_named
+
+
+@pytest.mark.parametrize(
+    ("file", "findings"), [("torch/optim/adam.py", 1), ("lion/adamw.py", 0), ("", 1)]
+)
+def test_a_foreach_optimizer_of_others_has_no_fused_one(
+    file: str, findings: int
+) -> None:
+    drawing = updated(file, "aten::_foreach_add_")
+
+    assert len(drawn_findings(drawing, "LCH004")) == findings
