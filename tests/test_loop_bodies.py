@@ -1,4 +1,4 @@
-"""What one iteration of a loop leaves for the next, by its source."""
+"""Values that one iteration of a loop leaves for the next, by its source."""
 
 from __future__ import annotations
 

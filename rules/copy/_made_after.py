@@ -42,9 +42,9 @@ _MADE = (
 )
 _NOT_PINNED = (
     "the program pins some of what it sends, as by pin_memory=True of the DataLoader,"
-    " and not this: a batch of a class of its own, not of tensors, lists or dicts, needs"
-    " a pin_memory() method; a tensor that is made after loading is better made on the"
-    " GPU; copy what is pinned with .to(device, non_blocking=True)"
+    " and not this: a batch of a class of its own, not of tensors, lists or dicts,"
+    " needs a pin_memory() method; a tensor that is made after loading is better made"
+    " on the GPU; copy what is pinned with .to(device, non_blocking=True)"
 )
 
 

@@ -1,4 +1,4 @@
-"""What the training process does while it loads a batch, besides making samples."""
+"""Work of the training process while it loads a batch, besides making samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STACKS = rf"{_FILES}collate\.py\(\d+\): (default_)?collate$"
 _PINS = rf"{_FILES}pin_memory\.py\(\d+\): pin_memory$"
 _FETCHES = rf"{_FILES}fetch\.py\(\d+\): fetch$"
 _SHUFFLES = ("aten::randperm",)
-# So much of loading is what a batch takes. Heuristic threshold.
+# Most of loading is what takes this share of it. Heuristic threshold.
 _MOSTLY = 0.5
 # A collate function sends a batch by one call or two.
 _ONCE, _OFTEN = 1, 2

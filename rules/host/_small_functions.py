@@ -59,7 +59,9 @@ def by_caller(
     rows = functions(view, _SMALL * least)
     if not rows.height:
         return [], []
-    tables, alone, pool = {}, [], []
+    tables: dict[int, pl.DataFrame] = {}
+    alone: list[int] = []
+    pool: list[int] = []
     for number, row in enumerate(rows.iter_rows(named=True)):
         table = inside(view, is_at(row)).with_columns(text("library"), text("called"))
         works = looks_like(table)[0] == WORKS
@@ -117,7 +119,9 @@ def _callers(view: View) -> tuple[dict[_Place, _Place], dict[_Place, int]]:
     """Return who mostly calls each function of the program's own, and its calls."""
     own = view.trace.frames.filter("own")
     own = own.select("thread", "ts", "dur", text("file"), "line", text("function"))
-    around = own[callers.calls_around(own)].select(pl.col(PLACE).name.prefix("of_"))
+    # Right before a call its caller is the innermost one.
+    before = own.select("thread", pl.col("ts") - 1)
+    around = callers.innermost(own, before).select(pl.col(PLACE).name.prefix("of_"))
     pairs = own.select(PLACE).hstack(around).group_by(pl.all()).len()
     pairs = pairs.sort("len", *pairs.columns[:-1], descending=[True, *[False] * 6])
     calls = pairs.group_by(PLACE).agg(pl.col("len").sum())

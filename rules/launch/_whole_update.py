@@ -39,12 +39,8 @@ if TYPE_CHECKING:
 
     _Function = tuple[str | None, int | None, str | None]
 
-# What a graph of a whole function replaces.
-_REPLAYED = (
-    *OF_OPS,
-    *(host_activity.MODULES, host_activity.LIBRARY, host_activity.OPTIMIZER),
-    *(host_activity.PYTHON, host_activity.WITH_LIBRARIES, host_activity.NO_STACKS),
-)
+# What a graph of a whole function replaces: operators, and all Python between them.
+_REPLAYED = (*OF_OPS, *host_activity.INTERRUPTED)
 _PLACE = ("file", "line", "function")
 _SEVERAL = 2
 _SOME = 300

@@ -92,6 +92,10 @@ class HostBoundStep(Rule):
     as the token that a decoder goes on with, ends what one graph can run. torch.compile
     replays no graph of a model that writes into its inputs (``coord += …``).
 
+    Where one function calls several models, as the update of an agent or of a GAN,
+    ``update`` is the step with one graph of all that it runs; where passes forbid a
+    graph of each model, the saving is of that one.
+
     ``torch.compile`` does not capture ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, ends with
     an error where gradients of several backward passes accumulate, and unrolls loops.
     ``torch.cuda.make_graphed_callables(model, (batch,))`` replays all three, without

@@ -1,4 +1,4 @@
-"""What the program does with values that it reads on the host, from its source."""
+"""Uses of values that the program reads on the host, from its source."""
 
 from __future__ import annotations
 

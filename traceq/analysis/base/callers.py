@@ -102,18 +102,6 @@ def innermost_calls(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame
     )
 
 
-def calls_around(calls: pl.DataFrame) -> pl.Series:
-    """Return for each of these calls the row of the innermost one around it, if any.
-
-    They have ``thread``, ``ts`` and ``dur``.
-    """
-    tree = in_preorder(
-        calls.select("thread", "ts", end=END, row=pl.int_range(pl.len()))
-    )
-    around = tree["row"][parents(tree["thread"], tree["end"])]
-    return around[tree["row"].arg_sort()]
-
-
 def innermost(frames: pl.DataFrame, moments: pl.DataFrame) -> pl.DataFrame:
     """Return the innermost of the frames around each moment, one row per moment.
 

@@ -1,4 +1,4 @@
-"""What an iteration of a loop needs of the one before, by the loop's source."""
+"""Values that an iteration of a loop needs of the one before, by its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program does with a value that it reads at a line, by its source.
+"""Uses of a value that a program reads at a line, by its source.
 
 Names are followed through the assignments of their function, and through the calls of a
 function that returns the value. Nothing is run: the source is only parsed.
@@ -119,7 +119,7 @@ class Uses:
             for node in self._at(scope, line, ast.Call)
             if isinstance(node, ast.Call)
         ]
-        named = [
+        named: list[ast.expr] = [
             node
             for node, name, of_object in calls
             if (name in _METHODS if of_object else name in _CASTS)
