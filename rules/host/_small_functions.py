@@ -11,7 +11,7 @@ from traceq.analysis.time import host_activity
 from traceq.linter import Evidence, at_function, counted, dataclass, listed, text
 
 from ._python_functions import functions, inside, is_at, is_library, silent_calls
-from ._python_kinds import ADVICE, WORKS, looks_like
+from ._python_kinds import ADVICE, WORKS, in_forward, looks_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,10 +68,14 @@ def by_caller(
         if works and is_library(view, row, table):
             continue
         tables[number] = table
-        # What takes long in a way of its own has advice of its own.
-        plain = works and not silent_calls(table)
-        small = row["extra"] < (_ALONE * least if plain else least)
-        (pool if small else alone).append(number)
+        # What takes long in a way of its own has advice of its own; small functions of
+        # a model's forward go where it is compiled, which LCH002 is on.
+        of_model = in_forward(table)
+        plain = works and not silent_calls(table) and not of_model
+        if row["extra"] >= (_ALONE * least if plain else least):
+            alone.append(number)
+        elif not of_model:
+            pool.append(number)
     numbered = rows.with_row_index("number")
     shared = [
         (group, pl.concat([tables[number] for number in group.members["number"]]))

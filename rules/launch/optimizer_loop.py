@@ -156,7 +156,7 @@ class OptimizerLoop(Rule):
         # Another class may have the name of one of torch's.
         kind = "" if torchs is False else name
         kernel_share, host_share = _saved(kind, torch, each, row["names"])
-        unsure = torchs is None and name in _FOREACH
+        unsure = torchs is None and not row["file"] and name in _FOREACH
         finding = self.finding(
             f"{name} updates {counted(parameters, 'parameter')} one by one,"
             f" with {counted(round(each), 'kernel')} for each",

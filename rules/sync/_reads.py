@@ -45,8 +45,8 @@ _ADVICE = {
     " or take the values where the host has them, before they are sent to the GPU",
     "metric": "a metric on the host needs it: count on the GPU, as (a == b).sum(), and"
     " read the counts at the end; or collect the tensors, and compute it once for all",
-    "computed": "it goes back into operators: give them the tensor itself, which they"
-    " take in place of a number, and nothing is read",
+    "computed": "it goes back into operators: keep it a tensor, which most of them take"
+    " in place of a number, as x * w and x.mul_(w) do: then nothing is read",
     "added": f"it is only added up: add the tensor itself; {_LOG}",
     "logged": f"it is only logged: {_LOG}",
     "collected": "it is only collected: append the tensor itself (x.detach()), where"
