@@ -28,6 +28,7 @@ _MANY = (
     " replace loops over elements with operators on whole arrays"
 )
 TIMES = ("estimated", "extra")
+_OF_MEMBER = (*PLACE, *TIMES)
 # Functions of at least this part of what is reported may be so together, and those
 # that take up to this many times as much are small. Heuristic thresholds.
 _SMALL, _ALONE = 0.1, 2
@@ -56,14 +57,13 @@ def by_caller(
 
     Each has the host's time in it.
     """
-    rows = functions(view, _SMALL * least)
-    if not rows.height:
-        return [], []
+    rows = _with_comprehensions(view, functions(view, _SMALL * least))
     tables: dict[int, pl.DataFrame] = {}
     alone: list[int] = []
     pool: list[int] = []
-    for number, row in enumerate(rows.iter_rows(named=True)):
-        table = inside(view, is_at(row)).with_columns(text("library"), text("called"))
+    for number, row in enumerate(rows):
+        table = pl.concat([inside(view, is_at(part)) for part in row["parts"]])
+        table = table.with_columns(text("library"), text("called"))
         works = looks_like(table)[0] == WORKS
         if works and is_library(view, row, table):
             continue
@@ -76,20 +76,57 @@ def by_caller(
             alone.append(number)
         elif not of_model:
             pool.append(number)
-    numbered = rows.with_row_index("number")
+    small = pl.DataFrame(
+        [
+            {"number": number, **{name: rows[number][name] for name in _OF_MEMBER}}
+            for number in pool
+        ]
+    )
     shared = [
         (group, pl.concat([tables[number] for number in group.members["number"]]))
-        for group in _groups(view, numbered.filter(pl.col("number").is_in(pool)), least)
+        for group in _groups(view, small, least)
     ]
     taken = {number for group, _ in shared for number in group.members["number"]}
     alone += [
         number
         for number in pool
-        if number not in taken and rows["extra"][number] >= least
+        if number not in taken and rows[number]["extra"] >= least
     ]
-    return [
-        (rows.row(number, named=True), tables[number]) for number in sorted(alone)
-    ], shared
+    return [(rows[number], tables[number]) for number in sorted(alone)], shared
+
+
+def _with_comprehensions(view: View, rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return functions with their ``parts``: themselves, and comprehensions in them.
+
+    A generator or a comprehension, which Python calls, is of the function that has it,
+    where that is among them.
+    """
+    every = [{**row, "parts": [row]} for row in rows.iter_rows(named=True)]
+    inner = [row for row in every if _is_part(row["function"])]
+    if not inner:
+        return every
+    callers_of, _ = _callers(view)
+    by_place = {_place(row): row for row in every}
+    for row in inner:
+        caller = callers_of.get(_place(row))
+        while caller and _is_part(caller[-1]) and caller != callers_of.get(caller):
+            caller = callers_of.get(caller)
+        around = by_place.get(caller) if caller else None
+        if around:
+            for name in TIMES:
+                around[name] += row[name]
+            around["parts"] += row["parts"]
+            every.remove(row)
+    return sorted(every, key=lambda row: -row["estimated"])
+
+
+def _is_part(function: str | None) -> bool:
+    return (function or "").startswith("<") and function != "<module>"
+
+
+def _place(row: Mapping[str, Any]) -> _Place:
+    file, line, function = (row[name] for name in PLACE)
+    return file, line, function
 
 
 def _groups(view: View, small: pl.DataFrame, least: float) -> list[Group]:
@@ -99,10 +136,10 @@ def _groups(view: View, small: pl.DataFrame, least: float) -> list[Group]:
     it is small. One that runs for several steps, as the training loop, has to call
     them itself.
     """
-    if small["extra"].sum() < least:
+    if not small.height or small["extra"].sum() < least:
         return []
     callers_of, calls = _callers(view)
-    rows = {tuple(row[name] for name in PLACE): row for row in small.to_dicts()}
+    rows = {_place(row): row for row in small.to_dicts()}
     below: dict[_Place, list[_Place]] = {place: [place] for place in rows}
     shared = []
     for place in _deepest_first(list(rows), callers_of):

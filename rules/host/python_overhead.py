@@ -182,7 +182,8 @@ class PythonOverhead(Rule):
         silent = silent_calls(table)
         looks, advice = (_SILENT, _UNKNOWN) if silent else looks_like(table)
         row = {**row, "recorded": int(table["recorded"].sum())}
-        own = table["caller"].filter(table["kind"] == host_activity.PYTHON)
+        python = pl.col("kind") == host_activity.PYTHON
+        own = table.filter(python, is_at(row))["caller"]
         # A call that goes on through all steps, as the loop itself, is one in each.
         calls = max(silent or own.n_unique(), table["step"].n_unique()) / view.steps
         return self.finding(

@@ -185,7 +185,8 @@ class UnfusedOptimizer(Rule):
             advice=(
                 f"pass fused=True to torch.optim.{name}, also in the param_groups of a"
                 " checkpoint that is loaded; it rounds differently: compare the losses"
-                + ONLY_NAMED * (not row["file"] and of_torch(view, handled) is None)
+                + ONLY_NAMED
+                * (not row["file"] and of_torch(view, handled) is None)
             ),
             ops=row["ops"],
         )

@@ -64,3 +64,24 @@ def test_a_function_with_a_cause_of_its_own_has_its_own_advice() -> None:
     }
 
     assert {"help_0", "help_1"} <= subjects
+
+
+def test_a_generator_is_of_the_function_that_has_it() -> None:
+    step = 10_000
+    lanes: dict[str, list[Span]] = {
+        "host ": [(0, step - 10, "ProfilerStep#{}")],
+        "host  ": [(1, 110, "torch/nn.py(5): f"), (4300, 4000, "a.py(3): tidy")],
+        "host   ": [(2, 100, "aten::mm"), (4800, 3000, "a.py(4): <genexpr>")],
+        "host    ": [
+            (4, 24, "cudaLaunchKernel>{}1"),
+            (4802, 2990, "<built-in function len>"),
+        ],
+        "gpu 7": [(60, step - 6000, "gemm<{}1")],
+    }
+    (finding,) = drawn_findings(placed(lanes, step, 2), "HST003")
+
+    assert finding.subject == "tidy"
+    assert finding.message.endswith("once a step")
+    spans = finding.fixes[0].spans
+    assert spans is not None
+    assert (spans["end"] - spans["start"]).sum() >= 2 * 3_900_000
