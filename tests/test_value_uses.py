@@ -51,6 +51,9 @@ def of_line(body: str, text: str, method: str = "") -> set[str]:
         ("if (d < eps).item():\n    break", {use.STOPS}),
         ("while err.item() > eps:\n    err = f()", {use.STOPS}),
         ("if mask.any().item():\n    y = g(mask)", {use.GUARDS}),
+        ("if not mask.any().item():\n    continue", {use.GUARDS}),
+        ("if mask.any().item():\n    continue", {use.DECIDES}),
+        ("if not (a == b).all().item():\n    continue", {use.DECIDES}),
         ("assert x.max().item() < 5", {use.CHECKS}),
         ("if loss.item() < best:\n    best = g()\nelse:\n    h()", {use.DECIDES}),
         ("for i in range(lengths.max().item()):\n    f(i)", {use.SIZE}),
@@ -103,6 +106,21 @@ def test_a_name_is_followed_to_its_next_assignment() -> None:
     """
 
     assert of_line(body, "x = loss.item()") == {use.LOGGED}
+
+
+def test_a_name_that_a_branch_may_set_again_is_followed_on() -> None:
+    body = """
+        x = loss.item()
+        if step:
+            x = 5
+        x = [
+            f(x),
+        ]
+        print(x)
+    """
+
+    assert of_line(body, "x = loss.item()") == {use.UNKNOWN}
+    assert of_line(body.replace("f(x)", "round(x)"), "x = loss") == {use.LOGGED}
 
 
 def test_a_value_that_is_returned_is_followed_to_the_call() -> None:

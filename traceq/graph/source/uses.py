@@ -59,8 +59,9 @@ _TENSOR_OPS = re.compile(
     r"|pow|mul|div|sub|add|backward|[a-z]\w*[a-z0-9]_)$"
 )
 _FINITE = ("isnan", "isfinite", "isinf")
-_ASKS = ("any", "all", "sum", "numel", "nonzero", "count_nonzero", "max")
+_ASKS = ("any", "sum", "numel", "nonzero", "count_nonzero")
 _DEEPEST = 6
+_NEVER = 10**9
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module, ast.ClassDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -303,12 +304,7 @@ class Uses:
             if isinstance(node, ast.Name) and node.id == name.id
         ]
         end = getattr(since, "end_lineno", 0) or 0
-        set_again = [
-            node.lineno
-            for node in same
-            if isinstance(node.ctx, ast.Store) and node.lineno > end
-        ]
-        until = min(set_again, default=10**9)
+        until = min(self._sets_again(same, since), default=_NEVER)
         loads = [
             node
             for node in same
@@ -322,6 +318,20 @@ class Uses:
                 continue
             uses |= self._of(load, depth + 1, seen)
         return uses or {UNUSED if not loads else UNKNOWN}
+
+    def _sets_again(self, same: list[ast.Name], since: ast.AST) -> Iterator[int]:
+        """Yield the last lines of statements that certainly set a name again.
+
+        Those are of the same block: one in a branch may not run.
+        """
+        block, end = self.parents.get(since), getattr(since, "end_lineno", 0) or 0
+        for node in same:
+            if isinstance(node.ctx, ast.Store) and node.lineno > end:
+                above: ast.AST = node
+                while not isinstance(above, ast.stmt) and above in self.parents:
+                    above = self.parents[above]
+                if self.parents.get(above) is block:
+                    yield getattr(above, "end_lineno", 0) or node.lineno
 
     def _is_receiver(self, load: ast.Name) -> bool:
         """Return whether a value of a dict or list is only added to."""
@@ -407,7 +417,9 @@ def _decision(node: ast.AST, test: ast.expr) -> set[str]:
     if isinstance(node, ast.While) or any(isinstance(s, ast.Break) for s in body):
         return {STOPS}
     if isinstance(node, ast.If) and not node.orelse and names.intersection(_ASKS):
-        return {GUARDS}
+        leaves = any(isinstance(s, (ast.Return, ast.Continue)) for s in body)
+        negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        return {GUARDS} if leaves == negated else {DECIDES}
     return {DECIDES}
 
 
