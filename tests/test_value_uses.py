@@ -123,6 +123,18 @@ def test_a_name_that_a_branch_may_set_again_is_followed_on() -> None:
     assert of_line(body.replace("f(x)", "round(x)"), "x = loss") == {use.LOGGED}
 
 
+def test_what_the_other_branch_sets_is_not_set_again() -> None:
+    body = """
+        if step:
+            x = loss.item()
+        else:
+            x = 5
+        print(x)
+    """
+
+    assert of_line(body, "x = loss.item()") == {use.LOGGED}
+
+
 def test_a_value_that_is_returned_is_followed_to_the_call() -> None:
     source = dedent("""
         def step(batch):

@@ -330,7 +330,7 @@ class Uses:
                 above: ast.AST = node
                 while not isinstance(above, ast.stmt) and above in self.parents:
                     above = self.parents[above]
-                if self.parents.get(above) is block:
+                if _in_one_block(block, since, above):
                     yield getattr(above, "end_lineno", 0) or node.lineno
 
     def _is_receiver(self, load: ast.Name) -> bool:
@@ -381,6 +381,15 @@ class Uses:
 def uses_of(tree: ast.AST) -> Uses:
     """Return the uses of values in a syntax tree."""
     return Uses(tree)
+
+
+def _in_one_block(parent: ast.AST | None, first: ast.AST, second: ast.AST) -> bool:
+    """Return whether two statements of a parent are in the same branch of it."""
+    blocks = (getattr(parent, name, None) for name in ("body", "orelse", "finalbody"))
+    return any(
+        isinstance(block, list) and first in block and second in block
+        for block in blocks
+    )
 
 
 def _of_call(call: ast.Call) -> set[str] | None:
