@@ -151,6 +151,14 @@ def test_a_value_that_is_returned_is_followed_to_the_call() -> None:
     assert uses_of(function).of_read(function, 4) == {use.RETURNED}
 
 
+@pytest.mark.parametrize("name", ["select_action", "act"])
+def test_what_an_agent_returns_as_its_action_is_acted_on(name: str) -> None:
+    source = f"def {name}(self, x):\n    return self.pi(x).cpu().numpy()[0]\n"
+    tree = ast.parse(source)
+
+    assert uses_of(tree).of_read(tree.body[0], 2, "cpu") == {use.ACTED}
+
+
 def test_a_read_that_is_known_is_the_one_of_its_line() -> None:
     body = "f(x.cpu()); print(y.tolist())"
 

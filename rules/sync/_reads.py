@@ -55,7 +55,8 @@ _ADVICE = {
     "unused": "nothing uses the value: leave the line out, unless it is there to wait,"
     " as to time a step",
     "returned": "return the tensor itself (x.detach()), so that the caller reads it"
-    " where it is needed: what is logged, only once in many steps",
+    " where it is needed: what is logged, only once in many steps; what is needed at"
+    " once takes one copy, as of torch.stack((a, b))",
 }
 """By use: the first of them that a value has is what the advice has to fit."""
 _LOGS = ("added", "logged", "collected", "unused")

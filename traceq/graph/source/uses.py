@@ -46,6 +46,8 @@ _METRICS = re.compile(
 _LOSSES = re.compile(
     r"loss|criterion|cross_entropy|^(nll|mse|bce|l1|smooth_l1)\b", re.IGNORECASE
 )
+# Functions of an agent that return what an environment is stepped with.
+_ACTION = re.compile(r"(^|_)(act|actions?)$", re.IGNORECASE)
 _ENVIRONMENT = re.compile(r"(^|_)v?envs?($|_|\d)|environment|simulator", re.IGNORECASE)
 # Functions of the host that make another value of one.
 _PASSES = re.compile(
@@ -354,6 +356,8 @@ class Uses:
         function = self._scope(parent)
         if not isinstance(function, _FUNCTIONS) or isinstance(parent, ast.Yield):
             return {RETURNED}
+        if _ACTION.search(function.name):
+            return {ACTED}
         key = (id(function), "return")
         if depth >= _DEEPEST or key in seen:
             return {RETURNED}
