@@ -39,7 +39,7 @@ _LOGS = re.compile(
 _COLLECTS = ("append", "extend", "appendleft")
 _METER = re.compile(r"meter|metric|logger|writer|stats|avg|tracker", re.IGNORECASE)
 _METRICS = re.compile(
-    r"(accuracy|f1|auc|precision|recall|average_precision|jaccard|r2|bleu|rouge)\w*"
+    r"(accuracy|f1|auc|precision|recall|average_precision|jaccard|r2|bleu)\w*"
     r"_score|^(roc_curve|confusion_matrix|compute_metrics|classification_report"
     r"|spearmanr|pearsonr|edit_distance|levenshtein|wer|cer)$"
 )
