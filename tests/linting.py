@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from recordings import CAPTURES, loaded, path_of, read
@@ -17,6 +19,7 @@ from traceq.linter.pack import load_rules
 from traceq.linter.run import Views, run, run_rule, worst_first
 from traceq.linter.select import selected
 from traceq.model.recording import Recording
+from traceq.model.run import Rank
 from traceq.testing import load_drawn, load_history
 from traceq.testing.examples import drawn, drawn_job
 
@@ -104,6 +107,34 @@ def priced_findings(
         "drawn", load_drawn(drawing, args), log_lines(log) if log else None
     )
     return outcome(recording, *codes, brief=True).findings
+
+
+def sourced_findings(
+    drawing: str,
+    sources: Mapping[str, str],
+    *codes: str,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[Finding, ...]:
+    """Return the findings in a drawn trace with the source files of its program."""
+    texts = {name: dedent(text).strip() + "\n" for name, text in sources.items()}
+    rank = Rank("rank-0", 0, "done", None, None, None, (), sources=texts)
+    trace = replace(load_drawn(drawing, args), rank=rank)
+    return outcome(Recording("drawn", trace), *codes, brief=True).findings
+
+
+def placed(
+    lanes: dict[str, list[tuple[int, int, str]]], length: int, steps: int = 1
+) -> str:
+    """Draw spans by start, length and text, once for each step; {} is its number."""
+    drawn = []
+    for name, spans in lanes.items():
+        line = f"{name.strip():<6}"
+        for step in range(steps):
+            for start, long, text in spans:
+                line = line.ljust(6 + length * step + start)
+                line += f"[{text.format(step + 1):<{long - 2}}]"
+        drawn.append(line)
+    return "\n".join(drawn)
 
 
 def log_findings(log: str, *codes: str) -> tuple[Finding, ...]:

@@ -154,3 +154,27 @@ def test_a_place_at_loops_is_at_the_first_and_counts_the_others() -> None:
     assert at_loops(place, []) == place
     at = at_loops(place, [3, 5])
     assert (at.line, at.exact, at.begins, at.other_lines) == (3, True, 1, 1)
+
+
+def test_a_loop_that_only_calls_other_functions_is_at_their_lines() -> None:
+    source = """
+        def update(self, xs):
+            for _ in range(2):
+                self.reset()
+            for x in xs:
+                h = self.cell(x)
+            return h
+    """
+    calls = ["[net.py(9): cell by net.py(5): update  ]"] * 3
+    trace = load_drawn(f"""
+        host  [net.py(1): update{" " * 130}]
+        host   {"".join(calls)}
+        host    {"".join("[aten::mm]".ljust(len(calls[0])) for _ in calls)}
+    """)
+    rank = Rank("rank-0", 0, "done", None, None, None, ())
+    text = dedent(source).strip()
+    trace = replace(trace, rank=replace(rank, sources={"net.py": text}))
+    place = Place("net.py", 1, "update")
+
+    assert loop_lines(trace, place, trace.ops["id"], 2) == [4]
+    assert loop_lines(trace, place, trace.ops["id"], 9) == []

@@ -15,6 +15,7 @@ from traceq.analysis.time import device_syncs
 from traceq.linter import END, Fix, View, fill_false, has_like, named
 from traceq.linter.minor import WORTH_FIXING
 
+from ._made_after import advice_on_made
 from ._pageable import blocking_calls
 from ._transfers import TO_GPU, TO_HOST
 
@@ -200,6 +201,8 @@ def advice_for(view: View, row: Mapping[str, Any]) -> str:
     if row["sent"] in ADVICE:
         return ADVICE[row["sent"]]
     frames = view.trace.frames
+    if row["direction"] == TO_GPU and (advice := advice_on_made(view, row)):
+        return advice
     if row["direction"] == TO_GPU and has_like(frames, "^torch/"):
         return PINNED[TO_GPU] if has_like(frames, _LOADER) else _NO_LOADER
     return PINNED[row["direction"]]

@@ -14,14 +14,12 @@ from traceq.linter import (
     Place,
     View,
     at_function,
-    counted,
-    dataclass,
     disjoint,
     named_like,
 )
 from traceq.model import names
 
-from ._rows import RowByRow
+from ._in_process import IN_PROCESS, MESSAGE, Explanation, in_process
 from ._worker_advice import (
     READY,
     TAKING,
@@ -29,8 +27,6 @@ from ._worker_advice import (
     ready_batches,
     times_as_many,
     wait_evidence,
-    worker_evidence,
-    workers_advice,
 )
 from ._workers import WorkerPlan, first_batches, waited_ns
 
@@ -38,15 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-IN_PROCESS = "_SingleProcessDataLoaderIter"
 _IN_WORKERS = "_MultiProcessingDataLoaderIter"
 # Torch's iterators of a DataLoader: who loads the batch, and what to do about it.
 LOADERS = {
-    IN_PROCESS: (
-        "the GPU idles while the training process itself loads the next batch"
-        " (num_workers=0)",
-        "",
-    ),
+    IN_PROCESS: (MESSAGE, ""),
     _IN_WORKERS: (
         "the GPU idles while the program waits for the DataLoader's workers",
         "the workers do not keep up: raise num_workers{to}, up to the number of cores;"
@@ -63,15 +54,6 @@ _FIRST = (
     " by a sampler that goes over the data several times; do less per sample (decode"
     " and augment on the GPU, cache what is computed every time)",
 )
-_SHORT_EPOCHS = (
-    "keep the batches of an epoch, on the GPU if they fit, where nothing shuffles or"
-    " changes them; no worker loads the first batch of an epoch ahead, and epochs have"
-    " few, so that num_workers=2, pin_memory=True and persistent_workers=True hide only"
-    " the others"
-)
-# Workers are of little use where the first batches of epochs take more of the loading
-# than this. Heuristic threshold.
-_MANY_FIRSTS = 0.2
 # A DataLoader keeps two batches ahead for each worker, so that in fewer steps than
 # these some are ready whether the workers keep up or not. Heuristic threshold.
 _LONG = 20
@@ -79,41 +61,13 @@ _READY_FOR_NOW = (
     "a DataLoader keeps batches ahead, so that a few steps do not show whether its"
     f" workers keep up: time the program with twice as many; {TAKING}"
 )
-# Where loading takes less, nothing is promised: of five programs that load for 1 to 3
-# ms two took 4% and 15% longer with two workers, pinned and persistent, and three took
-# 22% to 28% less (H200, torch 2.11, 2026-11).
-_SHORT_NS = 3_000_000
-_SHORT = (
-    "time the program with num_workers=2, pin_memory=True and persistent_workers=True:"
-    " of five that load for as short a time three got faster and two slower; do less"
-    " per sample, and index whole batches where the data is in memory"
-)
-_STACKS = "; record with stacks, profile(with_stack=True), to see what it does"
 # The fraction of taking batches that a thread takes off the program: while it runs
 # Python, it holds the GIL. Heuristic, not measured.
 _THREAD = 0.5
-ROW_ADVICE = (
-    "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
-    " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
-    " them with slices of torch.randperm"
-)
 _OTHER = (
     "the GPU idles while the next batch is loaded",
     "load the next batch while the GPU computes: in worker processes or in a thread",
 )
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Message, advice and evidence for one loader."""
-
-    message: str
-    advice: str
-    goes: float | None = 1.0
-    """The share of loading that a fix removes; None where nothing is promised."""
-    evidence: tuple[Evidence, ...] = ()
-    data: Mapping[str, int | None] | None = None
-    example: str = ""
 
 
 def explanation(
@@ -125,34 +79,10 @@ def explanation(
 ) -> Explanation:
     """Return why a loader stalls, and what to do, by the process that loads."""
     if row["loader"] == IN_PROCESS:
-        return _in_process(view, regions, workers, example)
+        return in_process(view, regions, workers, example)
     if row["loader"] == _IN_WORKERS:
         return _in_workers(view, row, regions, workers)
     return Explanation(*_OTHER)
-
-
-def _in_process(
-    view: View, regions: pl.DataFrame, workers: int, example: str
-) -> Explanation:
-    """Say what to do where the training process loads."""
-    message = LOADERS[IN_PROCESS][0]
-    if by_rows := RowByRow.of(view, regions):
-        return _rows(by_rows, example)
-    plan = WorkerPlan.of(view, regions, workers)
-    if plan.loading_ns < _SHORT_NS:
-        more = "" if view.trace.frames.height else _STACKS
-        unknown = {"workers_now": 0, "workers": 2, "saves_with_workers_ns": None}
-        return Explanation(message, _SHORT + more, goes=None, data=unknown)
-    first = first_batches(view, regions)
-    if first.share > _MANY_FIRSTS and first.epochs > 1:
-        return Explanation(message, _SHORT_EPOCHS, plan.share * (1 - first.share))
-    return Explanation(
-        message,
-        workers_advice(plan),
-        plan.share,
-        tuple(worker_evidence(plan)),
-        plan.data,
-    )
 
 
 def _in_workers(
@@ -167,35 +97,12 @@ def _in_workers(
         (message, advice), removed = taken, _THREAD
     if taken == READY and view.steps < _LONG:
         advice = _READY_FOR_NOW
-    if first_batches(view, regions).share > _MOSTLY:
-        message, advice = _FIRST
+    first = first_batches(view, regions)
+    if first.share > _MOSTLY:
+        # The others are loaded ahead as they are.
+        (message, advice), removed = _FIRST, first.share
     advice = advice.replace("{to}", more_workers(view, plan))
     return Explanation(message, advice, removed, tuple(wait_evidence(view, waited)))
-
-
-def _rows(loads: RowByRow, example: str) -> Explanation:
-    """Say that rows are picked one by one, and that batches can be picked whole."""
-    rows = counted(round(loads.rows), "row")
-    picked, stacked = loads.picking_ns, loads.stacking_ns
-    return Explanation(
-        f"the GPU idles while the DataLoader picks {rows} a step out of a TensorDataset"
-        " one by one, and stacks them",
-        ROW_ADVICE,
-        loads.share,
-        (
-            Evidence("picking", value=picked, unit="ns", note="a step, as recorded"),
-            Evidence("stacking", value=stacked, unit="ns", note="a step, as recorded"),
-            Evidence(
-                "whole",
-                "batches:",
-                value=loads.whole_ns,
-                unit="ns",
-                note="a step, estimated",
-            ),
-        ),
-        {"rows": round(loads.rows), "whole_batches_ns": round(loads.whole_ns)},
-        example.replace("256", str(loads.batch)),
-    )
 
 
 def steps_line(view: View, row: Mapping[str, Any]) -> list[Evidence]:

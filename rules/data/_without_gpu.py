@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from traceq.analysis.base import callers
 from traceq.linter import Evidence, counted
 
+from ._in_process import ROW_ADVICE, Explanation
 from ._rows import RowByRow
-from ._stalls import ROW_ADVICE, Explanation, inside_line
+from ._stalls import inside_line
 
 if TYPE_CHECKING:
     import polars as pl

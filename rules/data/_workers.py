@@ -45,14 +45,14 @@ class WorkerPlan:
             if loading
             else 0.0
         )
-        rest, cores = _step(view, regions, 1 - handing), _cores(view)
+        rest, cores = step_without(view, regions, 1 - handing), _cores(view)
         worked = assumptions.WORKER_SLOWDOWN * loading
         needed = (
             max(assumptions.FEWEST_WORKERS, math.ceil(worked / rest)) if rest else 1
         )
         workers = wanted or min(needed, cores or assumptions.USUAL_WORKERS)
         share = _share(view, regions, worked / workers, 1 - handing)
-        before = _step(view, regions, 0)
+        before = step_without(view, regions, 0)
         return cls(loading, rest, tensors, cores, workers, share, before)
 
     @property
@@ -149,7 +149,7 @@ def first_batches(view: View, regions: pl.DataFrame) -> FirstBatches:
     return FirstBatches(firsts.height, time / all_time if all_time else 0.0)
 
 
-def _step(view: View, regions: pl.DataFrame, share: float) -> float:
+def step_without(view: View, regions: pl.DataFrame, share: float) -> float:
     """Return what a step takes if this share of loading goes."""
     change = Change(spans=regions.select("start", "end"), host_share=share)
     return view.replay.run([change], view.calibration.likely).step_ns
@@ -157,12 +157,12 @@ def _step(view: View, regions: pl.DataFrame, share: float) -> float:
 
 def _share(view: View, regions: pl.DataFrame, step_ns: float, most: float) -> float:
     """Return the share of loading to remove so that a step takes that long."""
-    if _step(view, regions, most) >= step_ns:
+    if step_without(view, regions, most) >= step_ns:
         return most
     low, high = 0.0, most
     for _ in range(assumptions.BISECTIONS):
         middle = (low + high) / 2
-        longer = _step(view, regions, middle) > step_ns
+        longer = step_without(view, regions, middle) > step_ns
         low, high = (middle, high) if longer else (low, middle)
     return (low + high) / 2
 

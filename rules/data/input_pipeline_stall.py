@@ -24,8 +24,8 @@ from traceq.linter import (
     text,
 )
 
+from ._in_process import IN_PROCESS
 from ._stalls import (
-    IN_PROCESS,
     LOADERS,
     explanation,
     inside_line,

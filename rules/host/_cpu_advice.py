@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from traceq.linter import Evidence
 
+from ._cpu_causes import OF_BATCH, cause_of_data, changes, compares
 from ._cpu_tensors import InputTensor
 
 if TYPE_CHECKING:
@@ -33,7 +34,16 @@ _MAKES = (
 )
 _MAKE_THERE = (
     'make the tensor on the GPU: give device="cuda" to {call}, instead of .to("cuda")'
-    " after {last}; or make it once before the loop, where it is the same in every step"
+    " after {last}"
+)
+_ONCE = "; or make it once before the loop, where it is the same in every step"
+_BUFFER = (
+    "; or make it once in __init__ and keep it by register_buffer, where it is the same"
+    " in every step"
+)
+_MASK_THERE = (
+    "make the mask on the GPU, as torch.arange(n, device=lengths.device) <"
+    " lengths[:, None]: then what it compares is sent, which is less, or is there"
 )
 _MAKES_THERE = "make the tensor on the GPU"
 _PICK_THERE = (
@@ -50,11 +60,13 @@ _CAST_THERE = (
     "send the tensor as it is and cast it on the GPU: .to(device).float(), not"
     " .float().to(device); of fewer bits there is less to send"
 )
+_SEND_BEFORE = "send its tensors to the GPU before it, not after it"
+_WORKERS = "or in the DataLoader's workers, where it is about the next batch"
 ADVICE = (
-    "send its tensors to the GPU before it, not after it; or do it once before the"
-    " loop, where it makes the same in every step; or in the DataLoader's workers,"
-    " where it is about the next batch"
+    f"{_SEND_BEFORE}; or do it once before the loop, where it makes the same in every"
+    f" step; {_WORKERS}"
 )
+_EACH_STEP = f"{_SEND_BEFORE}; {_WORKERS.replace('or in', 'or do it in')}"
 _ALL_THERE = (
     "send the tensors that the first of them takes to the GPU, so that all of them run"
     " there, and not what the last one makes; or do this in the DataLoader's workers,"
@@ -81,15 +93,27 @@ def advice_on(view: View, chain: Sequence[Mapping[str, Any]]) -> Advice:
     """Return advice on operators that run one after another."""
     every = [_advice(view, row) for row in chain]
     first = every[0]
-    if len(every) == 1:
-        return first
-    if first.text == _DRAW_THERE:
-        return first._replace(text=f"{_DRAW_THERE}; what follows runs there then")
+    several = len(every) > 1
+    if several and any(row.text == _DRAW_THERE for row in every):
+        return first._replace(
+            text=f"{_DRAW_THERE}; what follows runs there then",
+            example=0,
+        )
     if re.match(_MAKES, chain[0]["called"]):
-        return Advice("", _made_there(chain[0]["called"], last="what follows"))
-    if first.text != ADVICE and {row.text for row in every} == {first.text}:
-        return first
-    return Advice("", _ALL_THERE)
+        if several and compares(chain):
+            return Advice("", _MASK_THERE)
+        made = _made_there(view, chain, last="what follows" if several else "it")
+        return first._replace(text=made)
+    if first.text in (ADVICE, _CAST_THERE, _COPY_LESS):
+        _, size, _ = InputTensor.of(view, chain[0]["inputs"], 0)
+        cause = cause_of_data(view, chain, size)
+        if cause and not (cause == OF_BATCH and first.text == _CAST_THERE):
+            return first._replace(text=cause)
+    if several:
+        alike = first.text != ADVICE and {row.text for row in every} == {first.text}
+        return first if alike else Advice("", _ALL_THERE)
+    changing = first.text == ADVICE and chain[0]["kinds"] > 1
+    return first._replace(text=_EACH_STEP) if changing else first
 
 
 def _advice(view: View, row: Mapping[str, Any]) -> Advice:
@@ -99,7 +123,7 @@ def _advice(view: View, row: Mapping[str, Any]) -> Advice:
     if re.match(_DRAWS, row["name"]):
         return Advice(f"draws {shape or 'numbers'}", _DRAW_THERE, 0)
     if re.match(_MAKES, row["called"]):
-        return Advice(f"makes {shape or 'a tensor'}", _made_there(row["called"]))
+        return Advice(f"makes {shape or 'a tensor'}", _MAKE_THERE)
     if re.match(_PICKS, row["name"]):
         does = f"picks from {shape or 'a tensor'}"
         fits = not size or size <= _MOST_KEPT
@@ -111,8 +135,13 @@ def _advice(view: View, row: Mapping[str, Any]) -> Advice:
     return Advice(f"works on {shape}" if shape else "works", ADVICE)
 
 
-def _made_there(called: str, last: str = "it") -> str:
-    return _MAKE_THERE.format(call=called.replace("aten::", "torch."), last=last)
+def _made_there(view: View, chain: Sequence[Mapping[str, Any]], last: str) -> str:
+    call = chain[0]["called"].replace("aten::", "torch.")
+    text = _MAKE_THERE.format(call=call, last=last)
+    if changes(view, chain):
+        return text
+    in_model = any(row["modules"] for row in chain)
+    return text + (_BUFFER if in_model else _ONCE)
 
 
 def op_lines(view: View, chain: Sequence[Mapping[str, Any]]) -> Iterator[Evidence]:

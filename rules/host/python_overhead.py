@@ -13,26 +13,19 @@ from traceq.linter import (
     Fix,
     Good,
     Need,
+    Place,
     Rule,
     Seen,
     View,
     dataclass,
     often,
     option,
-    text,
 )
 
-from ._python_functions import (
-    called_line,
-    functions,
-    grouped,
-    inside,
-    is_at,
-    is_library,
-    silent_calls,
-    times,
-)
-from ._python_kinds import ADVICE, WORKS, logs, looks_like
+from ._python_examples import DRAWN, HOOKED
+from ._python_functions import called_line, grouped, is_at, silent_calls, times
+from ._python_kinds import ADVICE, logs, looks_like
+from ._small_functions import TIMES, Group, advice_on, by_caller, member_lines, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,22 +43,6 @@ _HOOKS = (
     "remove the hooks (handle.remove()) when they are not needed, or let them return at"
     " once in all but one of many steps"
 )
-_STEP = """
-            host   [ProfilerStep#1                                                  ]
-            host    [torch/nn.py(5): f    ] [train.py(30): tokenise                ]
-            host     [aten::mm           ]   [<built-in method split of str object>]
-            host      [cudaLaunchKernel>1]
-            gpu 7                   [gemm<1]
-"""
-_HOOK = """
-            host   [ProfilerStep#1                                                    ]
-            host    [nn.Module: Linear_0                                             ]
-            host     [torch/nn/modules/module.py(9): _call_impl                     ]
-            host      [torch/nn/modules/linear.py(5): forward]  [train.py(9): keep ]
-            host       [aten::mm           ]                    [aten::mean        ]
-            host        [cudaLaunchKernel>1]                    [cudaLaunchKernel>2]
-            gpu 7                      [gemm<1]                             [mean<2]
-"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +58,8 @@ class PythonOverhead(Rule):
     is one whose time is a library's, around operators that it runs: LCH002 has that.
     Hooks on modules count whole, with operators, launches and GPU work. The time is
     estimated without the profiler, since recording Python calls slows them down several
-    times, and only what the GPU waits for is a saving.
+    times, and only what the GPU waits for is a saving. Small functions that one
+    function calls, itself or by others, and that together take long, are one finding.
 
     ## Why is this bad?
 
@@ -148,9 +126,9 @@ class PythonOverhead(Rule):
     )
 
     examples = (
-        Bad(_STEP, finds="tokenise works on text once a step"),
-        Bad(_HOOK, finds="keep, a hook on modules, runs once a step"),
-        Good(_STEP.replace("train.py(30): tokenise", "torch/opt.py(30): step")),
+        Bad(DRAWN, finds="tokenise works on text once a step"),
+        Bad(HOOKED, finds="keep, a hook on modules, runs once a step"),
+        Good(DRAWN.replace("train.py(30): tokenise", "torch/opt.py(30): step")),
     )
 
     min_share: float = option(
@@ -160,12 +138,11 @@ class PythonOverhead(Rule):
     def check(self, view: View) -> Iterator[Finding]:
         """Group the time in Python by function, and that of hooks."""
         least = self.min_share * view.bound.step_ns * view.steps
-        for row in functions(view, least).iter_rows(named=True):
-            rows = inside(view, is_at(row)).with_columns(
-                text("library"), text("called")
-            )
-            if not (looks_like(rows)[0] == WORKS and is_library(view, row, rows)):
-                yield self._of_function(view, row, rows)
+        alone, shared = by_caller(view, least)
+        for row, rows in alone:
+            yield self._of_function(view, row, rows)
+        for group, rows in shared:
+            yield self._of_group(view, group, rows)
         if not (
             view.host_account.described.activities["kind"] == host_activity.HOOKS
         ).any():
@@ -184,13 +161,29 @@ class PythonOverhead(Rule):
             if finding.advice != _UNKNOWN:
                 yield finding
 
+    def _of_group(self, view: View, group: Group, table: pl.DataFrame) -> Finding:
+        own, extra = (float(group.members[name].sum()) for name in TIMES)
+        summed = {"estimated": own, "recorded": int(table["recorded"].sum())}
+        return self.finding(
+            message(group),
+            subject=f"functions of {group.function}",
+            place=Place(group.file, group.line, group.function),
+            count=table["caller"].n_unique() / view.steps,
+            fix=Fix(spans=table, host_share=extra / own),
+            gpu_idle_ns=int(table["idle"].sum()) / view.steps,
+            evidence=[*times(view, summed, "python"), *member_lines(view, group)],
+            advice=advice_on(table),
+            example=None if logs(table) else "",
+        )
+
     def _of_function(
         self, view: View, row: Mapping[str, Any], table: pl.DataFrame
     ) -> Finding:
         silent = silent_calls(table)
         looks, advice = (_SILENT, _UNKNOWN) if silent else looks_like(table)
         row = {**row, "recorded": int(table["recorded"].sum())}
-        own = table["caller"].filter(table["kind"] == host_activity.PYTHON)
+        python = pl.col("kind") == host_activity.PYTHON
+        own = table.filter(python, is_at(row))["caller"]
         # A call that goes on through all steps, as the loop itself, is one in each.
         calls = max(silent or own.n_unique(), table["step"].n_unique()) / view.steps
         return self.finding(

@@ -151,6 +151,7 @@ class WorkOnCpuTensors(Rule):
             usual=(pl.col("own") - pl.col("excess")).sum(),
             idle=pl.col("idle").sum(),
             inputs=pl.col("inputs").sort_by("own").last(),
+            kinds=pl.col("inputs").drop_nulls().n_unique(),
             chains=pl.col("chain").unique(),
             first=pl.col("ts").min(),
         )

@@ -29,12 +29,14 @@ from ._host_bound_fixes import (
 )
 from ._idle_entries import entries_of_waits, longest_functions, outside_of_model
 from ._obstacle import HARD, UNCOMPILED
-from ._whole_update import whole_step, whole_update
+from ._trainers import trainer_of
+from ._whole_update import only_passes, update_line, whole_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ._obstacle import Obstacle
+    from ._whole_update import WholeUpdate
 
 # A smaller fraction outside of the model is usually the loss. Heuristic threshold.
 _MUCH_AROUND = 0.1
@@ -70,24 +72,6 @@ _GRAPHED = (
     "torch.cuda.make_graphed_callables(model, (batch,)) replays a CUDA graph for each"
     " {passes}, for batches of one size; or give each launch more to do with a larger"
     " batch"
-)
-# Trainers by a call that they make: how they are told to compile, and an example.
-_TRAINERS = (
-    (
-        r"(^|/)transformers/trainer\.py\(",
-        "torch_compile=True and torch_compile_mode="
-        '"reduce-overhead" in TrainingArguments replay a CUDA graph',
-        "- args = TrainingArguments(output_dir)\n"
-        "+ args = TrainingArguments(output_dir, torch_compile=True,\n"
-        '+                          torch_compile_mode="reduce-overhead")',
-    ),
-    (
-        r"(^|/)(lightning/pytorch|pytorch_lightning)/",
-        'torch.compile(net, mode="reduce-overhead") of the network in the'
-        " LightningModule replays a CUDA graph",
-        "- self.net = Net()\n"
-        '+ self.net = torch.compile(Net(), mode="reduce-overhead")  # in __init__',
-    ),
 )
 _FUNCTION = (
     'torch.compile(mode="reduce-overhead") of the function that calls the modules, each'
@@ -126,7 +110,10 @@ def message(view: View, launches: float) -> str:
 
 
 def evidence(
-    view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]
+    view: View,
+    obstacles: Sequence[Obstacle],
+    fixes: Sequence[Fix],
+    update: WholeUpdate | None = None,
 ) -> Iterator[Evidence]:
     waits, step_ns = view.waits, view.bound.step_ns
     lasting = waits.lasting["kind"].to_list()
@@ -149,6 +136,8 @@ def evidence(
     if not view.kernels.is_empty():
         median = float(view.kernels.select(pl.col("dur").median()).item())
         yield Evidence("kernels", value=median, unit="ns", note="each at the median")
+    if update:
+        yield update_line(view, update)
     stays_ns = around_ns(view) if fixes else 0.0
     if stays_ns > _MUCH_AROUND * step_ns:
         note = "in operators outside of modules, which compiling the model leaves"
@@ -177,34 +166,38 @@ def _often(obstacle: Obstacle) -> str:
     return often(obstacle.count)
 
 
-def trainer_of(view: View) -> tuple[str, str] | None:
-    """Return how the trainer that calls the model compiles it, and an example of it."""
-    for name, advice, example in _TRAINERS:
-        if has_like(view.trace.frames, name):
-            return advice, example
-    return None
-
-
 def trains(view: View) -> bool:
     """Return whether there is a backward pass or an update: not a forward alone."""
     seen = view.ops["phase"].is_in(["backward", "optimizer"]).any()
     return bool(seen) or has_like(view.trace.frames, "run_backward")
 
 
-def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) -> str:
-    compiled = view.compiled
-    hard = [obstacle.reason for obstacle in obstacles if obstacle.reason in HARD]
-    if hard:
-        less = (
-            "do less on the host while the GPU waits, which is mostly in"
-            f" {longest_functions(view)}"
+def _without_graph(view: View, obstacles: Sequence[Obstacle]) -> str:
+    """Return the advice where no graph of a model can be replayed."""
+    less = (
+        "do less on the host while the GPU waits, which is mostly in"
+        f" {longest_functions(view)}"
+    )
+    if only_passes(obstacles) and not (
+        view.distributed or view.compiled or replayed(view)
+    ):
+        return (
+            f"{whole_step(view)}, as one of a model alone cannot be replayed with"
+            f" {_FORBIDS['passes']}; or {less}"
         )
-        cure = f"{less}: no CUDA graph can be replayed with {_FORBIDS[hard[0]]}"
-        if hard == ["passes"] and not (view.distributed or compiled or replayed(view)):
-            cure = (
-                f"{whole_step(view)}, as one of a model alone cannot be replayed with"
-                f" {_FORBIDS['passes']}; or {less}"
-            )
+    reason = next(item.reason for item in obstacles if item.reason in HARD)
+    return f"{less}: no CUDA graph can be replayed with {_FORBIDS[reason]}"
+
+
+def advice_for(
+    view: View,
+    obstacles: Sequence[Obstacle],
+    fixes: Sequence[Fix],
+    update: WholeUpdate | None,
+) -> str:
+    compiled = view.compiled
+    if any(obstacle.reason in HARD for obstacle in obstacles):
+        cure = update.advice if update else _without_graph(view, obstacles)
     elif view.distributed:
         cure = _DISTRIBUTED
     elif uncompiled(obstacles):
@@ -226,8 +219,8 @@ def advice_for(view: View, obstacles: Sequence[Obstacle], fixes: Sequence[Fix]) 
         # What a function calls beside its modules is compiled with them.
         whole = graph == _FUNCTION
         stays = "" if whole else outside_of_model(view)
-        update = "" if whole or trainer_of(view) else whole_update(view)
-        cure = f"{graph} instead{stays}{update}{larger}"
+        also = f"; or {update.advice}" if update else ""
+        cure = f"{graph} instead{stays}{also}{larger}"
     reasons = (obstacle.reason for obstacle in obstacles)
     first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
     return f"{cure}; first {first}" if first else cure

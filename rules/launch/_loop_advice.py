@@ -23,6 +23,7 @@ from traceq.linter import (
 from traceq.model import names
 
 from ._gradient_loops import READ, gradient_advice, gradients
+from ._loop_bodies import advice_by_body, needs_last
 from ._recurrent_layers import recurrent_advice
 from ._weight_loops import LERP, averages, together, updates
 
@@ -44,6 +45,10 @@ _COMPILED = (
 )
 # An iteration with this many launches runs a model. Heuristic threshold.
 _LAUNCHES_OF_MODEL = 20
+_UPDATES = (
+    "give the tensors that it goes over as lists to torch._foreach_lerp_,"
+    " torch._foreach_mul_ or the like, which take any shapes"
+)
 _ACTS = (
     "an environment is stepped with what each iteration makes, so that iterations"
     " cannot be stacked: step several environments at once, as a batch, so that an"
@@ -161,10 +166,17 @@ def advice(
         or (parameters and together(row, syncs=syncs))
         or (experts and _batched_experts(row, view, syncs=syncs))
         or recurrent_advice(row, view)
+        or (averages(row) and LERP)
+        or (updates(row) and _UPDATES)
     )
     if special:
         return special
-    if syncs and set(row["names"]) & set(READ):
+    reads = syncs and bool(set(row["names"]) & set(READ))
+    unequal = _shapes_differ(row, view)
+    if by_body := advice_by_body(row, syncs=reads, unequal=unequal):
+        graphed = needs_last(row) and _runs_a_model(row) and _COMPILED not in by_body
+        return by_body + (_COMPILED if graphed else "")
+    if reads:
         return (
             "if no iteration needs what the one before read on the host, stack what the"
             " loop goes over and run its operators once for all iterations; if it does,"
@@ -177,17 +189,12 @@ def advice(
         if row["longest"] > assumptions.UNROLLED_ITERATIONS
         else ""
     )
-    if averages(row):
-        return LERP
-    if updates(row):
-        return (
-            "give the tensors that it goes over as lists to torch._foreach_lerp_,"
-            " torch._foreach_mul_ or the like, which take any shapes"
-        )
-    if _shapes_differ(row, view):
+    if unequal:
         return (
             "what the loop goes over has tensors of several shapes, which cannot be"
-            f" stacked: compile the loop with torch.compile{unrolled}"
+            " stacked: pad them to the longest and mask the rest, or join them and"
+            " reduce by the number of each (index_add_), if no iteration needs the one"
+            f" before; otherwise compile the loop with torch.compile{unrolled}"
         )
     return (
         "stack what the loop goes over and run its operators once for all iterations;"

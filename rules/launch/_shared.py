@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import Evidence, listed
+from traceq.linter import END, Evidence, has_like, listed, named_like, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
     from traceq.linter import View
+
+
+_STEP = r"^torch/optim/[a-z]+\.py\(\d+\): step$"
+ONLY_NAMED = (
+    "; only the name of its class was recorded, without stacks: check that it is of"
+    " torch.optim"
+)
 
 
 def step_of_adamw(op: str, calls: int) -> str:
@@ -29,6 +36,18 @@ def step_of_adamw(op: str, calls: int) -> str:
             "gpu 7          " + "".join(f"[k<{n}]{' ' * 21}" for n in numbers).rstrip(),
         )
     )
+
+
+def of_torch(view: View, spans: pl.DataFrame) -> bool | None:
+    """Return whether the steps of an optimizer are torch's own; None if nobody knows.
+
+    Without stacks only the name of its class is recorded, which others have, too.
+    """
+    frames = view.trace.frames
+    if not has_like(frames, r"^torch/optim/optimizer\.py"):
+        return None
+    steps = frames.filter(named_like(frames, _STEP))
+    return bool(overlap(spans, steps.select(start="ts", end=END)).sum())
 
 
 def launched(view: View, ops: list[int]) -> pl.Series:

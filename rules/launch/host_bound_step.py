@@ -12,7 +12,7 @@ from traceq.linter import Bad, Good, Need, Rule, Seen, Severity, View, dataclass
 
 from ._graph_obstacles import graph_obstacles
 from ._graphed_model import graphed_model
-from ._host_bound_advice import advice_for, evidence, message, trainer_of, trains
+from ._host_bound_advice import advice_for, evidence, message, trains
 from ._host_bound_examples import WAITING, drawn
 from ._host_bound_fixes import (
     fixes_of_graph,
@@ -23,6 +23,8 @@ from ._host_bound_fixes import (
     unexplained_idle_ns,
 )
 from ._obstacle import HARD
+from ._trainers import trainer_of
+from ._whole_update import only_passes, update_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +91,10 @@ class HostBoundStep(Rule):
     each other's gradients and activations. A value that the host reads between modules,
     as the token that a decoder goes on with, ends what one graph can run. torch.compile
     replays no graph of a model that writes into its inputs (``coord += …``).
+
+    Where one function calls several models, as the update of an agent or of a GAN,
+    ``update`` is the step with one graph of all that it runs; where passes forbid a
+    graph of each model, the saving is of that one.
 
     ``torch.compile`` does not capture ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, ends with
     an error where gradients of several backward passes accumulate, and unrolls loops.
@@ -187,6 +193,11 @@ class HostBoundStep(Rule):
         # What a graph of a step with collectives saves was never measured.
         forbidden |= view.distributed
         fixes = [] if forbidden else fixes_of_graph(view, obstacles)
+        update = None if unknown else update_of(view, obstacles)
+        if update and only_passes(obstacles):
+            fixes = update.fixes
+        elif not fixes:
+            update = None
         launches = (
             removed_time(view, pl.col("kind") == host_activity.LAUNCHES).height
             / view.steps
@@ -197,18 +208,19 @@ class HostBoundStep(Rule):
             count=launches,
             fix=fixes,
             gpu_idle_ns=unexplained_idle_ns(view),
-            evidence=evidence(view, obstacles, fixes),
+            evidence=evidence(view, obstacles, fixes, update),
             data={
                 "launches": launches,
                 "idle_ns": round(waits.idle_ns),
                 "forbids": [obstacle.reason for obstacle in obstacles],
             },
-            advice=_LOOK if unknown else advice_for(view, obstacles, fixes),
+            advice=_LOOK if unknown else advice_for(view, obstacles, fixes, update),
             severity=None if view.bound.sure else Severity.info,
         )
         # The example compiles a model that is not compiled yet.
         unfit = (
             not fixes
+            or only_passes(obstacles)
             or serving.serving(view.trace)
             or replayed(view)
             or view.compiled

@@ -23,7 +23,7 @@ from traceq.linter import (
     option,
 )
 
-from ._shared import evidence, launched, step_of_adamw
+from ._shared import ONLY_NAMED, evidence, launched, of_torch, step_of_adamw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -151,7 +151,12 @@ class OptimizerLoop(Rule):
         name, parameters = row["optimizer"], row["parameters"]
         each = row["kernels"] / row["calls"] / parameters
         torch = view.trace.facts.torch_to
-        kernel_share, host_share = _saved(name, torch, each, row["names"])
+        spans = pl.DataFrame(row["spans"])
+        torchs = of_torch(view, spans)
+        # Another class may have the name of one of torch's.
+        kind = "" if torchs is False else name
+        kernel_share, host_share = _saved(kind, torch, each, row["names"])
+        unsure = torchs is None and not row["file"] and name in _FOREACH
         finding = self.finding(
             f"{name} updates {counted(parameters, 'parameter')} one by one,"
             f" with {counted(round(each), 'kernel')} for each",
@@ -161,17 +166,17 @@ class OptimizerLoop(Rule):
             fix=Fix(
                 kernels=launched(view, row["ops"]),
                 kernel_share=kernel_share,
-                spans=pl.DataFrame(row["spans"]),
+                spans=spans,
                 host_share=host_share,
             ),
             evidence=evidence(row, row["dur"], view.steps),
             data={"optimizer": name, "parameters": parameters, "ops": row["names"]},
-            advice=_advice(name, torch, row["names"]),
+            advice=_advice(kind, torch, row["names"]) + ONLY_NAMED * unsure,
             # What torch updates many at once is an argument.
-            effort="edit" if name in _FOREACH else "rewrite",
+            effort="edit" if kind in _FOREACH else "rewrite",
             ops=row["ops"],
         )
-        return replace(finding, example=_example(self.example(), name, torch))
+        return replace(finding, example=_example(self.example(), kind, torch))
 
 
 def _saved(

@@ -17,6 +17,7 @@ from traceq.linter import (
     View,
     at_loops,
     dataclass,
+    loop_body,
     loop_lines,
     option,
 )
@@ -31,6 +32,7 @@ from ._loop_advice import (
     message,
     over_experts,
 )
+from ._loop_bodies import share_of_loop
 from ._loop_kinds import is_most_of_step, of_sharding
 from ._sorted_experts import over_sorted_slices
 from ._weight_loops import over_parameters
@@ -204,16 +206,17 @@ class TinyKernelLoop(Rule):
         )
 
     def _finding(self, view: View, row: Mapping[str, Any], all_loops: Loops) -> Finding:
-        experts, parameters = row["experts"], over_parameters(row, view)
         # The last iteration of a call may be cut short.
         syncs = row["syncs"] >= row["iterations"] - row["calls"]
-        loop = all_loops.spans_of(row)
-        acting = acts(view, row, loop)
+        acting = acts(view, row, loop := all_loops.spans_of(row))
         place = view.place({**row, "module": next(iter(row["modules"]), None)})
         # What less than half of the iterations call may come after them.
         lines = loop_lines(view.trace, place, row["ops"], row["iterations"] // 2)
+        row = {**row, "body": loop_body(view.trace, place, lines)}
+        experts, parameters = row["experts"], over_parameters(row, view)
         # More environments at once make a step worth more, and no shorter.
-        fixes = [] if acting else [Fix(spans=loop), *gradient_fixes(row, view)]
+        removed = Fix(spans=loop, host_share=share_of_loop(row))
+        fixes = [] if acting else [removed, *gradient_fixes(row, view)]
         if experts and not acting:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
         return self.finding(

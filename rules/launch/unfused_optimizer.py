@@ -25,7 +25,7 @@ from traceq.linter import (
     option,
 )
 
-from ._shared import evidence, launched, step_of_adamw
+from ._shared import ONLY_NAMED, evidence, launched, of_torch, step_of_adamw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -156,6 +156,9 @@ class UnfusedOptimizer(Rule):
             return
         before = _step_ns(view)
         for row in rows.iter_rows(named=True):
+            # Another class may have the name of torch's.
+            if of_torch(view, pl.DataFrame(row["spans"])) is False:
+                continue
             handled = _handled(view, pl.DataFrame(row["spans"]))
             fix = Fix(
                 kernels=launched(view, row["ops"]),
@@ -183,6 +186,8 @@ class UnfusedOptimizer(Rule):
             advice=(
                 f"pass fused=True to torch.optim.{name}, also in the param_groups of a"
                 " checkpoint that is loaded; it rounds differently: compare the losses"
+                + ONLY_NAMED
+                * (not row["file"] and of_torch(view, handled) is None)
             ),
             ops=row["ops"],
         )

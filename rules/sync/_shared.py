@@ -20,8 +20,15 @@ from traceq.linter import (
 )
 
 from ._known_waits import known_wait, torch_file
+from ._reads import with_uses
 from ._removed import host_line, removed_checks
-from ._sync_chains import LIBRARY_PLACE, library_place, other_places, sync_chains
+from ._sync_chains import (
+    LIBRARY_PLACE,
+    chain_advice,
+    library_place,
+    other_places,
+    sync_chains,
+)
 from ._written import EDITED, OF_CALLER
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from traceq.linter import Finding
+
+    from ._known_waits import KnownWait
 
 # What a library waits for, the program can avoid, and only its authors can rewrite.
 IN_LIBRARY = (
@@ -60,11 +69,23 @@ class DeviceSync(Rule):
             *_functions(view, waits),
             lost=pl.when("in_vain").then(0).otherwise(pl.min_horizontal("wait", "gap")),
         )
-        rows = rows.hstack(_known(rows, causes[0]))
+        rows = rows.hstack(_known(rows, causes[0])).with_columns(use=pl.lit(""))
+        if "method" in causes:
+            own = (
+                rows["known"].is_null() & rows["library"].is_null() & ~rows["of_torch"]
+            )
+            rows = rows.with_columns(use=with_uses(view, rows)).with_columns(
+                use=pl.when(own).then("use").otherwise(pl.lit(""))
+            )
         # What has one switch is one finding, whichever functions of a library wait.
         yield from (
             rows.group_by(
-                *causes, *same_place(), "known", *_group_keys(), maintain_order=True
+                *causes,
+                *same_place(),
+                "known",
+                "use",
+                *_group_keys(),
+                maintain_order=True,
             )
             .agg(
                 pl.col(*LIBRARY_PLACE, *_INNER).min(),
@@ -74,6 +95,7 @@ class DeviceSync(Rule):
                 pl.col("in_vain").sum(),
                 pl.col("at").drop_nulls().unique(),
                 pl.col("module").first(),
+                pl.col("together").any(),
                 also=pl.col("places").explode().drop_nulls().unique().sort(),
                 waits=pl.len(),
                 modules=pl.col("module").cast(pl.String).drop_nulls().unique().sort(),
@@ -96,21 +118,16 @@ class DeviceSync(Rule):
         """Return the finding of a row.
 
         The words are how the wait is written, and what to write instead, which removes
-        more than the wait.
+        more than the wait. ``of_place`` of a row is the advice on places by name, for
+        those that wait instead.
         """
-        count, (written, advice) = row["waits"] / view.steps, words
-        switch = row["known"] and known_wait(
-            row["inner_file"], row["inner_function"], cause.name
-        )
+        count = row["waits"] / view.steps
+        written, advice = resolved(row, cause.name, words)
+        switch = _switch(row, cause.name)
         if switch:
-            written, advice = switch.written, switch.advice
             removed = removed_checks(view, switch, row)
         file, line, function = library_place(row)
-        where = ""
-        if file and not switch:
-            where = f" in {function} ({file}:{line})"
-            if cause.name not in OF_CALLER:
-                advice = IN_LIBRARY.format(file.partition("/")[0], advice)
+        where = f" in {function} ({file}:{line})" if file and not switch else ""
         return self.finding(
             f"{written}{where} makes the host wait for the GPU {often(count)}",
             subject=cause.name + (f" in {file}:{function}" if file else ""),
@@ -140,10 +157,29 @@ class DeviceSync(Rule):
                 "wait_ns": row["wait"] / view.steps,
                 "gap_ns": row["gap"] / view.steps,
             },
-            advice=advice,
+            advice=chain_advice(row, advice, row.get("of_place", {})),
             effort="edit" if switch or (cause.name in EDITED and not file) else None,
             ops=row["ops"],
         )
+
+
+def resolved(
+    row: Mapping[str, Any], cause: str, words: tuple[str, str]
+) -> tuple[str, str]:
+    """Return how a wait is written and advice on it, by the library that waits."""
+    written, advice = words
+    if switch := _switch(row, cause):
+        return switch.written, switch.advice
+    file, _, _ = library_place(row)
+    if file and cause not in OF_CALLER:
+        advice = IN_LIBRARY.format(file.partition("/")[0], advice)
+    return written, advice
+
+
+def _switch(row: Mapping[str, Any], cause: str) -> KnownWait | None:
+    if not row["known"]:
+        return None
+    return known_wait(row["inner_file"], row["inner_function"], cause)
 
 
 def _recorded(view: View, row: Mapping[str, Any]) -> str:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.base import callers
-from traceq.analysis.time import device_syncs
+from traceq.analysis.time import device_syncs, serving
 from traceq.linter import (
     Evidence,
     View,
+    listed,
     text,
 )
 
+from ._environment import acted_on
 from ._known_waits import torch_file
 
 if TYPE_CHECKING:
@@ -44,10 +46,10 @@ def sync_chains(view: View) -> pl.DataFrame:
     """Return for each sync the ``calls`` to remove, and ``places`` that wait instead.
 
     The longest one of a chain has those of all, if all are in the program's own code
-    and no loop of many is among them.
-    Where a library waits too, that wait stays and takes the place of the others. To
-    remove one ``in_vain`` saves nothing: it has no calls. So are all of a place whose
-    time is mostly of such waits.
+    and no loop of many is among them; it is ``together`` then, with another one.
+    Where a library waits too, or the program has to, as for a token or an action, that
+    wait stays and takes the place of the others. To remove one ``in_vain`` saves
+    nothing: it has no calls. So are all of a place whose time is mostly of such waits.
     """
     chains = device_syncs.sync_chains(view.trace)
     chains = chains.hstack(callers.library_calls(view.trace.frames, chains))
@@ -69,20 +71,34 @@ def sync_chains(view: View) -> pl.DataFrame:
     )
     none = pl.lit([], pl.List(pl.UInt32))
     rows = rows.with_columns(mine=pl.when("in_vain").then(none).otherwise("mine"))
-    together = rows.group_by("chain").agg(
+    rows = rows.with_columns(has_to=_has_to(view, rows))
+    chained = rows.group_by("chain").agg(
         chained=pl.col("mine").explode().drop_nulls(),
         places=pl.col("place").drop_nulls(),
-        all_own=pl.col("library").is_null().all() & (pl.len() <= _MOST_CHAINED),
+        several=pl.col("place").n_unique() > 1,
+        all_own=pl.col("library").is_null().all()
+        & ~pl.col("has_to").any()
+        & (pl.len() <= _MOST_CHAINED),
     )
-    return rows.join(together, on="chain", how="left", maintain_order="left").select(
+    all_go = pl.col("longest") & pl.col("all_own") & ~pl.col("in_vain")
+    return rows.join(chained, on="chain", how="left", maintain_order="left").select(
         "id",
         at="place",
-        calls=pl.when("longest", "all_own", ~pl.col("in_vain"))
-        .then("chained")
-        .otherwise("mine"),
+        calls=pl.when(all_go).then("chained").otherwise("mine"),
         places=pl.when("longest", ~pl.col("in_vain")).then("places"),
+        together=all_go & pl.col("several"),
         in_vain="in_vain",
     )
+
+
+def _has_to(view: View, syncs: pl.DataFrame) -> pl.Series:
+    """Return which syncs stay: for tokens and actions, and of large copies.
+
+    Other rules have these, or none.
+    """
+    copying = device_syncs.waits_to_copy(view.trace, view.steady).filter("copying")
+    others = pl.concat([copying["id"], serving.token_syncs(view.trace)])
+    return acted_on(view, syncs) | syncs["id"].is_in(others.implode())
 
 
 def other_places(row: Mapping[str, Any]) -> list[Evidence]:
@@ -92,6 +108,29 @@ def other_places(row: Mapping[str, Any]) -> list[Evidence]:
         for place in row["also"]
         if place not in row["at"]
     ][:_MOST_ALSO]
+
+
+def chain_advice(
+    row: Mapping[str, Any], advice: str, of_place: Mapping[str, str]
+) -> str:
+    """Return advice on all waits of a chain, if they go together, from that on one.
+
+    The advice on the waits of other places is by place, as far as it is known.
+    """
+    others = [place for place in row["also"] if place not in row["at"]]
+    if not row["together"] or not others:
+        return advice
+    by_advice: dict[str, list[str]] = {}
+    for place in others[:_MOST_ALSO]:
+        by_advice.setdefault(of_place.get(place, advice), []).append(place)
+    parts = [advice]
+    for other, places in by_advice.items():
+        verb = "waits" if len(places) == 1 else "wait"
+        where = f"at {listed(places)}, which {verb} instead otherwise"
+        parts.append(
+            f"do the same {where}" if other == advice else f"and {where}: {other}"
+        )
+    return "; ".join(parts)
 
 
 def library_place(row: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:

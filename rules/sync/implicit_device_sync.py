@@ -13,8 +13,9 @@ from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, opti
 from ._causes import with_causes
 from ._environment import acted_on
 from ._final_result import are_final
+from ._reads import ACTED, advice_by_use
 from ._removed import copied_in_a_row, removed_indices, removed_reads
-from ._shared import DeviceSync
+from ._shared import DeviceSync, resolved
 from ._written import COPYING, WRITTEN
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class ImplicitDeviceSync(DeviceSync):
 
     Keep the value on the GPU. Log ``loss.detach()`` and call ``.item()`` once every
     hundred steps. Replace a boolean index, whose size only the GPU knows, with
-    ``torch.where``.
+    ``torch.where``. A value that is a size, an index or a condition has advice of its
+    own, where the program's source was recorded.
 
     ```diff
     - log(loss.item())
@@ -185,25 +187,48 @@ class ImplicitDeviceSync(DeviceSync):
         waits = waits.filter(~are_final(view, waits))
         waits = waits.with_columns(method=device_syncs.written_as(view.trace, waits))
         causes = ("cause", "method", "copies", "selects")
-        for row in self._by_place(view, waits, *causes):
-            note = "and its gradient" if any(row["gradient"]) else ""
-            cause = Evidence("op", row["cause"], note=note)
-            written, advice = _written(row)
-            at_once = removed_reads(view, row)
-            if at_once:
-                # The first of them waits still.
-                first = {**row, "calls": (), "also": ()}
-                advice = _AT_ONCE[row["cause"] == "aten::item"]
-                yield self._finding(view, first, cause, (written, advice), at_once)
-                continue
-            removed = removed_indices(view, row)
-            if advice == _COPY and copied_in_a_row(view, row):
-                advice = _ONE_COPY
-            yield self._finding(view, row, cause, (written, advice), removed)
+        rows = [
+            (row, _written(row))
+            for row in self._by_place(view, waits, *causes)
+            if row["use"] != ACTED
+        ]
+        of_place = {
+            place: resolved(row, row["cause"], words)[1]
+            for row, words in rows
+            for place in row["at"]
+        }
+        for row, words in rows:
+            yield self._of_row(view, {**row, "of_place": of_place}, words)
+
+    def _of_row(
+        self, view: View, row: Mapping[str, Any], words: tuple[str, str]
+    ) -> Finding:
+        note = "and its gradient" if any(row["gradient"]) else ""
+        cause = Evidence("op", row["cause"], note=note)
+        written, advice = words
+        at_once = removed_reads(view, row)
+        if at_once:
+            # The first of them waits still.
+            first = {**row, "calls": (), "also": ()}
+            advice = _AT_ONCE[row["cause"] == "aten::item"]
+            return self._finding(view, first, cause, (written, advice), at_once)
+        removed = removed_indices(view, row)
+        if advice == _COPY and copied_in_a_row(view, row):
+            advice = _ONE_COPY
+        return self._finding(view, row, cause, (written, advice), removed)
 
 
 def _written(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return how the wait is written in a program, and what to write instead."""
+    written, advice = _by_cause(row)
+    theirs = row["library"] or row["by_inner_file"]
+    modules = [] if theirs else row["modules"]
+    by_use = advice_by_use(row["use"], row["cause"], modules)
+    return written, by_use or advice
+
+
+def _by_cause(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the same by the op that waits, and what it copies."""
     cause, copies = row["cause"], row["copies"]
     if row["method"] in _METHODS:
         return _METHODS[row["method"]]

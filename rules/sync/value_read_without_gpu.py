@@ -25,6 +25,7 @@ from traceq.linter import (
 )
 
 from ._known_waits import known_wait
+from ._reads import ACTED, advice_by_use, use_of
 from ._shared import IN_LIBRARY, library_of
 from ._written import INNER, WRITTEN
 
@@ -148,6 +149,12 @@ class ValueReadWithoutGpu(Rule):
                 written, advice = wait.written, wait.advice
             elif library := library_of(row["via"]):
                 advice = IN_LIBRARY.format(library, advice)
+            else:
+                read = {"cause": row["what"], "method": None, "copies": None}
+                use = use_of(view, {**row, **read, "selects": True})
+                if use == ACTED:
+                    continue
+                advice = advice_by_use(use, row["what"], row["modules"]) or advice
             yield self.finding(
                 f"{written} reads a value of a tensor {often(count)}: if it is on a"
                 " GPU, the host waits each time",

@@ -1349,11 +1349,16 @@ def test_a_function_that_calls_several_models_is_one_graph(
     wide = step.replace("]", " " * (len(backward) + 8) + "]")
     around = f"host   [td3.py(8): train{' ' * (len(models) + len(backward) - 10)}]"
     frames = f"host    {models}{backward}"
-    (finding,) = _with_obstacles("\n".join([wide, around, frames, ops, *rest]))
+    drawing = "\n".join([wide, around, frames, ops, *rest])
+    (finding,) = _with_obstacles(drawing)
+    (passes,) = _with_obstacles(drawing, Obstacle("passes", 2))
 
-    assert (
-        "one CUDA graph of all that train (td3.py:8) runs" in finding.advice
-    ) == is_update
+    graph = "one CUDA graph of all that train (td3.py:8) runs"
+    assert (graph in finding.advice) == is_update
+    assert any(line.label == "update" for line in finding.evidence) == is_update
+    # Passes that overwrite each other do not in one graph, and have its price.
+    assert passes.advice.startswith(f"replay {graph}") == is_update
+    assert bool(passes.fixes) == is_update
 
 
 def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:

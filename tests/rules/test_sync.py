@@ -8,6 +8,7 @@ import pytest
 from linting import (
     case_findings,
     drawn_findings,
+    placed,
     priced_findings,
     says,
 )
@@ -340,21 +341,6 @@ def test_a_condition_of_a_model_that_a_trainer_calls_is_not_the_trainers() -> No
     )
 
     assert finding.message.startswith("`if tensor` ")
-
-
-def placed(
-    lanes: dict[str, list[tuple[int, int, str]]], length: int, steps: int = 1
-) -> str:
-    """Draw spans by start, length and text, once for each step; {} is its number."""
-    drawn = []
-    for name, spans in lanes.items():
-        line = f"{name.strip():<6}"
-        for step in range(steps):
-            for start, long, text in spans:
-                line = line.ljust(6 + length * step + start)
-                line += f"[{text.format(step + 1):<{long - 2}}]"
-        drawn.append(line)
-    return "\n".join(drawn)
 
 
 def _asks(*, twice: bool, first: str = "a.py(3): f", second: str = "b.py(8): g") -> str:

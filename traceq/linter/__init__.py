@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
-    from traceq.linter.source_loops import at_loops, loop_lines
+    from traceq.linter.source_loops import at_loops, loop_body, loop_lines
+    from traceq.linter.source_uses import value_uses
     from traceq.linter.view import View
     from traceq.model.dtypes import FLOAT32, HALF, SIZES, dtype_name
     from traceq.model.finding import NOWHERE, Evidence, Finding, Fix, Place, Severity
@@ -94,6 +95,7 @@ __all__ = [
     "library_module",
     "listed",
     "located_advice",
+    "loop_body",
     "loop_lines",
     "merged",
     "module_line",
@@ -118,6 +120,7 @@ __all__ = [
     "tensor",
     "text",
     "time",
+    "value_uses",
 ]
 
 # The module of each name. Names that rules of three families use are here; others are
@@ -144,7 +147,8 @@ _MODULES = {
         "linter.need": "Need",
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
-        "linter.source_loops": "at_loops loop_lines",
+        "linter.source_loops": "at_loops loop_body loop_lines",
+        "linter.source_uses": "value_uses",
         "linter.view": "View",
         "model.dtypes": "FLOAT32 HALF SIZES dtype_name",
         "model.finding": "NOWHERE Evidence Finding Fix Place Severity",

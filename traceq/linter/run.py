@@ -295,9 +295,9 @@ def _across_ranks(rule: Rule, memory: Sequence[SnapshotView]) -> Iterator[Findin
 
 def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Make one of findings that say the same of the same place."""
-    groups: dict[tuple[str, object, str], list[Finding]] = {}
+    groups: dict[tuple[str, object, str, str], list[Finding]] = {}
     for finding in findings:
-        key = (finding.fingerprint, finding.place, finding.message)
+        key = (finding.fingerprint, finding.place, finding.message, finding.advice)
         groups.setdefault(key, []).append(finding)
     for first, *others in groups.values():
         everything = [first, *others]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.common.expressions import text
+from traceq.common.expressions import END, text
+from traceq.graph.nesting import in_preorder, parents
 from traceq.graph.source.control_flow import CALL, graph_of, loops_of
 from traceq.linter.finding_lines import program_of
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from traceq.graph.source.control_flow import Function
+    from traceq.graph.source.loop_bodies import LoopBody
     from traceq.model.finding import Place
     from traceq.model.trace import Trace
 
@@ -32,8 +34,9 @@ def loop_lines(
 
     Those are its innermost loops whose body has all ops that the function itself calls
     ``least`` often: at their lines, where these are known, else by what is written. An
-    op that is written nowhere in the function, as one of a layer, tells nothing. There
-    are no lines without the source, and where no loop fits.
+    op that is written nowhere in the function, as one of a layer, tells nothing: where
+    all are, the functions tell that it calls as often. There are no lines without the
+    source, and where no loop fits.
     """
     source = trace.rank.sources.get(place.file or "") if trace.rank else None
     if not source:
@@ -42,6 +45,7 @@ def loop_lines(
     if function is None:
         return []
     lines = _lines_of_ops(function, _calls(trace, place, ops, least))
+    lines = lines or _lines_of_functions(trace, place, ops, least)
     fitting = [
         loop
         for loop in loops_of(function)
@@ -54,6 +58,23 @@ def loop_lines(
     }
     unclear = not lines or (len(innermost) > 1 and len(lines) < _ENOUGH)
     return [] if unclear else [*innermost]
+
+
+def loop_body(trace: Trace, place: Place, lines: list[int]) -> LoopBody | None:
+    """Return what an iteration of the loops at these lines of a place leaves behind.
+
+    None without the source, and where several loops differ.
+    """
+    from traceq.graph.source.loop_bodies import body_of  # noqa: PLC0415 - few need it
+
+    source = trace.rank.sources.get(place.file or "") if trace.rank else None
+    if not source or not lines:
+        return None
+    function = program_of(source).find(place.function or "", place.line)
+    if function is None:
+        return None
+    first, *others = [body_of(function, line) for line in lines]
+    return first if all(other == first for other in others) else None
 
 
 def at_loops(place: Place, lines: list[int]) -> Place:
@@ -83,6 +104,30 @@ def _calls(
         .group_by(name=text("name"), maintain_order=True)
         .agg(pl.col("call_line").unique())
     )
+
+
+def _lines_of_functions(
+    trace: Trace, place: Place, ops: Collection[int], least: int
+) -> list[set[int]]:
+    """Return the lines at which a function calls others this often meanwhile."""
+    frames = trace.frames
+    if not frames["call_line"].count():
+        return []
+    times = trace.ops[["ts", "dur", "thread"]][[*ops]]
+    first, last = times["ts"].min(), times.select(END.max()).item()
+    near = frames.filter(
+        pl.col("thread").is_in(times["thread"].unique().implode()),
+        first < END,
+        pl.col("ts") < last,
+    )
+    tree = in_preorder(
+        near.select("thread", "ts", "call_line", "dur", *_FUNCTION, end=END)
+    )
+    around = tree[parents(tree["thread"], tree["end"])]
+    here = [around[name].eq_missing(getattr(place, name)) for name in _FUNCTION]
+    called = tree.filter(*here, tree["ts"] >= first).drop_nulls("call_line")
+    counts = called["call_line"].value_counts().filter(pl.col("count") >= least)
+    return [{line} for line in counts["call_line"]]
 
 
 def _lines_of_ops(function: Function, calls: pl.DataFrame) -> list[set[int]]:
