@@ -107,8 +107,7 @@ class TinyKernelLoop(Rule):
     there are ``torch._foreach_mul_`` and the like, which take lists of tensors. A
     recurrent layer takes a whole sequence in one call. If iterations depend on each
     other, compile the loop. If they do by what the host reads, as the action of an
-    agent, go through several sequences at once, as a batch: it then takes as long for
-    all as for one.
+    agent, go through several sequences at once, as a batch.
 
     ```diff
     - out = torch.stack([x[i] @ weights[i] for i in range(len(weights))])
@@ -206,7 +205,6 @@ class TinyKernelLoop(Rule):
         )
 
     def _finding(self, view: View, row: Mapping[str, Any], all_loops: Loops) -> Finding:
-        # The last iteration of a call may be cut short.
         syncs = row["syncs"] >= row["iterations"] - row["calls"]
         acting = acts(view, row, loop := all_loops.spans_of(row))
         place = view.place({**row, "module": next(iter(row["modules"]), None)})
@@ -238,7 +236,7 @@ class TinyKernelLoop(Rule):
             advice=acting_advice(row)
             if acting
             else advice(row, view, experts=experts, parameters=parameters, syncs=syncs),
-            # What picks an expert's tokens goes with the loop alone, not by an edit.
+            # What picks an expert's tokens goes with the loop alone.
             effort="" if experts or parameters or clears(row) else "rewrite",
             severity=Severity.info if acting else None,
             ops=row["ops"],
