@@ -209,7 +209,7 @@ class HeadOnAllPositions(Rule):
             data=_data(row),
             advice=located_advice(view, own_function(row), _CHECK),
             example=self.example(1),
-            kernels=row["ids"],
+            # Its kernels stay those of findings that change them.
             ops=row["ops"],
         )
 

@@ -53,11 +53,10 @@ def norm_casts(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     norms = _float_norms(trace)
     if not norms.height:
         return NOTHING
-    norms = norms.join(_places(trace, kernels, norms["owner"]), on="owner")
     casts = _casts(trace)
-    casts = casts.join(
-        _places(trace, kernels, casts["id"]).rename({"owner": "id"}), on="id"
-    )
+    places = _places(trace, kernels, pl.concat([norms["owner"], casts["id"]]))
+    norms = norms.join(places, left_on="owner", right_on="op")
+    casts = casts.join(places, left_on="id", right_on="op")
     around = pl.concat(
         [_inside(trace, norms, casts), _before(norms, casts), _behind(norms, casts)]
     )
@@ -129,8 +128,8 @@ def _behind(norms: pl.DataFrame, casts: pl.DataFrame) -> pl.DataFrame:
 def _places(trace: Trace, kernels: pl.DataFrame, ops: pl.Series) -> pl.DataFrame:
     """Return where ops are in the row of what their thread launches.
 
-    Each has, as ``owner``, its place ``at`` among the outermost ops with GPU work, and
-    how many ``matmuls`` came before.
+    Each ``op`` has its place ``at`` among the outermost ops with GPU work, and how many
+    ``matmuls`` came before.
     """
     called = ownership.outermost_ops(trace)
     rows = pl.concat([called[kernels["op"]], called[ops]]).drop_nulls().unique()
@@ -141,11 +140,9 @@ def _places(trace: Trace, kernels: pl.DataFrame, ops: pl.Series) -> pl.DataFrame
         at=pl.int_range(pl.len(), dtype=pl.Int64),
         matmuls=matmul.cum_sum() - matmul,
     )
-    return (
-        pl.DataFrame({"owner": ops, "called": called[ops]})
-        .join(line, on="called")
-        .drop("called")
-    )
+    ops = ops.unique()
+    places = pl.DataFrame({"op": ops, "called": called[ops]})
+    return places.join(line, on="called").drop("called")
 
 
 def _of_norms_and_casts(

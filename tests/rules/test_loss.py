@@ -303,3 +303,4 @@ def test_whether_the_loss_ignores_most_positions_is_to_be_checked(
     for finding in findings:
         assert "check how many targets the loss ignores" in finding.advice
         assert not finding.fixes
+        assert not finding.kernels

@@ -349,6 +349,33 @@ def test_casts_that_the_program_writes_around_a_norm_are_left_out(
     )
 
 
+def test_casts_before_the_recorded_steps_do_not_part_a_norm_from_its_own() -> None:
+    """They run in a warm-up, none of whose kernels count."""
+    step = WRITTEN_CASTS.format(norm="layer_norm", later="", cast="", copy="")
+    warm_up = "[aten::to.1]".ljust(14)
+    lines = [line for line in step.splitlines() if line.strip()]
+    before = {
+        1: warm_up,
+        2: "[aten::_to_copy.w]",
+        3: "[aten::copy_.1]",
+        4: "[cuLaunch>9]",
+    }
+    drawing = "\n".join(
+        line[:10] + " " + before.get(at, "").ljust(30) + line[10:]
+        for at, line in enumerate(lines)
+    )
+    args = {
+        "aten::native_layer_norm": inputs([DIMS], [FLOAT]),
+        "aten::copy_.up": inputs([DIMS] * 2, [FLOAT, HALF]),
+        "aten::copy_.down": inputs([DIMS] * 2, [HALF, FLOAT]),
+        "aten::copy_.1": inputs([[64, 64]] * 2, [HALF, FLOAT]),
+    }
+
+    (finding,) = drawn_findings(drawing, "NRM003", args=args)
+
+    assert "its input is cast from bfloat16 and its result is cast" in finding.message
+
+
 def test_a_norm_that_runs_two_fused_ones_has_its_casts_counted_once() -> None:
     drawing = """
     host  [ProfilerStep#1                                                              ]
