@@ -133,7 +133,7 @@ class HostPause(Rule):
           the host stops for 6.00 ms in 1 of 3 steps, as recorded
           at     Python between operators (stacks were not recorded)
           total  2.00 ms a step, as recorded
-          usual  3.00 µs at this place, as recorded
+          usual  1.00 µs at this place, as recorded
           fix    see whether steps without the profiler have it as well, and whether
                  gc.disable() removes it: then it is Python's garbage collector;
                  call gc.freeze() after setting up, or gc.collect() once in many

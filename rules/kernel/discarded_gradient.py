@@ -13,6 +13,7 @@ from traceq.linter import (
     Good,
     Need,
     Rule,
+    Seen,
     View,
     at_function,
     counted,
@@ -142,6 +143,22 @@ class DiscardedGradient(Rule):
     without_gpu = True
     see = ("torch.autograd.backward", "torch.Tensor.requires_grad_")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES, Need.STEPS, Need.WARM})
+
+    seen = Seen(
+        text="""
+        KRN011 discarded-gradient (preview)
+          saves 19.6 µs/step (9%), 13.2 µs to 53.7 µs
+          a backward computes gradients of 1 weight of another model in a step,
+            which are cleared before their optimizer reads them
+          weights  [64,32]
+          kernel   gemm ×1
+          fix      name the parameters that this backward is for:
+                   loss.backward(inputs=[*model.parameters()]); or call
+                   requires_grad_(False) on the other model before the forward of
+                   this loss, and requires_grad_(True) after the backward: the
+                   gradients that are read stay the same
+        """,
+    )
 
     examples = (
         Bad(

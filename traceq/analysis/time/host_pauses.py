@@ -110,7 +110,7 @@ def _places(
         ("after", pl.col("past").cast(pl.Int64), pl.col("end").is_in(ends)),
     ):
         # Of the first and the last in a step nothing of another step is beside it.
-        near = runs.select(pl.when(~edge).then(rows)).to_series()
+        near = runs.select(pl.when(~edge).then(rows).cast(pl.UInt32)).to_series()
         op = outermost[host.op[segments["at"][near]]]
         columns[side] = trace.ops["name"][op].to_physical()
         columns[f"{side}_kind"] = activities["kind"][activity[near]]
