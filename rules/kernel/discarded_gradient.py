@@ -242,6 +242,6 @@ def _advice(wasted: pl.DataFrame, reading: pl.DataFrame) -> str:
         for name, place in named.head(_MOST_READERS).iter_rows()
     ]
     return (
-        f"{change}; first check that nothing reads these gradients:"
-        f" {', '.join(seen)} takes tensors of their shapes, which may be the weights"
+        f"{change}; first check that nothing reads these gradients: tensors of their"
+        f" shapes, which may be the weights, go to {listed(seen, _MOST_READERS)}"
     )
