@@ -50,7 +50,7 @@ LETTERS = {
     "Python of the optimizer": "z",
     "autograd engine": "a",
     "guards and wrappers of compiled code": "g",
-    "pauses of few steps": "x",
+    "pauses of few steps": "j",
     "loading data": "d",
     "compiling": "c",
     "capturing CUDA graphs": "r",
