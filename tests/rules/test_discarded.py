@@ -75,7 +75,7 @@ PROGRAMS = {
     """,
     "shared": """
         oS.zero_grad(); judged().backward(); oS.step()
-        oG.zero_grad(); fooled().backward(); oG.step(); oT.step()
+        oG.zero_grad(); fooled().backward(); oG.step(); oU.step()
     """,
     "read by the program": """
         oD.zero_grad(); judged().backward(); oD.step()
@@ -115,7 +115,7 @@ make = optimizers[sys.argv[1]]
 oG, oD = make(G.parameters()), make(D.parameters())
 oA = make([*G.parameters(), *D.parameters()])
 oS = make([*D.conv.parameters(), *D.line.parameters()])
-oT = make([*D.parameters(), *G.one.parameters()])
+oU = make([*D.parameters(), *G.one.parameters()])
 data = torch.randn(4, 1, 16, 16)
 z = lambda: torch.randn(4, 8)
 real = lambda: D(data).mean()
