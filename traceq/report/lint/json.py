@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 VERSION = 3
 
 
+_WHOLE_UNITS = ("ns", "bytes")
+
+
 def render(report: Report, proposals: Proposals = ()) -> str:
     """Return one object in one line; ``version`` says which fields there are.
 
@@ -105,9 +108,14 @@ def _by_reason(rules: Iterable[Skipped]) -> list[dict[str, Any]]:
 
 
 def _short(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return a finding without what is not known of its place and its evidence."""
+    """Return a finding without what is not known of its place and its evidence.
+
+    Parts of a nanosecond or a byte are left out as well.
+    """
     evidence = [_without_empty(entry) for entry in finding["evidence"]]
     for entry in evidence:
+        if entry.get("unit") in _WHOLE_UNITS and "value" in entry:
+            entry["value"] = round(entry["value"])
         if entry["label"] == "kernel" and "name" in entry:
             entry["name"] = short_kernel(entry["name"])
     return finding | {"place": _without_empty(finding["place"]), "evidence": evidence}
@@ -123,7 +131,7 @@ def _idle(explained: ExplainedIdle) -> dict[str, Any]:
     return {
         "idle_ns": round(explained.idle_ns),
         "explained_ns": round(explained.explained_ns),
-        "explained_share": explained.share,
+        "explained_share": round(explained.share, 4),
         "with_residual_ns": round(explained.with_residual_ns),
         "residual": list(explained.residual),
         "largest_unexplained": entry_data(rest) if rest else None,
@@ -137,7 +145,7 @@ def _gpu(account: ExplainedGpu) -> dict[str, Any]:
         "floor_ns": round(account.floor_ns),
         "above_floor_ns": round(account.above_ns),
         "explained_ns": round(account.explained_ns),
-        "explained_share": account.share,
+        "explained_share": round(account.share, 4),
         "largest_unexplained": [
             to_builtins(gpu_entry) for gpu_entry in account.unexplained
         ],
