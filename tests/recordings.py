@@ -71,6 +71,9 @@ PUBLIC_SNAPSHOTS = {
     for path in sorted(_PUBLIC.glob("*.pickle.gz"))
 }
 NSYS = {path.stem: path for path in sorted((SHARED / "nsys").glob("*.sqlite"))}
+"""Exports of Nsight Systems, by name."""
+# The largest of them, which is like the next in all but its size.
+_LARGEST_EXPORT = "h100_2gpu_1s"
 """Other people's exports of Nsight Systems by name, where they are there."""
 SNAPSHOTS = OWN_SNAPSHOTS | PUBLIC_SNAPSHOTS
 """All snapshots by name."""
@@ -107,6 +110,16 @@ def by_trace(
         )
         for name, path in files.items()
         if name in usual or "slow" not in LEFT_OUT
+    ]
+
+
+def exports() -> list[object]:
+    """Return a parameter for each export of Nsight Systems, slow for the largest."""
+    return [
+        pytest.param(
+            path, id=name, marks=[pytest.mark.slow] * (name == _LARGEST_EXPORT)
+        )
+        for name, path in NSYS.items()
     ]
 
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 # What advice asks for, and what other advice may that undoes it.
 OPPOSITE = (
-    (r"\b(pin|pinned) (the tensor|memory|one buffer)", r"\bmake (it|the \w+) on the GPU"),
+    (
+        r"\b(pin|pinned) (the tensor|memory|one buffer)",
+        r"\bmake (it|the \w+) on the GPU",
+    ),
     (r"\bpin the tensor", r"\bdraw the numbers on the GPU"),
     (r"\bfused=True\b", r"\b(drop|without) fused=True"),
     (r"channels_last", r"\b(keep|stay in) NCHW"),

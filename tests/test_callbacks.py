@@ -140,6 +140,7 @@ def train_with_lightning(folder: Path, callback: Any, steps: int) -> None:  # no
     ).fit(Model(), torch.utils.data.DataLoader(rows(4 * steps), batch_size=2))
 
 
+@pytest.mark.slow
 @with_lightning
 def test_a_trainer_of_lightning_records_its_steps(tmp_path: Path) -> None:
     from traceq.callbacks.lightning import TraceqCallback  # noqa: PLC0415

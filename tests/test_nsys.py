@@ -11,7 +11,7 @@ import pytest
 from command import traceq
 from linting import bundled_rules
 from nsys_tables import write_export
-from recordings import NSYS, ROOT, path_of
+from recordings import NSYS, ROOT, exports, path_of
 
 from traceq.errors import InputError
 from traceq.formats.chrome import read as read_chrome
@@ -32,7 +32,7 @@ _ACTIVITIES = {
     "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
 }
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_EXPORTS = [pytest.param(path, id=name) for name, path in NSYS.items()]
+_EXPORTS = exports()
 
 
 @pytest.fixture

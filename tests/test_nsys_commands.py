@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import traceq
 from nsys_tables import PROCESS, write_export
-from recordings import NSYS, path_of
+from recordings import NSYS, exports, path_of
 
 from traceq.analysis.patterns.step_kinds import step_kinds
 from traceq.formats.chrome import read as read_chrome
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_REAL = [pytest.param(path, id=name) for name, path in NSYS.items()]
+_REAL = exports()
 _SECOND = (1 << 48) | (1235 << 24)
 _SECRETS = ("/home/alice/train.py", "HF_TOKEN=hf_abc123", "gpu-node-17")
 
