@@ -94,3 +94,20 @@ def test_a_body_may_leave_the_loop_or_call_what_keeps_a_state(
     loop: str, *, leaves: bool, calls: bool
 ) -> None:
     assert (of(loop).leaves, of(loop).calls) == (leaves, calls)
+
+
+def test_a_function_of_very_many_nodes_is_not_followed() -> None:
+    lines = "".join(f"        x{n} = x\n" for n in range(8_000))
+    function = read_program(f"def f(x):\n    for t in x:\n{lines}").find("f", 1)
+
+    assert function is not None
+    assert body_of(function, 2) is None
+
+
+def test_a_loop_over_a_very_deep_expression_is_not_followed() -> None:
+    calls = "f" + ".g()" * 900
+    program = read_program(f"def f(x):\n    for t in {calls}:\n        x(t)\n")
+    function = program.find("f", 1)
+
+    assert function is not None
+    assert body_of(function, 2) is None

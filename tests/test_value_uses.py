@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import pytest
 
 from traceq.graph.source import uses as use
-from traceq.graph.source.uses import uses_of
+from traceq.graph.source.uses import Uses
 
 TRAIN = """
 def train(model, loader, env):
@@ -27,7 +27,7 @@ def of_line(body: str, text: str, method: str = "") -> set[str]:
     tree = ast.parse(source)
     function = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
     line = next(n for n, code in enumerate(source.splitlines(), 1) if text in code)
-    return set(uses_of(tree).of_read(function, line, method))
+    return set(Uses(tree).of_read(function, line, method))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_value_that_is_returned_is_followed_to_the_call() -> None:
     tree = ast.parse(source)
     function = tree.body[0]
 
-    assert uses_of(tree).of_read(function, 4) == {use.COLLECTED}
-    assert uses_of(function).of_read(function, 4) == {use.RETURNED}
+    assert Uses(tree).of_read(function, 4) == {use.COLLECTED}
+    assert Uses(function).of_read(function, 4) == {use.RETURNED}
 
 
 @pytest.mark.parametrize("name", ["select_action", "act"])
@@ -156,7 +156,7 @@ def test_what_an_agent_returns_as_its_action_is_acted_on(name: str) -> None:
     source = f"def {name}(self, x):\n    return self.pi(x).cpu().numpy()[0]\n"
     tree = ast.parse(source)
 
-    assert uses_of(tree).of_read(tree.body[0], 2, "cpu") == {use.ACTED}
+    assert Uses(tree).of_read(tree.body[0], 2, "cpu") == {use.ACTED}
 
 
 def test_a_read_that_is_known_is_the_one_of_its_line() -> None:
@@ -181,4 +181,16 @@ def test_a_read_that_is_known_is_the_one_of_its_line() -> None:
 def test_what_a_mask_selects_has_a_use(code: str, uses: set[str]) -> None:
     tree = ast.parse(f"def f(x):\n    {code}\n")
 
-    assert uses_of(tree).of_index(tree.body[0], 2) == uses
+    assert Uses(tree).of_index(tree.body[0], 2) == uses
+
+
+def test_a_source_is_followed_up_to_a_number_of_steps() -> None:
+    assigned = "\n".join(f"y{n} = y{n - 1}" for n in range(1, 5))
+    tree = ast.parse(f"def f(x):\n    y0 = x.item()\n{indent(assigned, '    ')}")
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    whole, cut = Uses(tree), Uses(tree)
+    cut._steps = use.MOST_STEPS - 30  # noqa: SLF001 - a source as long takes seconds
+
+    assert whole.of_read(function, 2) == {use.UNUSED}
+    assert cut.of_read(function, 2) == {use.UNKNOWN}
+    assert cut.of_read(function, 2) == set()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from traceq.linter import View
 
 EACH_WEIGHT = ("module", "dims")
-"""What tells weights apart, but for several of one shape in a module."""
+"""Columns that tell weights apart, but for several of one shape in a module."""
 # A smaller share of casts repeats no weights: sizes of activations are the same.
 # Heuristic threshold.
 _MANY = 0.25

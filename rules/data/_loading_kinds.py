@@ -49,7 +49,7 @@ _SHARED_OUT = (
 
 @dataclass(frozen=True)
 class LoadingKind:
-    """How batches are loaded, as far as operators and stacks show it."""
+    """Loading of batches, as far as operators and stacks show it."""
 
     gpu_calls: float
     """Calls of the runtime that launch or copy, in a batch."""
@@ -89,7 +89,7 @@ class LoadingKind:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether loading works on the GPU, as worker processes cannot."""
+        """True if loading works on the GPU, as worker processes cannot."""
         return self.gpu_calls > _OFTEN
 
     @property
@@ -99,7 +99,7 @@ class LoadingKind:
 
     @property
     def more(self) -> str:
-        """What to say beside advice to use workers."""
+        """Advice beside that to use workers."""
         stacked = _STACKED if self.stacking > _MOSTLY else ""
         pinned = _PINNED if self.pinning > _MOSTLY else ""
         sent = _SENT if self.gpu_calls >= _ONCE else ""

@@ -26,7 +26,7 @@ NARROW = (
 
 
 class _Shape(NamedTuple):
-    """What a convolution is of."""
+    """Shape of a convolution, as far as its algorithm depends on it."""
 
     window: Sequence[int]
     each: int

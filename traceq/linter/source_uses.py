@@ -39,7 +39,7 @@ def value_uses(trace: Trace, at: _Line, method: str = "") -> frozenset[str]:
 @lru_cache(maxsize=16)
 def _uses_in(source: str) -> Uses:
     """Return the uses of values in a source, which is gone through once."""
-    from traceq.graph.source.uses import uses_of  # noqa: PLC0415 - few need it
+    from traceq.graph.source.uses import Uses  # noqa: PLC0415 - few need it
 
     # The first one is of the file's own statements, with all of its functions.
-    return uses_of(program_of(source).functions[0].node)
+    return Uses(program_of(source).functions[0].node)

@@ -90,7 +90,7 @@ class HostAccount(Struct, frozen=True, dict=True):
     """Descriptions of the activities and of the rows of the host's tree."""
     host: HostSegments
     pauses: pl.DataFrame
-    """Where the host stops in few steps for long, in order: ``start``, ``end``,
+    """Long pauses of the host in few steps, in order: ``start``, ``end``,
     ``step``, ``usual`` (what is there in the median step), and of what takes longest of
     it ``at``, ``activity`` and ``longest_start`` to ``longest_end``."""
     gaps: pl.DataFrame

@@ -59,7 +59,7 @@ UNKNOWN = host_work.UNKNOWN
 work_name = host_work.host_work_name
 """Name of a kind in reports, for rules."""
 LOADS_BATCHES = r"^torch/utils/data/"
-"""What of a DataLoader's starts and ends workers, and waits for them."""
+"""Files of a DataLoader, which start and end workers and wait for them."""
 INTERRUPTED = (
     *(BLOCKED, PYTHON, WITH_LIBRARIES, LIBRARY),
     *(MODULES, OPTIMIZER, ENGINE, NO_STACKS),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,6 +26,8 @@ _OVER = (
     (BATCHES, r"loader|batches"),
     (LAYERS, r"layers|blocks|heads|modules|convs|towers|branches|discriminators"),
 )
+# Names are compared with names, branch by branch. Those of models have a tenth of it.
+_MOST_NODES = 20_000
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _COLLECTS = ("append", "extend", "appendleft", "update")
@@ -37,7 +41,7 @@ _BUILTIN = (
 
 
 class LoopBody(Struct, frozen=True):
-    """What a loop goes over, and what one iteration leaves for the next."""
+    """Dependence of a loop's iterations on each other."""
 
     over: str
     """One of the kinds above; empty if it is none of them."""
@@ -52,8 +56,21 @@ class LoopBody(Struct, frozen=True):
 
 
 def body_of(function: Function, line: int) -> LoopBody | None:
-    """Return the body of a function's loop at a line; None if there is none."""
-    for node in ast.walk(function.node):
+    """Return the body of a function's loop at a line.
+
+    None if there is none, or if the function is too long or too deep to follow:
+    sources are untrusted.
+    """
+    nodes = [*islice(ast.walk(function.node), _MOST_NODES + 1)]
+    if len(nodes) > _MOST_NODES:
+        return None
+    with suppress(RecursionError):
+        return _body_at(nodes, line)
+    return None
+
+
+def _body_at(nodes: Iterable[ast.AST], line: int) -> LoopBody | None:
+    for node in nodes:
         if getattr(node, "lineno", None) != line:
             continue
         if isinstance(node, _LOOPS):

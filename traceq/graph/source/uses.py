@@ -63,6 +63,8 @@ _TENSOR_OPS = re.compile(
 _FINITE = ("isnan", "isfinite", "isinf")
 _ASKS = ("any", "sum", "numel", "nonzero", "count_nonzero")
 _DEEPEST = 6
+MOST_STEPS = 300_000
+"""Nodes that are gone through for one source: about a second."""
 _NEVER = 10**9
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module, ast.ClassDef)
@@ -75,13 +77,33 @@ class Uses:
 
     tree: ast.AST
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    _steps: int = 0
+    _calls: dict[str, list[ast.Call]] = field(default_factory=dict)
+    """The calls of the source by the name of what is called."""
+    _names: dict[tuple[ast.AST, str], list[ast.Name]] = field(default_factory=dict)
+    """The occurrences of names, by the function around them."""
+    _every_nth: dict[ast.If, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parents = {
-            child: node
-            for node in ast.walk(self.tree)
-            for child in ast.iter_child_nodes(node)
-        }
+        for node in ast.walk(self.tree):
+            self.parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
+            if isinstance(node, ast.Call):
+                self._calls.setdefault(_last_name(node), []).append(node)
+            elif isinstance(node, ast.Name):
+                self._note(node)
+
+    def _note(self, name: ast.Name) -> None:
+        """Note a name for all functions around it."""
+        scope: ast.AST | None = name
+        while scope is not None:
+            if isinstance(scope, _SCOPES):
+                self._names.setdefault((scope, name.id), []).append(name)
+            scope = self.parents.get(scope)
+
+    def _is_too_long(self, steps: int = 1) -> bool:
+        """Count steps, and return whether there are too many of this source."""
+        self._steps += steps
+        return self._steps > MOST_STEPS
 
     def of_read(self, scope: ast.AST, line: int, method: str = "") -> frozenset[str]:
         """Return what is done with what a function reads on the host at a line.
@@ -107,10 +129,13 @@ class Uses:
 
     def _at(self, scope: ast.AST, line: int, *kinds: type[ast.AST]) -> list[ast.expr]:
         """Return the expressions of a function at a line, the shortest first."""
+        if self._is_too_long():
+            return []
         nodes = [
             node
             for node in _inside(scope)
-            if isinstance(node, kinds)
+            if not self._is_too_long()
+            and isinstance(node, kinds)
             and isinstance(node, ast.expr)
             and node.lineno <= line <= (node.end_lineno or node.lineno)
         ]
@@ -135,6 +160,8 @@ class Uses:
     def _implied(self, scope: ast.AST, line: int) -> frozenset[str]:
         """Return the use of a tensor that Python itself reads at a line."""
         for node in _inside(scope):
+            if self._is_too_long():
+                break
             test = getattr(node, "test", None)
             if isinstance(test, ast.expr) and _spans(test, line):
                 return frozenset(_decision(node, test))
@@ -167,13 +194,14 @@ class Uses:
 
     def _of(self, node: ast.AST, depth: int, seen: set[tuple[int, str]]) -> set[str]:
         """Return the uses of an expression's value."""
-        while True:
+        while not self._is_too_long():
             parent = self.parents.get(node)
             use = self._use(node, parent, depth, seen)
             if use is not None:
                 return use | self._how_often(node)
             assert parent is not None  # noqa: S101 - _use returns where there is none
             node = parent
+        return {UNKNOWN}
 
     def _use(  # noqa: C901, PLR0911, PLR0912 - a case for each kind of node
         self,
@@ -242,16 +270,21 @@ class Uses:
         """Return SELDOM if a node runs in every nth step alone."""
         above = self.parents.get(node)
         while above is not None and not isinstance(above, _FUNCTIONS):
-            test = above.test if isinstance(above, ast.If) else None
-            if test is not None and not _contains(test, node):
-                every = (
-                    isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
-                    for part in ast.walk(test)
-                )
-                if any(every):
-                    return {SELDOM}
-            above = self.parents.get(above)
+            in_branch = isinstance(above, ast.If) and above.test is not node
+            if in_branch and self._is_every_nth(above):
+                return {SELDOM}
+            if self._is_too_long():
+                break
+            node, above = above, self.parents.get(above)
         return set()
+
+    def _is_every_nth(self, branch: ast.If) -> bool:
+        if branch not in self._every_nth:
+            self._every_nth[branch] = any(
+                isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+                for part in ast.walk(branch.test)
+            )
+        return self._every_nth[branch]
 
     def _of_sum(
         self, parent: ast.AugAssign, depth: int, seen: set[tuple[int, str]]
@@ -300,19 +333,15 @@ class Uses:
         if depth >= _DEEPEST or key in seen:
             return {UNKNOWN} if depth >= _DEEPEST else set()
         seen.add(key)
-        same = [
-            node
-            for node in ast.walk(scope)
-            if isinstance(node, ast.Name) and node.id == name.id
-        ]
+        same = self._names.get((scope, name.id), [])
+        if self._is_too_long(len(same)):
+            return {UNKNOWN}
         end = getattr(since, "end_lineno", 0) or 0
         until = min(self._sets_again(same, since), default=_NEVER)
         loads = [
             node
             for node in same
-            if isinstance(node.ctx, ast.Load)
-            and end < node.lineno <= until
-            and not _contains(since, node)
+            if isinstance(node.ctx, ast.Load) and end < node.lineno <= until
         ]
         uses: set[str] = set()
         for load in loads:
@@ -362,13 +391,8 @@ class Uses:
         if depth >= _DEEPEST or key in seen:
             return {RETURNED}
         seen.add(key)
-        calls = [
-            call
-            for call in ast.walk(self.tree)
-            if isinstance(call, ast.Call) and _last_name(call) == function.name
-        ]
         uses: set[str] = set()
-        for call in calls:
+        for call in self._calls.get(function.name, []):
             around = self.parents.get(call)
             if isinstance(node, ast.Tuple) and isinstance(around, ast.Assign):
                 uses |= {RETURNED}
@@ -380,11 +404,6 @@ class Uses:
         while not isinstance(node, _SCOPES) and node in self.parents:
             node = self.parents[node]
         return node
-
-
-def uses_of(tree: ast.AST) -> Uses:
-    """Return the uses of values in a syntax tree."""
-    return Uses(tree)
 
 
 def _in_one_block(parent: ast.AST | None, first: ast.AST, second: ast.AST) -> bool:
@@ -440,9 +459,19 @@ def _compares_itself(test: ast.expr) -> bool:
     return any(
         isinstance(part, ast.Compare)
         and isinstance(part.ops[0], ast.NotEq)
-        and ast.dump(part.left) == ast.dump(part.comparators[0])
+        and _name_of(part.left) is not None
+        and _name_of(part.left) == _name_of(part.comparators[0])
         for part in ast.walk(test)
     )
+
+
+def _name_of(node: ast.expr) -> tuple[str, ...] | None:
+    """Return a name, or an attribute of one, in parts."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return (node.value.id, node.attr)
+    return None
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
@@ -453,10 +482,6 @@ def _inside(scope: ast.AST) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, (*_FUNCTIONS, ast.Lambda)):
             waiting += ast.iter_child_nodes(node)
-
-
-def _contains(node: ast.AST, other: ast.AST) -> bool:
-    return any(part is other for part in ast.walk(node))
 
 
 def _spans(node: ast.expr, line: int) -> bool:
