@@ -270,8 +270,11 @@ class Uses:
         """Return SELDOM if a node runs in every nth step alone."""
         above = self.parents.get(node)
         while above is not None and not isinstance(above, _FUNCTIONS):
-            in_branch = isinstance(above, ast.If) and above.test is not node
-            if in_branch and self._is_every_nth(above):
+            if (
+                isinstance(above, ast.If)
+                and above.test is not node
+                and self._is_every_nth(above)
+            ):
                 return {SELDOM}
             if self._is_too_long():
                 break
