@@ -145,7 +145,7 @@ def _groups(view: View, small: pl.DataFrame, least: float) -> list[Group]:
     for place in _deepest_first(list(rows), callers_of):
         members = below.get(place, [])
         if 2 * calls.get(place, 0) <= view.trace.steps.height:
-            members = [one for one in members if callers_of.get(one) == place]
+            members = [member for member in members if callers_of.get(member) == place]
         total = sum(rows[one]["extra"] for one in members)
         if total >= least and len(members) >= _SEVERAL:
             ids = [rows[one]["number"] for one in members]
@@ -189,8 +189,8 @@ def _deepest_first(
             if at not in callers_of:
                 break
             at = callers_of[at]
-        for depth, one in enumerate(reversed(chain)):
-            depths[one] = max(depth, depths.get(one, 0))
+        for depth, caller in enumerate(reversed(chain)):
+            depths[caller] = max(depth, depths.get(caller, 0))
     return sorted(depths, key=lambda one: -depths[one])
 
 

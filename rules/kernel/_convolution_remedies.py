@@ -58,7 +58,7 @@ def search(view: View, row: Row) -> str:
 
 
 def _shape_of(row: Row) -> _Shape | None:
-    """Return what a convolution is of, if its inputs were recorded."""
+    """Return the shape of a convolution, if its inputs were recorded."""
     back = row["name"].partition(".")[0].endswith("_backward")
     dims, values = row.get("dims") or [], row.get("values") or []
     if len(dims) <= 1 + back or not dims[1 + back]:
