@@ -130,6 +130,13 @@ def test_a_step_that_is_too_large_without_stacks_is_not_traced() -> None:
 
 def test_the_events_of_long_steps_are_estimated_by_their_time() -> None:
     probe = trace_size.Probe(1_000, python_share=0.7, ms=8.5)  # of a typical step
-    pattern = trace_size.Pattern(mean_ms=28.7, period=16)
+    pattern = trace_size.Pattern(mean_ms=28.7, typical_ms=8.5, period=16)
     assert trace_size.choose(WANTED, probe, pattern, 50_000, free=True).steps == 3
     assert trace_size.choose(WANTED, probe, pattern, 60_000, free=True).steps == 16
+
+
+def test_one_slow_step_while_timing_leaves_the_size_as_probed() -> None:
+    probe = trace_size.Probe(1_000, python_share=0.7, ms=34.1)
+    timed = trace_size.Pattern(mean_ms=69.9, typical_ms=34.1)
+    size = trace_size.choose(WANTED, probe, timed, 1_800, free=False)
+    assert (size.steps, size.stacks) == (1, True)

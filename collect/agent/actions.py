@@ -219,7 +219,9 @@ class Actions:
 
     def _pattern(self) -> Pattern:
         timed = self.rank.facts.get("step_time")
-        return Pattern(timed["ms"], timed["period"]) if timed else Pattern()
+        if not timed:
+            return Pattern()
+        return Pattern(timed["ms"], _typical_ms(timed), timed["period"])
 
     def _long_residues(self) -> set[int]:
         """Return which steps of a period are long, as numbers modulo the period."""
@@ -267,12 +269,11 @@ class Actions:
     def _probed_ms(self) -> float:
         """Return the duration of the probed step, as the steps were timed."""
         timed = self.rank.facts.get("step_time")
-        long = timed["long_steps"] if timed else None
-        if not timed or not long:
-            return timed["ms"] if timed else 1.0
+        if not timed:
+            return Pattern.typical_ms
         period = timed["period"]
         is_long = bool(period) and self.seen % period in self._long_residues()
-        return float(long["ms"] if is_long else long["typical_ms"])
+        return float(timed["long_steps"]["ms"] if is_long else _typical_ms(timed))
 
     def _most_events(self, event_bytes: int) -> int:
         """Return the maximum number of events of a trace: by its size and by memory."""
@@ -547,3 +548,9 @@ def _steps(count: int) -> str:
 def _memory_is_short() -> bool:
     free = free_memory()
     return free is not None and free < _SHORT_MEMORY
+
+
+def _typical_ms(timed: dict[str, Any]) -> float:
+    """Return the mean time of the steps that are not long."""
+    long = timed["long_steps"]
+    return float(long["typical_ms"] if long else timed["ms"])

@@ -31,6 +31,8 @@ class Pattern:
     """The step times of the program."""
 
     mean_ms: float = 1.0
+    typical_ms: float = 1.0
+    """Mean time of the steps that are not long."""
     period: int | None = None
     """The number of steps after which they repeat, where some take longer."""
 
@@ -55,10 +57,11 @@ def choose(
     so that the program is not stopped for long.
     """
     # Events are in proportion to the time of a step, as far as is known before.
-    events = max(1.0, probe.events * pattern.mean_ms / max(probe.ms, 1e-6))
+    per_ms = probe.events / max(probe.ms, 1e-6)
+    events = max(1.0, per_ms * pattern.typical_ms)
     if free and pattern.period is not None:
         steps = -(-wanted.steps // pattern.period) * pattern.period
-        quick = steps * events <= min(most, QUICK_EVENTS)
+        quick = steps * per_ms * pattern.mean_ms <= min(most, QUICK_EVENTS)
         if quick and steps <= LONGEST_PERIOD:
             return replace(wanted, steps=steps, whole_period=True)
     if free:
