@@ -13,6 +13,7 @@ from traceq.analysis.base.steady import steady_steps
 from traceq.analysis.time import gpu_account as accounts
 from traceq.analysis.time.gpu_account import GpuAccount, gpu_account
 from traceq.linter import View, inputs
+from traceq.linter.explained_gpu import explained_gpu
 from traceq.testing import load_drawn
 
 if TYPE_CHECKING:
@@ -151,6 +152,24 @@ def test_a_kernel_without_a_known_op_is_unknown() -> None:
     """)
 
     assert gpu_account(trace).kinds["part"].to_list() == [accounts.UNKNOWN]
+
+
+def test_time_whose_need_is_unknown_is_no_loss_that_findings_leave() -> None:
+    trace = load_drawn(
+        """
+        host   [ProfilerStep#1                                                    ]
+        host    [aten::mul             ]
+        host     [cudaLaunchKernel>1]    [cudaLaunchKernel>2]
+        gpu 7                  [k<1     ][replayed<2                             ]
+        """,
+        args={"aten::mul": inputs([LARGE, LARGE], ["float", "float"])},
+        device=H200,
+    )
+    gpu = explained_gpu(View(trace), ())
+
+    assert gpu is not None
+    assert gpu.above_ns == sum(entry.ns for entry in gpu.unexplained)
+    assert gpu.above_ns < gpu.busy_ns - gpu.floor_ns
 
 
 def test_the_ridge_is_the_peak_over_the_bandwidth() -> None:

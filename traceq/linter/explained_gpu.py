@@ -42,6 +42,7 @@ def explained_gpu(view: View, findings: Iterable[Finding]) -> ExplainedGpu | Non
     return ExplainedGpu(
         busy_ns=account.busy_ns,
         floor_ns=account.floor_ns,
+        above_ns=account.above_ns,
         explained_ns=max(0.0, account.above_ns - left),
         unexplained=tuple(
             GpuEntry(*row)

@@ -228,19 +228,16 @@ class ExplainedGpu(Struct, frozen=True):
     """Busy time of the GPU."""
     floor_ns: Number
     """The part of it that the work needs, with transfers and collectives."""
+    above_ns: Number
+    """The rest of it, of kernels whose need is known."""
     explained_ns: Number
-    """The rest of it, as far as it is of kernels that a finding's fix changes."""
+    """The part of that in kernels that a finding's fix changes."""
     unexplained: tuple[GpuEntry, ...]
     """The largest losses that no finding explains."""
 
     @property
-    def above_ns(self) -> float:
-        """The busy time above the floor."""
-        return self.busy_ns - self.floor_ns
-
-    @property
     def share(self) -> float:
-        """The share of it that is explained."""
+        """The share of the time above the floor that is explained."""
         return self.explained_ns / self.above_ns if self.above_ns > 0 else 1.0
 
 
