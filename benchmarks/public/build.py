@@ -37,7 +37,7 @@ def _repository(url: str, mirror: Path | None, scratch: Path) -> Path:
 
 
 def _extract(repository: Path, recipe: dict[str, Any], target: Path) -> None:
-    """Write the files of the recipe's commit, those below ``folder`` if it names one."""
+    """Write the files of the recipe's commit, or those of its ``folder``."""
     paths = recipe.get("paths", [])
     words = ["git", "-C", repository, "archive", recipe["commit"], *paths]
     archive = subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout
