@@ -87,9 +87,9 @@ class PageableHostCopy(Rule):
     other class it calls ``pin_memory()``; a class without that method is not pinned.
 
     ```diff
-    - loader = DataLoader(data, batch_size=64, num_workers=8)
+    - loader = DataLoader(data, batch_size=64)
     - x = x.to("cuda")
-    + loader = DataLoader(data, batch_size=64, num_workers=8, pin_memory=True)
+    + loader = DataLoader(data, batch_size=64, pin_memory=True)
     + x = x.to("cuda", non_blocking=True)
     ```
 
