@@ -122,11 +122,11 @@ class UnexplainedGpuTime(Rule):
 
     def check(self, view: View) -> Iterator[Finding]:
         """Report the losses of kernels that no other finding is about."""
-        account = view.gpu_account
         bound = view.bound
-        busy = account.busy_ns >= self.min_busy * bound.step_ns
-        if account.gpu.peak is None or not (bound.by == "gpu" or busy):
+        busy = view.steady.gpu_busy >= self.min_busy * bound.step_ns * view.steps
+        if view.gpu.peak is None or not (bound.by == "gpu" or busy):
             return
+        account = view.gpu_account
         rest = account.losses(view.changed)
         left = float(rest["time"].sum())
         least = max(self.min_share * account.above_ns, self.min_step * bound.step_ns)
