@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 class CTCLoss(torch.nn.Module):
-    """The summed loss of outputs before softmax, where labels are on the CPU."""
+    """The summed loss of outputs before softmax, with labels from the CPU."""
 
     def forward(
         self,
@@ -18,6 +18,7 @@ class CTCLoss(torch.nn.Module):
     ) -> torch.Tensor:
         """Return the sum over the batch."""
         log_probs = acts.log_softmax(2)
+        targets = labels.long().to(acts.device)
         return functional.ctc_loss(
-            log_probs, labels, act_lens, label_lens, reduction="sum"
+            log_probs, targets, act_lens, label_lens, reduction="sum"
         )
