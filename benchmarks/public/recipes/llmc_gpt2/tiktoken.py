@@ -1,0 +1,15 @@
+"""What train_gpt2.py takes of tiktoken when it neither samples nor writes tensors."""
+
+from __future__ import annotations
+
+
+class Encoding:
+    """GPT-2's tokenizer, of which the end of a text is known alone."""
+
+    max_token_value = 50256
+    eot_token = 50256
+
+
+def get_encoding(_name: str) -> Encoding:
+    """Return the tokenizer."""
+    return Encoding()
