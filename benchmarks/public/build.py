@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--mirror", type=Path, help="folder of bare repositories")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.corpus.mkdir(parents=True, exist_ok=True)
     for folder in sorted(path.parent for path in RECIPES.glob("*/recipe.toml")):
         if not options.names or folder.name in options.names:
