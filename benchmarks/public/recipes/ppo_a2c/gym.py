@@ -57,7 +57,7 @@ class AtariEnv:
         """Play four frames."""
         frames, reward = [], 0.0
         for _ in range(4):
-            way = {2: -4, 4: -4, 3: 4, 5: 4}.get(int(action), 0)
+            way = {2: -4, 4: -4, 3: 4, 5: 4}.get(int(np.ravel(action)[0]), 0)
             self.paddle = min(max(self.paddle + way, 34), 178)
             self.ball[1] += 2
             if self.ball[1] > 140:
