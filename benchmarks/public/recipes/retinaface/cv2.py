@@ -11,9 +11,10 @@ INTER_LINEAR = Image.Resampling.BILINEAR
 INTER_CUBIC = Image.Resampling.BICUBIC
 INTER_AREA = Image.Resampling.BOX
 INTER_LANCZOS4 = Image.Resampling.LANCZOS
-# OpenCV's hue ends at 180, Pillow's at 256.
-TO_OPENCV = (np.arange(256) * 180 // 256).astype(np.uint8)
-TO_PILLOW = np.minimum(np.arange(256) * 256 // 180, 255).astype(np.uint8)
+# OpenCV's hue ends at 180, Pillow's at 256. Pillow takes blue for red, which turns a
+# hue into 240 degrees minus it: the tables undo that, so that no channel is moved.
+TO_OPENCV = ((240 - np.arange(256) * 360 / 256) % 360 / 2).astype(np.uint8)
+TO_PILLOW = ((240 - np.arange(256) * 2) % 360 * 256 / 360).astype(np.uint8)
 
 
 def imread(path: str) -> np.ndarray:
@@ -24,14 +25,13 @@ def imread(path: str) -> np.ndarray:
 def cvtColor(image: np.ndarray, code: int) -> np.ndarray:  # noqa: N802
     """Return an image in the other one of the two colour spaces."""
     if code == COLOR_BGR2HSV:
-        rgb = Image.fromarray(np.ascontiguousarray(image[:, :, ::-1]))
-        hsv = np.array(rgb.convert("HSV"))
+        hsv = np.array(Image.fromarray(image).convert("HSV"))
         hsv[:, :, 0] = TO_OPENCV[hsv[:, :, 0]]
         return hsv
     hsv = image.copy()
     hsv[:, :, 0] = TO_PILLOW[hsv[:, :, 0]]
-    rgb = Image.frombytes("HSV", hsv.shape[1::-1], hsv.tobytes()).convert("RGB")
-    return np.ascontiguousarray(np.asarray(rgb)[:, :, ::-1])
+    pixels = Image.frombytes("HSV", hsv.shape[1::-1], hsv.tobytes())
+    return np.array(pixels.convert("RGB"))
 
 
 def resize(
