@@ -1,0 +1,1 @@
+"""Stand-in for skimage.color: only single-channel training converts colours."""

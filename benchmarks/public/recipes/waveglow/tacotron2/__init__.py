@@ -1,0 +1,1 @@
+"""Stand-in for the tacotron2 submodule."""
