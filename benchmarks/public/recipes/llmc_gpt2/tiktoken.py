@@ -1,4 +1,4 @@
-"""What train_gpt2.py takes of tiktoken when it neither samples nor writes tensors."""
+"""Stand-in for tiktoken, as far as train_gpt2.py uses it without samples and writing."""
 
 from __future__ import annotations
 

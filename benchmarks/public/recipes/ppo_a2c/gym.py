@@ -1,4 +1,4 @@
-"""What is needed of gym and stable_baselines3, and a game of the size of Atari's."""
+"""Stand-in for gym and stable_baselines3, and a game of the size of Atari's."""
 
 from __future__ import annotations
 
