@@ -1,4 +1,4 @@
-"""Stand-in for tiktoken, as far as train_gpt2.py uses it without samples and writing."""
+"""Stand-in for tiktoken, as far as train_gpt2.py needs it to train."""
 
 from __future__ import annotations
 
