@@ -53,6 +53,7 @@ def answers() -> dict[str, Result]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.slow
 def test_text_and_json_are_what_the_command_prints(
     name: str, answers: dict[str, Result]
 ) -> None:

@@ -540,6 +540,7 @@ def test_a_snapshot_that_changed_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.slow
 def test_a_report_of_what_was_kept_loads_neither_polars_nor_rules(
     tmp_path: Path,
 ) -> None:

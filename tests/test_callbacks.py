@@ -158,6 +158,7 @@ def test_a_trainer_of_lightning_records_its_steps(tmp_path: Path) -> None:
 
 
 @with_lightning
+@pytest.mark.slow
 def test_an_error_of_the_training_passes_and_leaves_what_there_is(
     tmp_path: Path,
 ) -> None:

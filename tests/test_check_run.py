@@ -318,6 +318,7 @@ def test_a_fixture_with_only_a_cpu_part_needs_run(tmp_path: Path) -> None:
     assert "it has only cpu.json, which traceq check --run compares" in answer.out
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("import time; time.sleep(60)")

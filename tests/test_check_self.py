@@ -161,6 +161,7 @@ def test_a_run_passes_against_the_fixture_of_its_other_steps(
     assert answer.status == 0, answer.out
 
 
+@pytest.mark.slow
 def test_the_next_run_may_begin_at_another_of_the_steps(
     uneven: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +226,7 @@ def test_an_update_keeps_the_limits_of_the_run(uneven: Path) -> None:
     assert (uneven / "traceq.toml").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_shrinking_a_fixture_again_keeps_what_is_known_of_the_run(
     uneven: Path, tmp_path: Path
 ) -> None:
@@ -249,6 +251,7 @@ def test_a_step_time_that_is_no_time_is_unknown(step_ms: object) -> None:
     assert origin_step_ns({"true_step_ms": step_ms}) is None
 
 
+@pytest.mark.slow
 def test_a_run_in_an_origin_that_is_not_ours_is_an_error(
     uneven: Path, tmp_path: Path
 ) -> None:
@@ -355,6 +358,7 @@ LAYER = "torch_geometric.nn.conv.gat_conv_GATConv_propagate_jr3zw5uk.py"
     ],
     ids=["written by torch_geometric", "in a folder named as a library", "absolute"],
 )
+@pytest.mark.slow
 def test_a_run_passes_wherever_its_files_are(file: str, tmp_path: Path) -> None:
     run = written(tmp_path, "run", drawn([8, 8, 8], syncs=1, file=file))
     folder = fixture_of(run, tmp_path / "fixture")
@@ -374,6 +378,7 @@ def test_a_run_passes_wherever_its_files_are(file: str, tmp_path: Path) -> None:
         "alice's secret iteration {n}",
     ],
 )
+@pytest.mark.slow
 def test_steps_are_known_by_regions_in_the_fixture_too(
     name: str, tmp_path: Path
 ) -> None:

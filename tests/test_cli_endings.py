@@ -45,6 +45,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ("--version", ">&-"),
     ],
 )
+@pytest.mark.slow
 def test_a_closed_stream_changes_no_exit_status(call: str, closed: str) -> None:
     done = shell(f"{shlex.join(RUN)} {call} {closed}")
 
@@ -86,6 +87,7 @@ PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.mark.parametrize("command", ["summary", "lint --format json"])
+@pytest.mark.slow
 def test_a_locale_without_letters_changes_no_exit_status(
     command: str, tmp_path: Path
 ) -> None:

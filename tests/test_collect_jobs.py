@@ -146,6 +146,7 @@ class TestAMeeting:
 
     pytestmark = WITH_TORCH
 
+    @pytest.mark.slow
     def test_nobody_starts_before_the_last_is_ready(self) -> None:
         first, second = meetings(2)
         first.ready(10, 0.0)

@@ -22,6 +22,7 @@ def labels() -> ModuleType:
     return module_type
 
 
+@pytest.mark.slow
 def test_a_trained_model_has_all_its_tensors_labelled(labels: ModuleType) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))

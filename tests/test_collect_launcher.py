@@ -65,6 +65,7 @@ def _starts(python: str) -> bool:
 
 @pytest.mark.real
 @pytest.mark.parametrize("minor", SUPPORTED)
+@pytest.mark.slow
 def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> None:
     python = python_of(minor)
     code = "import sys; print(sorted(n for n in sys.modules if 'traceq' in n))"
@@ -91,6 +92,7 @@ def test_launcher_and_agent_run_on_each_python(minor: int, tmp_path: Path) -> No
 
 @pytest.mark.real
 @pytest.mark.parametrize("minor", SUPPORTED)
+@pytest.mark.slow
 def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> None:
     shutil.copytree(COLLECT, tmp_path / "collect")
     command = [python_of(minor), "-m", "compileall", "-q", str(tmp_path / "collect")]
@@ -100,6 +102,7 @@ def test_every_module_compiles_on_each_python(minor: int, tmp_path: Path) -> Non
 
 @pytest.mark.real
 @pytest.mark.parametrize("minor", range(OLDEST, min(SUPPORTED)))
+@pytest.mark.slow
 def test_a_python_too_old_for_us_is_left_in_peace(minor: int, tmp_path: Path) -> None:
     run = collect(tmp_path, [python_of(minor), "-c", "print('ran')"])
     assert run.out == "ran\n"

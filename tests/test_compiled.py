@@ -262,6 +262,7 @@ def test_without_stacks_the_lines_of_compiled_code_are_known(tmp_path: Path) -> 
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_small_trace_keeps_lines_and_modules_but_no_code(tmp_path: Path) -> None:
     (rank,) = read_run(_DATA / "conv").ranks
     given = ShrinkInput(

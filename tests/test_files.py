@@ -100,6 +100,7 @@ def test_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
     ],
     ids=["lint", "baseline", "summary", "diff"],
 )
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_leaves_no_file(
     words: tuple[str | Path, ...], tmp_path: Path
 ) -> None:

@@ -423,6 +423,7 @@ def test_mutated_dumps_are_read_or_refused(tmp_path: Path, form: str) -> None:
     assert 0 < refused < _MUTATIONS
 
 
+@pytest.mark.slow
 def test_mutated_jobs_end_with_a_verdict_or_a_sentence(tmp_path: Path) -> None:
     chance = random.Random("jobs")  # noqa: S311 - not for secrets
     values: list[Any] = [None, -1, 0, 2**70, "", "x", [], [[]], {}, True, 1.5, [-1]]

@@ -402,6 +402,7 @@ RUN = [sys.executable, "-m", "traceq"]
 
 @pytest.mark.real
 @pytest.mark.parametrize("content", [CONTENT, TRACE.read_bytes()])
+@pytest.mark.slow
 def test_a_trace_comes_through_standard_input(content: bytes) -> None:
     done = subprocess.run(
         [*RUN, "summary", "-", "--format", "csv"],

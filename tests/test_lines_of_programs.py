@@ -27,6 +27,7 @@ def _texts(program: str, finding: Finding) -> list[str]:
 
 
 @pytest.mark.parametrize("trace", RECORDED, ids=lambda path: path.parent.name)
+@pytest.mark.slow
 def test_a_finding_is_at_the_call_in_the_program(trace: Path) -> None:
     program = trace.parent.name
     source = (PROGRAMS / f"{program}.py").read_text().splitlines()

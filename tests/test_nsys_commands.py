@@ -282,6 +282,7 @@ def shrunk(
 
 
 @pytest.mark.parametrize("secret", _SECRETS)
+@pytest.mark.slow
 def test_a_shrunk_export_has_no_private_data(
     secret: str, shrunk: tuple[Path, list[str]]
 ) -> None:
@@ -315,6 +316,7 @@ _HARMLESS = re.compile(
         for name, path in NSYS.items()
     ],
 )
+@pytest.mark.slow
 def test_a_shrunk_recording_has_no_word_of_the_environment(
     file: Path, tmp_path: Path
 ) -> None:

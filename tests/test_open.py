@@ -84,6 +84,7 @@ def test_the_address_cannot_be_guessed(served: Served) -> None:
     assert _asked(served, other.place)[0].status == 404
 
 
+@pytest.mark.slow
 def test_it_is_served_once(served: Served) -> None:
     assert _asked(served)[0].status == 200
     response, content = _asked(served)
@@ -147,6 +148,7 @@ def test_a_browser_may_ask_first(served: Served) -> None:
         "/SECRET/",
     ],
 )
+@pytest.mark.slow
 def test_nothing_else_is_served(path: str, served: Served) -> None:
     (served.file.parent / "secret.json").write_text("no")
     response, content = _asked(served, path.replace("SECRET", served.secret))
@@ -173,6 +175,7 @@ def test_nothing_but_get_is_answered(method: str, served: Served) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_command_ends_once_the_trace_was_fetched(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_bytes(CONTENT)

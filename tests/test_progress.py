@@ -87,6 +87,7 @@ def test_only_who_watches_hears() -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+@pytest.mark.slow
 def test_a_terminal_sees_phases_and_percents_that_grow_and_are_gone_at_the_end() -> (
     None
 ):

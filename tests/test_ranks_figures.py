@@ -123,6 +123,7 @@ def test_a_clock_that_drifts_was_not_set(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["torchrec_a2a_5", "dlrm", "resnet18"])
+@pytest.mark.slow
 def test_the_verdict_and_the_table_state_the_same_share_of_the_same_time(
     name: str,
 ) -> None:

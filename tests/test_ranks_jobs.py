@@ -86,6 +86,7 @@ def _shared(job: Job, truth: dict[tuple[int, int], int]) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_no_rank_waits_longer_than_its_collectives_last(name: str) -> None:
     cells = real_job(name).cells
 

@@ -269,6 +269,7 @@ def test_names_of_a_trace_stay_text_in_every_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_names_as_long_as_books_make_no_large_page(tmp_path: Path) -> None:
     kernel = "gpu 7                      [K{}<{}              ]\n"
     document = draw(

@@ -278,6 +278,7 @@ def test_no_rule_fails_where_a_part_of_the_trace_is_missing(
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", [*VARIED, "copies", "twins/graph_record"])
+@pytest.mark.slow
 def test_findings_in_a_real_trace_do_not_depend_on_order_or_origin(
     name: str, tmp_path: Path
 ) -> None:

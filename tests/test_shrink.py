@@ -100,6 +100,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_is_found_in_less_than_half(copies: Path) -> None:
     file = copies / "trace.json.gz"
 
@@ -163,6 +164,7 @@ def test_the_fixture_says_how_it_was_made(copies: Path) -> None:
     assert "2 of 2 steps, 2,672 of 4,655 events" in text
 
 
+@pytest.mark.slow
 def test_two_of_many_steps_are_kept_whole(tmp_path: Path) -> None:
     made = shrunk(written(tmp_path, steps(6)))
     file = tmp_path / "small.json.gz"

@@ -548,6 +548,7 @@ def _nested(depth: int) -> bytes:
 @pytest.mark.real
 @pytest.mark.parametrize("depth", [10_000, 1_000_000])
 @pytest.mark.parametrize("key", [b"segments", b"device_traces", b"allocator_settings"])
+@pytest.mark.slow
 def test_deep_nesting_is_refused_and_breaks_nothing(
     key: bytes, depth: int, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_merged_spans_cover_the_same_and_do_not_touch(
 @pytest.mark.real
 @examples
 @given(SPANS, MOMENTS, st.booleans(), TIMES)
+@pytest.mark.slow
 def test_what_is_covered_before_moments(
     spans: Spans,
     moments: list[int],
@@ -82,6 +83,7 @@ def test_what_is_covered_before_moments(
 @pytest.mark.real
 @examples
 @given(SPANS, st.sets(st.integers(0, 40), min_size=2))
+@pytest.mark.slow
 def test_what_is_covered_between_edges(spans: Spans, edges: set[int]) -> None:
     ordered = sorted(edges)
     asked = pl.Series(ordered, dtype=pl.Int64)

@@ -215,6 +215,7 @@ def test_a_log_of_a_compiled_program_is_never_clean(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.slow
 def test_a_log_that_ends_anywhere_is_read_so_far(name: str, tmp_path: Path) -> None:
     content = text_of(name).encode()
     draw = random.Random(name)  # noqa: S311 - no secret

@@ -75,6 +75,7 @@ def compiled_call(program: Small) -> Any:  # noqa: ANN401
 
 @pytest.mark.filterwarnings("ignore")  # of torch's own compiler
 @pytest.mark.parametrize("name", [*remedies.NAMES, remedies.CONTROL])
+@pytest.mark.slow
 def test_a_remedy_is_applied_and_undone(name: str) -> None:
     program = Small()
     program.step()

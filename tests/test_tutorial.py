@@ -24,6 +24,7 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.real
 @pytest.mark.golden
 @pytest.mark.parametrize("state", range(6))
+@pytest.mark.slow
 def test_a_state_of_the_program_has_the_findings_that_are_shown(state: int) -> None:
     form = "brief" if state == 0 else "concise"
     text = traceq("lint", f"fixtures/tutorial/{state}", "--format", form, width=90).out
@@ -49,6 +50,7 @@ def test_a_change_is_what_lies_between_two_states(state: int) -> None:
 
 @pytest.mark.real
 @pytest.mark.golden
+@pytest.mark.slow
 def test_the_causes_between_the_first_and_the_last_state_are_shown() -> None:
     result = traceq(
         "diff", "fixtures/tutorial/0", "fixtures/tutorial/5", width=90
@@ -74,6 +76,7 @@ PARTS = {
 
 @pytest.mark.real
 @pytest.mark.golden
+@pytest.mark.slow
 def test_the_table_has_what_lint_predicts_and_what_was_measured() -> None:
     measured = [
         float(re.findall(r"true_step_ms = ([\d.]+)", text)[0])

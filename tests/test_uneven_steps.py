@@ -197,6 +197,7 @@ def test_steps_that_are_alike_have_no_kinds(run: Path) -> None:
         {"share": 0.1, "ms": 1e300, "typical_ms": 1},
     ],
 )
+@pytest.mark.slow
 def test_long_steps_that_make_no_sense_are_not_used(broken: object, run: Path) -> None:
     record(run, [SHORT] * 3, "consecutive", long_steps=broken)
 

@@ -144,7 +144,7 @@ def shrink(
         else before
     )
     small = Shrunk(
-        trace=work.trace.gzipped(),
+        trace=work.trace.gzipped,
         snapshot=clean.snapshot,
         log=lines,
         seen=work.seen,
@@ -307,7 +307,7 @@ class _Shrinking:
                 self._cut(cut) for cut in REMOVABLE if cut.always
             ):
                 pass
-            if len(self.trace.gzipped()) <= self.limit:
+            if len(self.trace.gzipped) <= self.limit:
                 return
             smaller = any(self._cut(cut) for cut in REMOVABLE if not cut.always)
             # A single step stands for nothing but itself, so it is the last resort.

@@ -11,6 +11,7 @@ import io
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -125,8 +126,9 @@ class Written:
         events = self.separator.join(self.events["text"])
         return (self.head + events + self.foot).encode()
 
+    @cached_property
     def gzipped(self) -> bytes:
-        """Return the file's content, packed; the same bytes for the same content."""
+        """The file's content, packed; the same bytes for the same content."""
         return packed(self.json())
 
 
