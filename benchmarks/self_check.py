@@ -89,7 +89,7 @@ def _later_steps(path: Path, folder: Path) -> tuple[str, str]:
         start = part["ts"][0] + offset
         end = part["ts"][-1] + part["dur"][-1] + offset
         file = folder / f"part-{at}.json.gz"
-        file.write_bytes(keeping_steps(written, start, end).gzipped())
+        file.write_bytes(keeping_steps(written, start, end).gzipped)
         files.append(file)
     fixture = folder / "part"
     status, text = _made(files[0], fixture)

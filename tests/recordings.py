@@ -82,7 +82,7 @@ SNAPSHOTS = OWN_SNAPSHOTS | PUBLIC_SNAPSHOTS
 SAMPLE = {
     *("copies", "graph_replay", "python_in_step", "recompile", "varying_length"),
     *("sweep/seq-512", "twins/adam_fused", "twins/moe_batched", "tutorial/5"),
-    *("copies_fixed", "optimizer_fused", "lines/vocab_misaligned"),
+    *("optimizer_fused", "lines/vocab_misaligned"),
     *("public/a100_alexnet", "public/a100_cuda_event_sync", "public/a100_triton"),
     *("public/a100_vit_graph", "public/compact_sampled_rank0"),
     *("public/cpu_only_rank34", "public/legacy_bare_list", "public/mi250_minitoy"),

@@ -31,7 +31,7 @@ def _repository(url: str, mirror: Path | None, scratch: Path) -> Path:
     if mirror is not None:
         return mirror / f"{owner}+{name}" / "repo"
     clone = scratch / name
-    words = ["git", "clone", "--quiet", "--bare", "--filter=blob:none", url, clone]
+    words = ["git", "clone", "--quiet", "--bare", "--filter=blob:none", url, str(clone)]
     subprocess.run(words, check=True)
     return clone
 
@@ -39,7 +39,7 @@ def _repository(url: str, mirror: Path | None, scratch: Path) -> Path:
 def _extract(repository: Path, recipe: dict[str, Any], target: Path) -> None:
     """Write the files of the recipe's commit, or those of its ``folder``."""
     paths = recipe.get("paths", [])
-    words = ["git", "-C", repository, "archive", recipe["commit"], *paths]
+    words = ["git", "-C", str(repository), "archive", recipe["commit"], *paths]
     archive = subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
