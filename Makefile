@@ -18,15 +18,16 @@ demo: $(VENV)/installed
 	$(BIN)/traceq lint --fail-on error fixtures/attn_mask_fmha/trace.json.gz
 
 # All that must pass, but for what `make slow` runs; what is not pytest runs beside it.
-test: $(VENV)/test-installed $(VENV)/docs-installed
-	$(MAKE) --jobs 2 check tests docs
+test: $(VENV)/test-installed
+	$(MAKE) --jobs 2 check tests
 
 # What to run after each change: no recordings, no processes, no torch.
 quick: $(VENV)/test-installed
 	$(PYTEST) -m "not real and not slow and not collect"
 
-# What takes long by its nature: programs under torch, browsers, fuzzing, every recording.
-slow: $(VENV)/test-installed
+# What takes long by its nature: programs under torch, browsers, fuzzing, every recording,
+# and the pages.
+slow: $(VENV)/test-installed docs
 	$(PYTEST) -m slow --durations 25
 
 check: $(VENV)/test-installed

@@ -190,6 +190,7 @@ def test_a_program_is_tried_as_it_was_recorded(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_most_valuable_findings_come_first() -> None:
     text = linted(ROOT / "fixtures" / "tutorial" / "0").agent(top=3)
 
@@ -202,6 +203,7 @@ def test_the_most_valuable_findings_come_first() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_text_for_agents_is_always_the_same() -> None:
     once, again = (package.lint(LOOP, root=ROOT, cache=False).agent() for _ in range(2))
 

@@ -200,6 +200,7 @@ def test_a_baseline_that_is_not_there_is_noted(tmp_path: Path) -> None:
     assert any("as an empty baseline it hides nothing" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_broken_is_said() -> None:
     slow, fast, limits = TRACE.parent, TWIN.parent, "new-findings,slower:1%"
 
@@ -246,6 +247,7 @@ def test_one_file_of_several_that_cannot_be_read_is_noted(tmp_path: Path) -> Non
         traceq.lint(broken)
 
 
+@pytest.mark.slow
 def test_what_is_asked_ends_with_the_question() -> None:
     before = traceq.lint(TRACE).to_dict()
 

@@ -139,6 +139,7 @@ def test_data_nested_too_deeply_is_refused() -> None:
 
 
 @pytest.mark.parametrize("change", [b"null", b'{"outcome": {}}', b"[" * 100_000])
+@pytest.mark.slow
 def test_a_cached_answer_of_another_form_leads_to_a_new_lint(
     change: bytes, tmp_path: Path, own_cache: Path
 ) -> None:
@@ -407,6 +408,7 @@ def test_a_damaged_byte_anywhere_is_noticed(tmp_path: Path, own_cache: Path) -> 
 
 
 @pytest.mark.parametrize("length", [5, -1])
+@pytest.mark.slow
 def test_an_outcome_that_is_cut_is_found_again(
     length: int, tmp_path: Path, own_cache: Path
 ) -> None:
@@ -448,6 +450,7 @@ def test_what_was_said_of_a_file_is_said_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.slow
 def test_of_several_recordings_only_the_changed_one_is_linted_again(
     tmp_path: Path,
 ) -> None:
@@ -509,6 +512,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("edit", [_edit_log, _edit_manifest, _add_file])
+@pytest.mark.slow
 def test_a_run_folder_that_changed_is_linted_again(
     edit: Callable[[Path], None], run: Path
 ) -> None:

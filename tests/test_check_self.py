@@ -237,6 +237,7 @@ def test_shrinking_a_fixture_again_keeps_what_is_known_of_the_run(
     assert "LM/LSTM" in origin.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_step_time_stands_before_the_tables_of_an_origin(
     uneven: Path, tmp_path: Path
 ) -> None:

@@ -327,6 +327,7 @@ def test_the_traceback_of_a_fault_is_shown_to_who_wants_it(
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
 @pytest.mark.parametrize("arguments", ["summary", "schema"])
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_error(arguments: str) -> None:
     # `true` reads nothing, so that every byte meets a closed pipe.
     command = f"{shlex.join(RUN)} {arguments} {TRACE if arguments == 'summary' else ''}"

@@ -99,6 +99,7 @@ def test_a_locale_without_letters_changes_no_exit_status(
     assert (done.returncode, done.stderr) == (int("lint" in command), "")
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_no_escape_codes_and_no_progress() -> None:
     out, err = run_on_terminals("summary", TRACE, "--no-cache", term="dumb")
 
@@ -135,6 +136,7 @@ else:
         ("traceq.cli.summary", "module"),
     ],
 )
+@pytest.mark.slow
 def test_an_interruption_at_start_up_is_one_line(module: str, how: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_AT, module, how, "summary", TRACE],

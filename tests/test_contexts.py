@@ -47,6 +47,7 @@ def by_loop(codes: list[int], parents: list[int | None]) -> list[tuple[int, ...]
 @BOTH
 @settings(max_examples=200, deadline=None)
 @given(rows=ROWS)
+@pytest.mark.slow
 def test_rows_are_one_where_they_and_all_around_them_are(
     pure: str, rows: list[tuple[int, int]]
 ) -> None:

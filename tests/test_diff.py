@@ -562,6 +562,7 @@ def test_a_copy_that_runs_beside_kernels_is_hidden_and_not_faster() -> None:
     assert cause_text(cause, diff) == "copies now run beside other work of the GPU"
 
 
+@pytest.mark.slow
 def test_reasons_are_sorted_by_their_size() -> None:
     for before, after in (("attn_manual", "attn_flash"), ("moe_loop", "moe_batched")):
         diff = shared_diff(before, after)

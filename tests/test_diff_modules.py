@@ -62,6 +62,7 @@ def test_what_is_outside_of_the_compiled_model_is_uncompiled(
     assert by_name(real)["in main (compiled.py)"].became == "uncompiled"
 
 
+@pytest.mark.slow
 def test_the_rows_add_up_to_the_gpus_time_and_kernels() -> None:
     document = json.loads(run("diff", EAGER, COMPILED, "--format", "json").out)
 

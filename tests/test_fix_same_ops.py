@@ -66,6 +66,7 @@ def program(text: str) -> dict[str, Any]:
         ),
     ],
 )
+@pytest.mark.slow
 def test_an_edit_runs_the_ops_of_its_remedy(
     remedy: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

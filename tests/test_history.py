@@ -201,6 +201,7 @@ def test_added_runs_are_explained_by_their_digests(tmp_path: Path) -> None:
     assert causes[0]["amount"]["before"] > 7_000_000
 
 
+@pytest.mark.slow
 def test_recordings_that_are_still_there_are_compared_whole(tmp_path: Path) -> None:
     file = tmp_path / "h.sqlite"
     traceq("history", "add", COPIES, FIXED, "--db", file)

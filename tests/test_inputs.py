@@ -193,6 +193,7 @@ def test_the_one_trace_in_an_archive_is_read(ending: str, tmp_path: Path) -> Non
 
 @pytest.mark.real
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+@pytest.mark.slow
 def test_names_in_an_archive_are_no_names_of_files(ending: str, tmp_path: Path) -> None:
     inside = tmp_path / "a" / "b"
     inside.mkdir(parents=True)
@@ -326,6 +327,7 @@ def test_nothing_is_left_of_what_was_unpacked(
     assert list(room.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_folder_of_traces_is_as_many_recordings_in_order(tmp_path: Path) -> None:
     # As tensorboard_trace_handler names them.
     for stamp in ("10.9", "9.10", "9.9"):

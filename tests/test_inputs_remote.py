@@ -158,6 +158,7 @@ SECRET = "s3cr3t"  # noqa: S105 - a word to look for
 
 
 @pytest.mark.parametrize("name", ["trace.json.gz", "missing.json", "forbidden.json"])
+@pytest.mark.slow
 def test_what_may_be_secret_in_a_url_is_neither_printed_nor_stored(
     name: str, server: tuple[str, Path, list[str]], own_cache: Path
 ) -> None:

@@ -154,6 +154,7 @@ def test_where_two_calls_have_one_correlation_the_outer_one_is_the_launch() -> N
     assert trace.runtime["name"][trace.kernels["launch"].item()] == "cudaLaunchKernel"
 
 
+@pytest.mark.slow
 def test_launches_are_one_number_everywhere(fixture_trace: Path) -> None:
     folder = fixture_trace.parent
     recording = read_fixture(folder).recording()

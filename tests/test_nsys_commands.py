@@ -211,6 +211,7 @@ _OF_ONE = (
 
 
 @pytest.mark.parametrize("command", _OF_ONE, ids=lambda command: command[0])
+@pytest.mark.slow
 def test_a_command_on_one_trace_takes_a_rank(
     command: tuple[str, ...], export: Path, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_another_name_of_this_machine_does_not_get_it(served: Served) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD"])
+@pytest.mark.slow
 def test_nothing_but_get_is_answered(method: str, served: Served) -> None:
     assert _asked(served, method=method)[0].status == 501
 

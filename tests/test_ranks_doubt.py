@@ -51,6 +51,7 @@ def test_ranks_that_are_late_by_chance_are_not_named(tmp_path: Path, seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_a_rank_that_is_always_late_is_named_on_a_busy_machine(
     tmp_path: Path, seed: int
 ) -> None:

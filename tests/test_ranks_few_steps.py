@@ -53,6 +53,7 @@ def test_ranks_that_are_late_are_named_and_no_others(
 
 
 @pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.slow
 def test_copies_with_noise_have_no_straggler(steps: int) -> None:
     rank = planting.copied(recordings.path_of("public/a100_nccl.json.gz"))
     for seed in range(3):

@@ -83,6 +83,7 @@ def test_the_worst_worker_explains_as_much_as_published() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_names_the_last_stage_and_the_published_slowdown() -> None:
     text = traceq("ranks", _FILE)
     data = json.loads(traceq("ranks", _FILE, "--format", "json").out)

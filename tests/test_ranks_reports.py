@@ -159,6 +159,7 @@ def test_findings_of_a_job_are_like_any_other(name: str) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_job_with_a_straggler_exits_1_unless_told_otherwise() -> None:
     paths = recordings.job("torchrec_a2a")
     assert traceq("ranks", *paths).status == 1

@@ -117,6 +117,7 @@ def test_every_link_of_a_page_leads_somewhere_on_it(report: Path) -> None:
     assert links <= {f"#{name}" for name in ids}
 
 
+@pytest.mark.slow
 def test_a_report_is_written_again_but_no_other_file(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     assert traceq("report", TRACE, "-o", file).status == 0
@@ -169,6 +170,7 @@ def test_lint_as_html_is_a_view_of_the_report(report: Path) -> None:
         assert ours.count("<li>") == theirs.count("<li>")
 
 
+@pytest.mark.slow
 def test_several_recordings_are_on_one_page(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     snapshot = CAPTURES.path("copies.snapshot.pickle.gz")

@@ -153,6 +153,7 @@ def sweep() -> str:
     return answer.out
 
 
+@pytest.mark.slow
 def test_the_sweep_says_quadratic_attention_against_linear_rest() -> None:
     text = unescape(sweep())
 

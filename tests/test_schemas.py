@@ -138,6 +138,7 @@ def test_the_report_of_a_job_fits_its_schema() -> None:
 @pytest.mark.parametrize(
     "ranks", [[Works()] * 3, [Works(), Works(sleep=300), Works(compute=1500)]]
 )
+@pytest.mark.slow
 def test_the_comparison_of_two_jobs_fits_its_schema(
     tmp_path: Path, ranks: list[Works]
 ) -> None:

@@ -290,6 +290,7 @@ def test_nothing_private_is_left(word: str, private: str) -> None:
     assert word not in private
 
 
+@pytest.mark.slow
 def test_what_is_known_to_be_harmless_is_kept(private: str) -> None:
     document = json.loads(private)
 

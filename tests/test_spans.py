@@ -51,6 +51,7 @@ def instants(spans: Spans) -> set[int]:
 @pytest.mark.real
 @examples
 @given(SPANS, TIMES)
+@pytest.mark.slow
 def test_merged_spans_cover_the_same_and_do_not_touch(
     spans: Spans, dtype: pl.DataType
 ) -> None:
@@ -123,6 +124,7 @@ def test_times_before_moments_are_counted(
 @pytest.mark.real
 @examples
 @given(SPANS, MOMENTS)
+@pytest.mark.slow
 def test_events_hold_moments(spans: Spans, moments: list[int]) -> None:
     schema = {"ts": pl.Int64(), "end": pl.Int64()}
     events = pl.DataFrame(sorted(spans), schema, orient="row").with_row_index()

@@ -218,6 +218,7 @@ _TEXTS = (
 )
 
 
+@pytest.mark.slow
 def test_csv_of_several_traces_has_a_row_each_and_plain_numbers() -> None:
     out = traceq("summary", *FIXTURES, "--format", "csv").out
 
@@ -290,6 +291,7 @@ def test_a_csv_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_json_has_the_same_names_for_every_trace() -> None:
     out = traceq("summary", *FIXTURES, "--format", "json").out
 

@@ -172,7 +172,7 @@ def train(name: str, changes: list[str], device: str, steps: int) -> None:
     flags = {"foreach": "foreach_optimizer" in changes}
     if "fused_optimizer" in changes:
         flags = {"fused": True}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **flags)  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **flags)
     data = torch.randn(1024 if name == "wide" else 64, wide, device=device)
     times = []
     for number in range(steps or 10**9):

@@ -102,7 +102,7 @@ class OutOfMemory:
         if self.off:
             return
         with contextlib.suppress(Exception):  # the program must continue
-            attach = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]  # noqa: SLF001
+            attach = torch._C._cuda_attach_out_of_memory_observer  # noqa: SLF001
             attach(self.failed)
             self._attached = True
             self.foreign = self.foreign or memory_history.is_on()

@@ -202,7 +202,7 @@ class Trace:
         if self.no_lines:
             return callers
         try:
-            callers.find(self.profiler.profiler.kineto_results)  # type: ignore[union-attr]
+            callers.find(self.profiler.profiler.kineto_results)
         except Exception as error:  # noqa: BLE001 - private to torch, and no must
             self.no_lines = f"torch does not say them: {type(error).__name__}"
             return Callers()
