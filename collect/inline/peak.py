@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import torch
 
-_CPU = torch.autograd.DeviceType.CPU  # no types
+_CPU = torch.autograd.DeviceType.CPU
 _MARK = "traceq: second"
 
 
