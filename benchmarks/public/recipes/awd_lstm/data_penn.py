@@ -14,7 +14,7 @@ def _words(count: int) -> torch.Tensor:
 
 
 class Corpus:
-    """What main.py takes of data.Corpus."""
+    """Stand-in for data.Corpus."""
 
     def __init__(self) -> None:
         self.dictionary = range(VOCABULARY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SummaryWriter:
-    """What makemore.py takes of tensorboard."""
+    """Stand-in for tensorboard."""
 
     def __init__(self, log_dir: str) -> None:
         self.log_dir = log_dir

@@ -10,7 +10,7 @@ VOCABULARY = 204
 
 
 class Corpus:
-    """What train.py takes of data_utils.Corpus."""
+    """Stand-in for data_utils.Corpus."""
 
     vocab = range(VOCABULARY)
 
