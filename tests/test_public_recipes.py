@@ -100,3 +100,19 @@ def test_an_edit_of_what_is_not_there_is_refused(recipe: Path) -> None:
 
     with pytest.raises(subprocess.CalledProcessError):
         build(recipe)
+
+
+def test_a_folder_that_is_not_of_a_recipe_is_left_alone(recipe: Path) -> None:
+    work = recipe.parent / "corpus" / recipe.name / "notes.txt"
+    work.parent.mkdir(parents=True)
+    work.write_text("mine")
+
+    with pytest.raises(subprocess.CalledProcessError):
+        build(recipe)
+    assert work.exists()
+
+
+def test_a_program_is_built_again_in_place_of_itself(recipe: Path) -> None:
+    build(recipe)
+
+    assert (build(recipe) / "program.toml").exists()

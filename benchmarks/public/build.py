@@ -59,6 +59,8 @@ def build(folder: Path, corpus: Path, mirror: Path | None) -> None:
     """Write the program of one recipe to ``corpus``, in place of an earlier one."""
     recipe = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
     target = corpus / folder.name
+    if target.exists() and not (target / "program.toml").exists():
+        sys.exit(f"{target} is not of a recipe: name another folder")
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
         repository = _repository(recipe["repository"], mirror, Path(scratch))
