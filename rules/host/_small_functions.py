@@ -146,9 +146,9 @@ def _groups(view: View, small: pl.DataFrame, least: float) -> list[Group]:
         members = below.get(place, [])
         if 2 * calls.get(place, 0) <= view.trace.steps.height:
             members = [member for member in members if callers_of.get(member) == place]
-        total = sum(rows[one]["extra"] for one in members)
+        total = sum(rows[member]["extra"] for member in members)
         if total >= least and len(members) >= _SEVERAL:
-            ids = [rows[one]["number"] for one in members]
+            ids = [rows[member]["number"] for member in members]
             chosen = small.filter(pl.col("number").is_in(ids))
             shared.append(Group(*place, members=chosen))
         elif above := callers_of.get(place):
@@ -191,7 +191,7 @@ def _deepest_first(
             at = callers_of[at]
         for depth, caller in enumerate(reversed(chain)):
             depths[caller] = max(depth, depths.get(caller, 0))
-    return sorted(depths, key=lambda one: -depths[one])
+    return sorted(depths, key=lambda place: -depths[place])
 
 
 def advice_on(table: pl.DataFrame) -> str:
