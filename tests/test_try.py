@@ -180,6 +180,29 @@ def test_noise_hides_an_effect(tmp_path: Path) -> None:
     assert result["outcome"] in ("inconclusive", "no difference")
 
 
+# In a process that is forked within a block, as a worker of a DataLoader.
+FORKS = """
+    import gc
+    def timers():
+        return sum(type(one).__name__ == "StepTimer" for one in gc.get_objects())
+    if fused and timers() and not globals().get("forked"):
+        forked = True
+        if os.fork() == 0:
+            gc.collect()
+            os.write(1, b"%d\\n" % timers())
+            os._exit(0)
+        os.wait()
+"""
+
+
+def test_a_fork_within_a_block_frees_no_timer_in_the_child(tmp_path: Path) -> None:
+    """A CUDA event that is freed where CUDA cannot be used ends the process."""
+    folder = tmp_path / "forks"
+    folder.mkdir()
+
+    assert tried(folder, FORKS.strip()).out == "1\n"
+
+
 def test_a_program_that_fails_keeps_its_status(tmp_path: Path) -> None:
     folder = tmp_path / "failing"
     folder.mkdir()

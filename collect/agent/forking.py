@@ -8,6 +8,7 @@ writes nothing before its first step: workers of a DataLoader write nothing.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import threading
@@ -46,6 +47,16 @@ def _in_child() -> None:
             call()
     except Exception as error:  # noqa: BLE001 - the program must continue
         status_files.mark("failed", f"{type(error).__name__}: {error}")
+
+
+def leave(*parts: Any) -> None:
+    """Keep what the parent made from ever being freed in this process.
+
+    A CUDA event that is freed where CUDA cannot be used ends the process, and a plan
+    that is freed writes the parent's files.
+    """
+    for part in parts:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
 
 
 def renew_locks(*holders: Any) -> None:

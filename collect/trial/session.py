@@ -142,6 +142,7 @@ class TrialSession(Session):
         """Leave the trial to the parent; a forked process begins its own."""
         if background.forks():
             return
+        forking.leave(self, self.trial, self._plan)
         has_steps = self.schedule.seen > 0
         self.off = True
         self.rank.name = None
