@@ -180,6 +180,30 @@ def test_noise_hides_an_effect(tmp_path: Path) -> None:
     assert result["outcome"] in ("inconclusive", "no difference")
 
 
+def test_a_slow_first_switch_ends_no_rounds(tmp_path: Path) -> None:
+    folder = tmp_path / "slow_switch"
+    folder.mkdir()
+    switch = """
+    if fused and not globals().get("slept"):
+        slept = wait = 15
+"""
+    options = ("--only", "fused_optimizer", "--minutes", "0.7")
+
+    assert tried(folder, switch.strip(), options).remedy()["n"] >= 3
+
+
+def test_remedies_that_compile_come_last(tmp_path: Path) -> None:
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    result = tried(folder, options=("--only", "fused_optimizer,compile"))
+    order = [block["on"] for block in result.facts["blocks"] if block["on"]]
+
+    assert ["compile"] in order
+    first = order.index(["compile"])
+    assert ["fused_optimizer"] not in order[first:]
+    assert order.count(["fused_optimizer"]) >= 3
+
+
 # In a process that is forked within a block, as a worker of a DataLoader.
 FORKS = """
     import gc

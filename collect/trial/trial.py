@@ -27,7 +27,12 @@ COMPILE_S = 90.0  # that must be left for a remedy that compiles
 
 
 class Trial(Blocks):
-    """Each remedy in several rounds, then those that help together, then recordings."""
+    """Each remedy in several rounds, then those that help together, then recordings.
+
+    Those that compile come last: nobody knows how long torch takes.
+    """
+
+    _for_slow = 0.0  # seconds that are left to them
 
     # The plan.
 
@@ -44,9 +49,13 @@ class Trial(Blocks):
         yield from self._phase("lint", self._await_findings())
         self._choose()
         yield from self._phase("scouting", self._scout())
-        names = self._fit(self._affordable())
-        yield from self._phase("rounds", self._rounds(names))
-        names = [name for name in names if self._switches().is_usable(name)]
+        slow, quick = self._by_speed(self._affordable())
+        self._for_slow = COMPILE_S if slow else 0.0
+        quick = self._fit(quick)
+        yield from self._phase("rounds", self._rounds(quick))
+        self._for_slow = 0.0
+        yield from self._phase("compiled", self._rounds(slow))
+        names = [name for name in (*quick, *slow) if self._goes_on(name)]
         yield from self._phase("combination", self._combine(names))
         yield from self._phase("proof", self._proofs(names))
 
@@ -133,6 +142,11 @@ class Trial(Blocks):
                 names.append(name)
         return names
 
+    def _by_speed(self, names: list[str]) -> tuple[list[str], list[str]]:
+        """Return the remedies that compile, which come last, and the others."""
+        slow = [name for name in names if self._switches()[name].slow]
+        return slow, [name for name in names if name not in slow]
+
     def _compiles_too_long(self, name: str) -> bool:
         """Return whether a remedy makes torch compile, for which there is no time."""
         switch = self._switches()[name]
@@ -148,7 +162,13 @@ class Trial(Blocks):
         switch, facts = switches[name], switches.facts[name]
         began = time.monotonic()
         steps = switch.first if self.step_ms < SLOW_MS else FEWEST_FIRST
-        yield from self._switch((name,), steps)
+        most = self.left() / 2
+        for _ in self._switch((name,), steps):
+            yield
+            if switch.slow and time.monotonic() - began > most:
+                facts["late"] = f"torch still compiled after {most:.0f} s"
+                yield from self._switch((), 1)
+                return
         if switch.slow:
             yield from self._until_quiet()
             facts["compile_seconds"] = round(time.monotonic() - began, 3)
@@ -165,16 +185,20 @@ class Trial(Blocks):
 
         What is settled after a few rounds is left out of the others.
         """
+        if not names:
+            return
         yield from self._block((), ())
         done = self._rounds_done(names)
         if done >= self._rounds_least:  # in earlier runs
             names = self._unsettled(names)
         for number in range(done, ROUNDS[1]):
-            began = time.monotonic()
+            began, first = time.monotonic(), 0.0
             for name in names if number % 2 == 0 else reversed(names):
-                if name not in self._primed and self._switches().is_usable(name):
+                if name not in self._primed and self._goes_on(name):
+                    first -= time.monotonic()
                     yield from self._first_switch(name)
-                if self._switches().is_usable(name):
+                    first += time.monotonic()
+                if self._goes_on(name):
                     yield from self._block((), (name,))
                     yield from self._block((), ())
             if self.state["statistic"] != "mean_ms":
@@ -182,11 +206,14 @@ class Trial(Blocks):
             self.save()
             if number + 1 >= self._rounds_least:
                 names = self._unsettled(names)
-            if (
-                not names
-                or self.left() - self._reserve(names) < time.monotonic() - began
-            ):
+            left = self.left() - self._reserve(names) - self._for_slow
+            if not names or left < time.monotonic() - began - first:
                 return
+
+    def _goes_on(self, name: str) -> bool:
+        """Return whether a remedy is measured further."""
+        switches = self._switches()
+        return switches.is_usable(name) and not switches.facts[name].get("late")
 
     def _rounds_done(self, names: list[str]) -> int:
         """Return the rounds that earlier runs have completed."""
@@ -229,7 +256,8 @@ class Trial(Blocks):
 
     def _block_s(self, names: list[str]) -> float:
         """Return the seconds that a block can take if all rounds are to fit."""
-        seconds = max(0.0, self.left() - self._reserve(names))
+        left = self.left() - self._reserve(names) - self._for_slow
+        seconds = max(0.0, left)
         blocks = self._rounds_least * (2 * len(names) + 1)
         return seconds / blocks - self._between() * self.step_ms / 1000
 
@@ -244,7 +272,7 @@ class Trial(Blocks):
             name
             for name in names
             if name != remedies.CONTROL
-            and self._switches().is_usable(name)
+            and self._goes_on(name)
             and not self._is_settled((), (name,))
         ]
         return [remedies.CONTROL, *rest] if rest else []
