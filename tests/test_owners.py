@@ -50,7 +50,10 @@ def test_a_package_called_as_a_library_is_own_if_a_forward_is_in_it() -> None:
 
 
 def test_every_folder_of_collect_that_runs_in_the_program_is_the_recorders() -> None:
-    folders = {file.parent.name for file in COLLECT.glob("*/*.py")} - {"launcher", "overhead"}
+    folders = {file.parent.name for file in COLLECT.glob("*/*.py")} - {
+        "launcher",
+        "overhead",
+    }
 
     frames = [f"/a/collect/{folder}/x.py(9): wrapped" for folder in sorted(folders)]
     assert frames

@@ -24,6 +24,8 @@ from traceq.model import names
 
 from ._gradient_loops import READ, gradient_advice, gradients
 from ._loop_bodies import advice_by_body, needs_last
+from ._loop_shapes import joined, shapes_line
+from ._loop_statistics import STATISTICS, batch_norms
 from ._recurrent_layers import recurrent_advice
 from ._weight_loops import LERP, averages, together, updates
 
@@ -98,12 +100,13 @@ def fewer_weights(view: View, stacked: int) -> Fix:
 
 
 def evidence(
-    row: Mapping[str, Any], steps: int, lines: Sequence[int], *, syncs: bool
+    row: Mapping[str, Any], view: View, lines: Sequence[int], *, syncs: bool
 ) -> Iterator[Evidence]:
     """Return what a loop launches and takes; the lines of its loops, if several fit."""
     if len(lines) > 1:
         *first, last = map(str, lines)
         yield Evidence("loops", f"lines {', '.join(first)} and {last}")
+    steps = view.steps
     forward, back = row["kernels"] - row["back"], row["back"]
     yield Evidence("launches", value=round(forward / steps), note="kernels a step")
     if back:
@@ -113,6 +116,8 @@ def evidence(
         "kernels", value=row["kernel_median_ns"], unit="ns", note="each at the median"
     )
     yield Evidence("ops", listed(row["names"], 8))
+    if row["unequal"]:
+        yield from shapes_line(row, view, row["unequal"])
     if len(row["modules"]) > 1:
         yield from module_line(row["modules"])
     if syncs:
@@ -172,8 +177,9 @@ def advice(
     if special:
         return special
     reads = syncs and bool(set(row["names"]) & set(READ))
-    unequal = _shapes_differ(row, view)
-    if by_body := advice_by_body(row, syncs=reads, unequal=unequal):
+    if not needs_last(row) and batch_norms(row, view):
+        return STATISTICS
+    if by_body := advice_by_body(row, syncs=reads):
         graphed = needs_last(row) and _runs_a_model(row) and _COMPILED not in by_body
         return by_body + (_COMPILED if graphed else "")
     if reads:
@@ -189,24 +195,14 @@ def advice(
         if row["longest"] > assumptions.UNROLLED_ITERATIONS
         else ""
     )
-    if unequal:
+    if row["unequal"]:
         return (
-            "what the loop goes over has tensors of several shapes, which cannot be"
-            " stacked: pad them to the longest and mask the rest, or join them and"
-            " reduce by the number of each (index_add_), if no iteration needs the one"
-            f" before; otherwise compile the loop with torch.compile{unrolled}"
+            f"iterations differ in shape, so that they cannot be stacked: {joined(row)};"
+            " if an iteration needs the one before, compile the loop with torch.compile"
+            f"{unrolled}"
         )
     return (
         "stack what the loop goes over and run its operators once for all iterations;"
         " if an iteration needs the one before, compile the loop with torch.compile"
         f"{unrolled}"
     )
-
-
-def _shapes_differ(row: Mapping[str, Any], view: View) -> bool:
-    """Return whether an operator of a loop takes other shapes in most iterations."""
-    ops = view.trace.ops[["name", "inputs"]][list(row["ops"])].drop_nulls()
-    dims = view.trace.inputs["dims_text"][ops["inputs"]]
-    shapes = ops.select("name").with_columns(dims=dims).unique()
-    most = shapes.group_by("name").len()["len"].max()
-    return isinstance(most, int) and 2 * most > int(row["longest"])

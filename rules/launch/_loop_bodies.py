@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from traceq.linter import listed
 
+from ._loop_shapes import joined
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -39,10 +41,6 @@ _LAYERS = (
     "run its layers at once, as one wider layer whose output is split where all have"
     " the same input, or with torch.func.stack_module_state and torch.vmap"
 )
-_UNEQUAL = (
-    "tensors differ in shape, so pad them to the longest and mask the rest; or join"
-    " them by torch.cat, and reduce by the number of each (index_add_, scatter_reduce)"
-)
 _LOSSES = (
     "put the values into one tensor, as torch.stack(list(losses.values())), and do"
     " once for all of them what is done for each"
@@ -61,7 +59,7 @@ def needs_last(row: Mapping[str, Any]) -> bool:
     return body is not None and bool(body.carried or body.trains)
 
 
-def advice_by_body(row: Mapping[str, Any], *, syncs: bool, unequal: bool) -> str:
+def advice_by_body(row: Mapping[str, Any], *, syncs: bool) -> str:
     """Return advice on a loop by its body; empty where the source is not known."""
     body = row["body"]
     if body is None:
@@ -79,7 +77,9 @@ def advice_by_body(row: Mapping[str, Any], *, syncs: bool, unequal: bool) -> str
         return ""
     apart = _APART_UNLESS if body.calls else _APART
     alike = _LAYERS if body.over == "layers" else _STACK
-    return f"{apart}{_UNEQUAL if unequal else alike}{read}"
+    if row["unequal"]:
+        alike = f"iterations differ in shape and cannot be stacked: {joined(row)}"
+    return f"{apart}{alike}{read}"
 
 
 def share_of_loop(row: Mapping[str, Any]) -> float:

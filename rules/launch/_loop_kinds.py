@@ -1,4 +1,4 @@
-"""Kinds of loops: those of a sharding library, and those that are most of a step."""
+"""Kinds of loops: of a sharding library, most of a step, and one in two modules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from traceq.analysis.base import callers
 from traceq.linter import View, has_like
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
+
+    import polars as pl
 
 _SHARDING = r"(^|/)torch/distributed/"
 _SOME = 200
+_ADDED = (
+    *("iterations", "calls", "kernels", "back", "launched", "gpu_ns", "host_ns"),
+    *("idle_ns", "syncs", "gradients"),
+)
+_LONGEST = ("longest", "called")
+_SEVERAL = ("names", "modules", "ops")
 
 
 def is_most_of_step(row: Mapping[str, Any], view: View) -> bool:
@@ -36,3 +44,33 @@ def of_sharding(view: View, row: Mapping[str, Any]) -> bool:
     some = view.trace.ops[["thread", "ts"]][[*row["ops"]][:_SOME]]
     inner = callers.innermost_calls(view.trace.frames, some)["inner_file"].drop_nulls()
     return 2 * int(inner.str.contains(_SHARDING).sum()) > len(inner)
+
+
+def one_edit(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return loops, those of one function in several kinds of modules as one.
+
+    An edit changes all of them. What they launch and take adds up.
+    """
+    loops: dict[object, dict[str, Any]] = {}
+    for row in rows:
+        key = (row["file"], row["line"], row["function"], row["mark"], row["experts"])
+        one = loops.setdefault(key if row["file"] else row["loop"], row)
+        if one is row:
+            row["loops"] = [row["loop"]]
+            continue
+        one["loops"].append(row["loop"])
+        if row["kernels"] > one["kernels"]:
+            one["kernel_median_ns"] = row["kernel_median_ns"]
+        for column in _ADDED:
+            one[column] = (one[column] or 0) + (row[column] or 0)
+        for column in _LONGEST:
+            one[column] = max(one[column] or 0, row[column] or 0)
+        for column in _SEVERAL:
+            one[column] = [*dict.fromkeys([*one[column], *row[column]])]
+    return [*loops.values()]
+
+
+def kernels_of(view: View, row: Mapping[str, Any]) -> pl.Series:
+    """Return the kernels that the ops of a loop launch."""
+    ran = view.called_ops[view.kernels["op"]]
+    return view.kernels["id"].filter(ran.is_in([*row["ops"]]).fill_null(value=False))

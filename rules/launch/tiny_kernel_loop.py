@@ -33,15 +33,14 @@ from ._loop_advice import (
     over_experts,
 )
 from ._loop_bodies import share_of_loop
-from ._loop_kinds import is_most_of_step, of_sharding
+from ._loop_kinds import is_most_of_step, kernels_of, of_sharding, one_edit
+from ._loop_shapes import unequal
 from ._sorted_experts import over_sorted_slices
 from ._weight_loops import over_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
-
-    import polars as pl
 
     from traceq.analysis.patterns.loops import Loops
     from traceq.linter import Finding
@@ -183,10 +182,13 @@ class TinyKernelLoop(Rule):
         all_loops = loops(view.trace, view.steady, self.min_iterations)
         if not all_loops.table.height:
             return
+        tiny = []
         for row in all_loops.table.drop_nulls("kernels").iter_rows(named=True):
             row["experts"] = over_experts(row) or over_sorted_slices(view, row)
             if self._is_tiny(row, view) and not of_sharding(view, row):
-                yield self._finding(view, row, all_loops)
+                tiny.append(row)
+        for row in one_edit(tiny):
+            yield self._finding(view, row, all_loops)
 
     def _is_tiny(self, row: Mapping[str, Any], view: View) -> bool:
         layers = row["called"] >= _LAYERS * row["longest"]
@@ -210,7 +212,8 @@ class TinyKernelLoop(Rule):
         place = view.place({**row, "module": next(iter(row["modules"]), None)})
         # What less than half of the iterations call may come after them.
         lines = loop_lines(view.trace, place, row["ops"], row["iterations"] // 2)
-        row = {**row, "body": loop_body(view.trace, place, lines)}
+        body = loop_body(view.trace, place, lines)
+        row = {**row, "body": body, "unequal": unequal(row, view)}
         experts, parameters = row["experts"], over_parameters(row, view)
         # More environments at once make a step worth more, and no shorter.
         removed = Fix(spans=loop, host_share=share_of_loop(row))
@@ -225,7 +228,7 @@ class TinyKernelLoop(Rule):
             count=row["kernels"] / view.steps,
             fix=fixes,
             gpu_idle_ns=row["idle_ns"] / view.steps,
-            evidence=evidence(row, view.steps, lines, syncs=syncs),
+            evidence=evidence(row, view, lines, syncs=syncs),
             data={
                 "iterations": row["iterations"] / row["calls"],
                 "launches": row["kernels"] / row["iterations"],
@@ -240,11 +243,5 @@ class TinyKernelLoop(Rule):
             effort="" if experts or parameters or clears(row) else "rewrite",
             severity=Severity.info if acting else None,
             ops=row["ops"],
-            kernels=_kernels_of(view, row),
+            kernels=kernels_of(view, row),
         )
-
-
-def _kernels_of(view: View, row: Mapping[str, Any]) -> pl.Series:
-    """Return the kernels that the ops of a loop launch."""
-    ran = view.called_ops[view.kernels["op"]]
-    return view.kernels["id"].filter(ran.is_in([*row["ops"]]).fill_null(value=False))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from linting import drawn_findings, sourced_findings
+from linting import drawn_findings, outcome, placed, sourced_findings
+
+from traceq.inputs.load_trace import load
+from traceq.model.recording import Recording
+from traceq.testing import draw
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from traceq.linter import Finding
 
 
@@ -72,6 +80,120 @@ def test_the_advice_fits_what_the_next_iteration_needs(body: str, advice: str) -
 
     assert advice in finding.advice
     assert (finding.place.line, finding.place.begins) == (2, 1)
+
+
+_CALLS = ("aten::index", "aten::mean")
+
+
+def drawn_loop(*called: str, iterations: int = 16) -> str:
+    """Draw a loop that calls these ops in each iteration."""
+    names, width = called * iterations, 26
+    calls = "".join(f"[{name}".ljust(width - 1) + "]" for name in names)
+    numbers = range(1, len(names) + 1)
+    return f"""
+        host  [ProfilerStep#1{" " * len(calls)}]
+        host   [net.py(1): forward{" " * (len(calls) - 8)}]
+        host    {calls}
+        host     {"".join(f"[cuLaunch>{n}]".ljust(width) for n in numbers).rstrip()}
+        gpu 7         {"".join(f"[k<{n}]".ljust(width) for n in numbers).rstrip()}
+        """
+
+
+def with_args(
+    drawing: str, args: dict[str, list[dict[str, Any]]], folder: Path
+) -> Finding:
+    """Return what LCH001 finds if the calls of an op take these arguments in turn."""
+    trace = draw(drawing)
+    turns = {name: cycle(several) for name, several in args.items()}
+    for event in trace["traceEvents"]:
+        if event["name"] in turns:
+            event["args"] |= next(turns[event["name"]])
+    file = folder / "trace.json"
+    file.write_text(json.dumps(trace), encoding="utf-8")
+    recording = Recording("drawn", load(file, cache=False))
+    (finding,) = outcome(recording, "LCH001", brief=True).findings
+    return finding
+
+
+@pytest.mark.parametrize("sizes", [[9, 13, 7, 9], [*([8] * 15), 5]])
+def test_tensors_of_several_sizes_are_joined_and_never_stacked(
+    sizes: list[int], tmp_path: Path
+) -> None:
+    shapes = [{"Input Dims": [[size, 64], [], []]} for size in sizes]
+
+    finding = with_args(drawn_loop(*_CALLS), {"aten::mean": shapes}, tmp_path)
+
+    # A last chunk may be smaller than the others.
+    differ = sizes.count(8) == 0
+    assert ("segment_reduce" in finding.advice) == differ
+    assert ("stack what the loop goes over" in finding.advice) != differ
+    shown = [one.name for one in finding.evidence if one.label == "shapes"]
+    assert shown == (["aten::mean of [[9,64]], [[13,64]], [[7,64]]"] if differ else [])
+
+
+def test_an_op_that_an_iteration_calls_twice_is_compared_with_its_own(
+    tmp_path: Path,
+) -> None:
+    shapes = [{"Input Dims": [[size, 64]]} for size in (8, 1)]
+
+    finding = with_args(
+        drawn_loop("aten::mean", "aten::abs", "aten::mean"),
+        {"aten::mean": shapes},
+        tmp_path,
+    )
+
+    assert "stack what the loop goes over" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("trains", "mean", "keeps"),
+    [("True", [8], True), ("False", [8], False), ("True", [], False)],
+)
+def test_a_batch_norm_that_keeps_statistics_is_no_stack(
+    trains: str, mean: list[int], tmp_path: Path, *, keeps: bool
+) -> None:
+    args = {
+        "Input Dims": [[4, 8], [8], [8], mean, mean, [], [], [], []],
+        "Concrete Inputs": ["", "", "", "", "", trains, "0.1", "1e-05", "True"],
+    }
+
+    finding = with_args(
+        drawn_loop("aten::add_", "aten::batch_norm"),
+        {"aten::batch_norm": [args]},
+        tmp_path,
+    )
+
+    assert ("put the iterations into the channels" in finding.advice) == keeps
+    assert ("which changes them slightly: check" in finding.advice) == keeps
+
+
+def test_one_line_that_two_kinds_of_modules_run_is_one_finding() -> None:
+    width, count, modules = 40, 32, ("Wide_0", "Deep_0")
+    starts = [10 + at * (count * width + 40) for at in range(2)]
+    calls = [start + 4 + at * width for start in starts for at in range(count)]
+    ops = ("aten::tanh", "aten::abs") * count
+    lanes = {
+        "host": [(0, starts[-1] + (count + 3) * width, "ProfilerStep#1")],
+        "host ": [
+            (start, (count + 1) * width, f"nn.Module: {name}")
+            for start, name in zip(starts, modules, strict=True)
+        ],
+        "host  ": [
+            (start + 2, (count + 1) * width - 4, "net.py(1): forward")
+            for start in starts
+        ],
+        "host   ": [(at, width - 1, op) for at, op in zip(calls, ops, strict=True)],
+        "host    ": [
+            (at + 1, 14, f"cuLaunch>{n}") for n, at in enumerate(calls, start=1)
+        ],
+        "gpu 7": [(at + 8, 8, f"k<{n}") for n, at in enumerate(calls, start=1)],
+    }
+
+    (finding,) = drawn_findings(placed(lanes, starts[-1] + 1000), "LCH001")
+
+    assert "a loop of 16 iterations" in finding.message
+    assert finding.count == 64
+    assert sorted(finding.data["modules"]) == ["Deep_0", "Wide_0"]
 
 
 def test_a_loop_whose_iterations_cannot_be_one_keeps_a_launch_of_each() -> None:

@@ -32,8 +32,8 @@ class Loops(Struct, frozen=True):
     """Host time in each ``loop`` and in its backward: ``start``, ``end``."""
 
     def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
-        """Return the host's spans in the loop of one row of the table."""
-        return self.spans.filter(self.spans["loop"] == row["loop"])
+        """Return the host's spans in the loop of a row, or in several ``loops``."""
+        return self.spans.filter(pl.col("loop").is_in(row.get("loops", [row["loop"]])))
 
 
 @cached_per_trace
