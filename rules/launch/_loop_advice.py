@@ -197,8 +197,8 @@ def advice(
     )
     if row["unequal"]:
         return (
-            f"iterations differ in shape, so that they cannot be stacked: {joined(row)};"
-            " if an iteration needs the one before, compile the loop with torch.compile"
+            f"iterations differ in shape and cannot be stacked: {joined(row)}; if an"
+            " iteration needs the one before, compile the loop with torch.compile"
             f"{unrolled}"
         )
     return (

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import END, Evidence, has_like, listed, named_like, overlap
+from traceq.linter import (
+    END,
+    Evidence,
+    at_function,
+    has_like,
+    listed,
+    made_at,
+    named_like,
+    overlap,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from traceq.linter import View
+    from traceq.linter import Finding, View
 
 
 _STEP = r"^torch/optim/[a-z]+\.py\(\d+\): step$"
+_STEP_OF_ADAM = r"^torch/optim/adamw?\.py\(\d+\): step$"
+# What a subclass of Adam calls, in torch's own step() inside of its own.
+_OF_ADAM = ("aten::_foreach_lerp_", "aten::_foreach_addcmul_", "aten::_foreach_sqrt")
+_FUNCTION = ("file", "function")
 ONLY_NAMED = (
     "; only the name of its class was recorded, without stacks: check that it is of"
     " torch.optim"
@@ -48,6 +63,49 @@ def of_torch(view: View, spans: pl.DataFrame) -> bool | None:
         return None
     steps = frames.filter(named_like(frames, _STEP))
     return bool(overlap(spans, steps.select(start="ts", end=END)).sum())
+
+
+def like_adam() -> pl.Expr:
+    """Return whether the operators of an optimizer are those of Adam."""
+    names = pl.col("names")
+    return pl.all_horizontal(names.list.contains(op) for op in _OF_ADAM)
+
+
+def is_adam(view: View, spans: pl.DataFrame) -> bool:
+    """Return whether steps of an optimizer of any name are those of torch's Adam."""
+    if not has_like(view.trace.frames, _STEP_OF_ADAM):
+        return False
+    steps = view.trace.frames.filter(named_like(view.trace.frames, _STEP_OF_ADAM))
+    return bool((overlap(spans, steps.select(start="ts", end=END)) > 0).all())
+
+
+def at_constructor(finding: Finding, view: View, name: str) -> Finding:
+    """Return a finding on an argument of an optimizer where that is made.
+
+    The line of its ``step`` comes after it. Where the constructor is not in the
+    program's source, or is one of several, it is the line of the step alone.
+    """
+    place = finding.place
+    ops = view.trace.ops[[*_FUNCTION, "call_line", "dur"]][[*finding.ops]]
+    here = [text(name).eq_missing(getattr(place, name)) for name in _FUNCTION]
+    lines = (
+        ops.filter(*here)
+        .drop_nulls("call_line")
+        .group_by("call_line")
+        .agg(pl.col("dur").sum())
+        .sort("dur", "call_line", descending=[True, False])["call_line"]
+    )
+    made = made_at(view.trace, name, place.file, lines.to_list(), "step")
+    if not made:
+        return finding
+    first, others = made[0], len(made) - 1
+    line = lines[0] if len(lines) else place.line
+    called = at_function(place.file, line, place.function)
+    return replace(
+        finding,
+        place=replace(first, other_lines=others),
+        evidence=(Evidence("step", called), *finding.evidence),
+    )
 
 
 def launched(view: View, ops: list[int]) -> pl.Series:

@@ -23,7 +23,15 @@ from traceq.linter import (
     option,
 )
 
-from ._shared import ONLY_NAMED, evidence, launched, of_torch, step_of_adamw
+from ._shared import (
+    ONLY_NAMED,
+    at_constructor,
+    evidence,
+    is_adam,
+    launched,
+    of_torch,
+    step_of_adamw,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +45,7 @@ _FOREACH = (
     *_FUSED,
     *("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
 )
+_SUBCLASS = "{} is a subclass of Adam, whose constructor takes the arguments: "
 _MATMULS = ("aten::mm", "aten::matmul", "aten::bmm", "aten::addmm")
 # What loops over its history of the flat gradient, not over parameters.
 _FLAT = ("LBFGS",)
@@ -155,6 +164,8 @@ class OptimizerLoop(Rule):
         torchs = of_torch(view, spans)
         # Another class may have the name of one of torch's.
         kind = "" if torchs is False else name
+        own = kind not in _FOREACH and is_adam(view, spans)
+        kind = "Adam" if own else kind
         kernel_share, host_share = _saved(kind, torch, each, row["names"])
         unsure = torchs is None and not row["file"] and name in _FOREACH
         finding = self.finding(
@@ -171,12 +182,17 @@ class OptimizerLoop(Rule):
             ),
             evidence=evidence(row, row["dur"], view.steps),
             data={"optimizer": name, "parameters": parameters, "ops": row["names"]},
-            advice=_advice(kind, torch, row["names"]) + ONLY_NAMED * unsure,
+            advice=_SUBCLASS.format(name) * own
+            + _advice(kind, torch, row["names"])
+            + ONLY_NAMED * unsure,
             # What torch updates many at once is an argument.
             effort="edit" if kind in _FOREACH else "rewrite",
             ops=row["ops"],
         )
-        return replace(finding, example=_example(self.example(), kind, torch))
+        if kind in _FOREACH:
+            finding = at_constructor(finding, view, name)
+        example = "" if own else _example(self.example(), kind, torch)
+        return replace(finding, example=example)
 
 
 def _saved(

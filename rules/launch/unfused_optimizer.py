@@ -25,7 +25,16 @@ from traceq.linter import (
     option,
 )
 
-from ._shared import ONLY_NAMED, evidence, launched, of_torch, step_of_adamw
+from ._shared import (
+    ONLY_NAMED,
+    at_constructor,
+    evidence,
+    is_adam,
+    launched,
+    like_adam,
+    of_torch,
+    step_of_adamw,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +45,13 @@ if TYPE_CHECKING:
 # Those for which it was measured: with SGD nothing is gained, others have no fused
 # implementation, or only in the newest torch.
 _MEASURED = ("Adam", "AdamW")
-_REGION = r"^Optimizer\.step#AdamW?\.step$"
+_REGION = r"^Optimizer\.step#.+\.step$"
+_SUBCLASS = (
+    "{} is a subclass of Adam: pass fused=True to the constructor of its base class in"
+    " torch.optim, in super().__init__(…) or among the arguments that it is called"
+    " with; also in the param_groups of a checkpoint that is loaded; it rounds"
+    " differently: compare the losses"
+)
 # Lightning clips no gradients of a fused optimizer in mixed precision: it raises.
 _REFUSES = (
     r"(^|/)(lightning/pytorch|pytorch_lightning)/plugins/precision/amp\.py"
@@ -52,9 +67,10 @@ class UnfusedOptimizer(Rule):
 
     ## What it does
 
-    Looks for ``Optimizer.step#Adam`` and ``AdamW`` regions in which all work of the GPU
-    is of ``aten::_foreach_*`` operators. ``fused=True`` removes nine tenths of the
-    host's time from the first of them to the last, and half of their kernels' time.
+    Looks for steps of Adam, AdamW and their subclasses in which all work of the GPU is
+    of ``aten::_foreach_*`` operators. It is shown where the optimizer is made, if the
+    source tells. ``fused=True`` removes nine tenths of the host's time from the first
+    of them to the last, and half of their kernels' time.
 
     ## Why is this bad?
 
@@ -140,7 +156,7 @@ class UnfusedOptimizer(Rule):
         rows = (
             optimizers.foreach_steps(view.trace, view.steady)
             .filter(
-                pl.col("optimizer").is_in(_MEASURED),
+                pl.col("optimizer").is_in(_MEASURED) | like_adam(),
                 ~pl.col("names").list.contains(_CAPTURABLE),
             )
             .group_by("optimizer", "file", "line", "function", maintain_order=True)
@@ -156,8 +172,10 @@ class UnfusedOptimizer(Rule):
             return
         before = _step_ns(view)
         for row in rows.iter_rows(named=True):
-            # Another class may have the name of torch's.
-            if of_torch(view, pl.DataFrame(row["spans"])) is False:
+            steps = pl.DataFrame(row["spans"])
+            # Another class may have the name of torch's, and a subclass another name.
+            torchs = of_torch(view, steps) is not False
+            if not (torchs if row["optimizer"] in _MEASURED else is_adam(view, steps)):
                 continue
             handled = _handled(view, pl.DataFrame(row["spans"]))
             fix = Fix(
@@ -173,7 +191,8 @@ class UnfusedOptimizer(Rule):
     def _finding(
         self, view: View, row: Mapping[str, Any], handled: pl.DataFrame, fix: Fix
     ) -> Finding:
-        name = row["optimizer"]
+        name, own = row["optimizer"], row["optimizer"] not in _MEASURED
+        handled_ns = int((handled["end"] - handled["start"]).sum())
         operators = counted(round(len(row["ops"]) / row["calls"]), "foreach operator")
         finding = self.finding(
             f"{name} updates its parameters with {operators}, not with the fused one",
@@ -181,9 +200,11 @@ class UnfusedOptimizer(Rule):
             place=view.place(row),
             count=len(row["ops"]) / view.steps,
             fix=fix,
-            evidence=evidence(row, _length(handled), view.steps),
+            evidence=evidence(row, handled_ns, view.steps),
             data={"optimizer": name, "ops": row["names"]},
-            advice=(
+            advice=_SUBCLASS.format(name)
+            if own
+            else (
                 f"pass fused=True to torch.optim.{name}, also in the param_groups of a"
                 " checkpoint that is loaded; it rounds differently: compare the losses"
                 + ONLY_NAMED
@@ -191,7 +212,8 @@ class UnfusedOptimizer(Rule):
             ),
             ops=row["ops"],
         )
-        return replace(finding, example=self.example().replace("AdamW", name))
+        example = "" if own else self.example().replace("AdamW", name)
+        return replace(at_constructor(finding, view, name), example=example)
 
 
 def _handled(view: View, windows: pl.DataFrame) -> pl.DataFrame:
@@ -225,7 +247,3 @@ def _step_ns(view: View, *fixes: Fix) -> float:
         for fix in fixes
     ]
     return view.replay.run(changes, view.calibration.likely).step_ns
-
-
-def _length(spans: pl.DataFrame) -> int:
-    return int((spans["end"] - spans["start"]).sum())

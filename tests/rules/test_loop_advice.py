@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import cycle
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,7 +193,7 @@ def test_one_line_that_two_kinds_of_modules_run_is_one_finding() -> None:
 
     assert "a loop of 16 iterations" in finding.message
     assert finding.count == 64
-    assert sorted(finding.data["modules"]) == ["Deep_0", "Wide_0"]
+    assert finding.data["modules"] in (["Deep_0", "Wide_0"], ["Wide_0", "Deep_0"])
 
 
 def test_a_loop_whose_iterations_cannot_be_one_keeps_a_launch_of_each() -> None:
@@ -207,15 +207,19 @@ def test_a_loop_whose_iterations_cannot_be_one_keeps_a_launch_of_each() -> None:
     assert dependent.host_share == pytest.approx(0.5)
 
 
-def updated(file: str, op: str) -> str:
-    """Draw two steps of AdamW that call an op many times, in a function of a file."""
-    calls = "".join(f"[{op}".ljust(25) + "]" for _ in range(24))
+def updated(file: str, *ops: str, name: str = "AdamW") -> str:
+    """Draw a step of an optimizer that calls ops many times, in a function of a file.
+
+    The program calls it in line 5.
+    """
+    called = islice(cycle(ops), 24)
+    calls = "".join(f"[{op}".ljust(25) + "]" for op in called)
     launches = "".join(f"[cuLaunchKernel>{n}]".ljust(26) for n in range(1, 25))
     kernels = "".join(f"[k<{n}]".ljust(26) for n in range(1, 25))
     wide = len(calls) + 40
     frames = (
-        ("torch/optim/optimizer.py(9): wrapper", wide - 1),
-        ("Optimizer.step#AdamW.step", wide - 3),
+        ("torch/optim/optimizer.py(9): wrapper by main.py(5): train", wide - 1),
+        (f"Optimizer.step#{name}.step", wide - 3),
         (f"{file}(7): step", wide - 5),
     )
     around = [
@@ -260,3 +264,86 @@ def test_a_foreach_optimizer_of_others_has_no_fused_one(
     drawing = updated(file, "aten::_foreach_add_")
 
     assert len(drawn_findings(drawing, "LCH004")) == findings
+
+
+_ADAM = tuple(
+    f"aten::_foreach_{op}" for op in ("lerp_", "addcmul_", "sqrt", "addcdiv_")
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "advice"),
+    [
+        ("torch/optim/adam.py", "Adam", "pass fused=True to torch.optim.Adam,"),
+        ("torch/optim/adam.py", "Mine", "Mine is a subclass of Adam: pass fused=True"),
+        ("torch/optim/nadam.py", "Mine", None),
+        ("mine/adam.py", "Mine", None),
+        ("", "Mine", None),
+    ],
+)
+def test_a_subclass_of_adam_is_known_by_its_operators_and_torchs_step(
+    file: str, name: str, advice: str | None
+) -> None:
+    findings = drawn_findings(updated(file, *_ADAM, name=name), "LCH004")
+
+    assert [finding.advice.startswith(advice or "-") for finding in findings] == (
+        [True] if advice else []
+    )
+
+
+def test_a_subclass_of_adam_that_updates_one_by_one_is_told_of_the_fused_one() -> None:
+    drawing = updated("torch/optim/adam.py", "aten::addcdiv_", name="Mine")
+
+    (finding,) = drawn_findings(drawing, "LCH003")
+
+    assert finding.advice.startswith("Mine is a subclass of Adam")
+    assert "pass fused=True" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("def main():\n    self.opt = torch.optim.AdamW(\n        p)\n", 2),
+        ("def main():\n    a = AdamW(p)\n    b = AdamW(q)\n", None),
+        ("def main():\n    opt = AdamW(p)\n    b = AdamW(q)\n    opt.step()\n", None),
+        ("def main():\n    return SGD(p)\n", None),
+    ],
+)
+def test_the_argument_of_an_optimizer_is_named_where_it_is_made(
+    source: str, line: int | None
+) -> None:
+    drawing = with_caller(updated("torch/optim/adam.py", *_ADAM))
+    step = "def train():\n    pass\n\n\n\n\n"
+
+    (finding,) = sourced_findings(
+        drawing, {"made.py": source, "main.py": step}, "LCH004"
+    )
+
+    place, label = finding.place, finding.evidence[0].label
+    made = ("made.py", line, "main", "step")
+    there = ("main.py", 5, "train", "ops")
+    assert (place.file, place.line, place.function, label) == (made if line else there)
+
+
+def test_of_several_optimizers_the_one_whose_step_is_called_is_named() -> None:
+    source = """
+        def train(self):
+            self.b = AdamW(q)
+            self.a = AdamW(p)
+
+            self.a.step()
+    """
+    drawing = with_caller(updated("torch/optim/adam.py", *_ADAM))
+
+    (finding,) = sourced_findings(drawing, {"main.py": source}, "LCH004")
+
+    assert (finding.place.line, finding.place.begins) == (3, 1)
+    assert finding.evidence[0].name == "train (main.py:5)"
+
+
+def with_caller(drawing: str) -> str:
+    """Draw the program's function that calls the optimizer, too."""
+    step = drawing.splitlines()
+    width = len(step[0]) - len("        host   [")
+    step.insert(1, f"        host  [{'main.py(1): train'.ljust(width)}]")
+    return "\n".join(step)

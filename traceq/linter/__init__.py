@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
+    from traceq.linter.source_calls import made_at
     from traceq.linter.source_loops import at_loops, loop_body, loop_lines
     from traceq.linter.source_uses import value_uses
     from traceq.linter.view import View
@@ -97,6 +98,7 @@ __all__ = [
     "located_advice",
     "loop_body",
     "loop_lines",
+    "made_at",
     "merged",
     "module_line",
     "most_of_library",
@@ -147,6 +149,7 @@ _MODULES = {
         "linter.need": "Need",
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
+        "linter.source_calls": "made_at",
         "linter.source_loops": "at_loops loop_body loop_lines",
         "linter.source_uses": "value_uses",
         "linter.view": "View",
