@@ -73,8 +73,8 @@ class AutocastActivationCast(Rule):
     ``torch.compile`` fuses the casts into the ops around them.
 
     ```diff
-    - model = Model().cuda()
-    + model = torch.compile(Model().cuda())
+      model = Model().cuda()
+    + model.compile()
     ```
 
     An input that several ops take can be cast once before them, with the same results.

@@ -99,8 +99,8 @@ class AutocastWeightCast(Rule):
     are then cast as fast as weights:
 
     ```diff
-    - model = Model().cuda()
-    + model = torch.compile(Model().cuda())
+      model = Model().cuda()
+    + model.compile()
       with torch.autocast("cuda", torch.bfloat16):
           loss = model(batch)
     ```

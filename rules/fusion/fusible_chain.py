@@ -83,8 +83,8 @@ class FusibleChain(Rule):
     ``torch.compile`` makes one or two kernels of each chain, and of its backward.
 
     ```diff
-    - model = Model().cuda()
-    + model = torch.compile(Model().cuda())
+      model = Model().cuda()
+    + model.compile()
     ```
 
     Where one call does the same, as ``F.rms_norm``, ``F.gelu``, ``F.silu``,

@@ -12,8 +12,8 @@ from traceq.linter import (
     Evidence,
     Fix,
     View,
-    at_function,
     counted,
+    fill_false,
     has_like,
     often,
     time,
@@ -27,8 +27,14 @@ from ._host_bound_fixes import (
     replayed,
     uncompiled,
 )
-from ._idle_entries import entries_of_waits, longest_functions, outside_of_model
+from ._idle_entries import (
+    at_hottest,
+    entries_of_waits,
+    longest_functions,
+    outside_of_model,
+)
 from ._obstacle import HARD, UNCOMPILED
+from ._obstacle_words import FORBIDS, first_of
 from ._trainers import trainer_of
 from ._whole_update import only_passes, update_line, whole_step
 
@@ -40,34 +46,12 @@ if TYPE_CHECKING:
 
 # A smaller fraction outside of the model is usually the loss. Heuristic threshold.
 _MUCH_AROUND = 0.1
-_FORBIDS = {
-    "shapes": "sizes that are new in every step",
-    "launches": "a number of kernels that varies from step to step",
-    "values": "data-dependent sizes",
-    "branches": "branches on values that only the GPU has",
-    "syncs": "no syncs in the model",
-    "copies": "no copies from the host in the model",
-    "cache": "a KV cache that grows by cat (SRV007)",
-    "replaced": "weights reallocated in every step (`.data = …`)",
-    "sparse": "sparse gradients, with which compiling ends in an error",
-    "passes": "several backward passes a step, which are not alike",
-    "between": "syncs between modules of one forward pass",
-    "backwards": "overwrites the gradients of several backward passes a step",
-    "rnn": "does not capture nn.LSTM, nn.GRU and nn.RNN",
-    "loop": "unrolls a loop of the model (LCH001), which may take minutes",
-}
-_FIRST = {
-    "shapes": "pad or bucket the sizes that change to a few",
-    "launches": "make loops and branches that depend on data the same in every step",
-    "values": "avoid data-dependent sizes, as with torch.where instead of nonzero",
-    "branches": "decide on the GPU with torch.where, and check values less often",
-    "cache": "write the KV cache in place, at a fixed size",
-    "replaced": "write into the weights, with lerp_ or copy_, and do not replace them",
-    "sparse": "make them dense (sparse=False), if the tables are small",
-    "between": "read no value on the host between modules",
-    "syncs": "take the syncs out of the model",
-    "copies": "make the tensors of the model on the GPU",
-}
+# A backward that takes less of the host's time is not worth naming. Heuristic.
+_MUCH_BACKWARD = 0.2
+_ALONE = (
+    'mode="reduce-overhead" of torch.compile, with a graph of each model, would'
+    " overwrite what several backward passes a step, which are not alike, still need"
+)
 _GRAPHED = (
     "torch.cuda.make_graphed_callables(model, (batch,)) replays a CUDA graph for each"
     " {passes}, for batches of one size; or give each launch more to do with a larger"
@@ -138,23 +122,39 @@ def evidence(
         yield Evidence("kernels", value=median, unit="ns", note="each at the median")
     if update:
         yield update_line(view, update)
+    yield from () if fixes else _backward_line(view)
     stays_ns = around_ns(view) if fixes else 0.0
     if stays_ns > _MUCH_AROUND * step_ns:
         note = "in operators outside of modules, which compiling the model leaves"
         yield Evidence("around", value=stays_ns, unit="ns", note=note)
     for obstacle in obstacles:
-        place = at_function(obstacle.file, obstacle.line, obstacle.function)
+        where = (obstacle.file, obstacle.line, obstacle.function)
+        place = at_hottest(view, *where, name=obstacle.name)
         place = f" in {place}" if place else ""
         of = f"most in {obstacle.name}{place}" if obstacle.name else ""
         about = ", ".join(filter(None, (of, _often(obstacle))))
         label = "forbids" if obstacle.reason in HARD else "needs"
         if obstacle.reason in UNCOMPILED:
             label = "compile"
-        yield Evidence(label, f"{_FORBIDS[obstacle.reason]} ({about})")
+        yield Evidence(label, f"{FORBIDS[obstacle.reason]} ({about})")
     if not view.bound.sure:
         stacks = "recording stacks makes the host 1.5 to 3 times slower"
         without = "recording makes the host slower: give --step-ms to be sure"
         yield Evidence("caveat", stacks if view.trace.frames.height else without)
+
+
+def _backward_line(view: View) -> Iterator[Evidence]:
+    """Yield the share of the host's time that is in backward passes, if it is much."""
+    segments = view.host_account.of(
+        pl.col("kind").is_not_null(), "op", "kind", "estimated"
+    )
+    back = fill_false(view.trace.ops["phase"] == "backward")[segments["op"]]
+    engine = segments["kind"] == host_activity.ENGINE
+    chosen = segments.filter(fill_false(back) | engine)["estimated"].sum()
+    share = float(chosen) / max(1.0, float(segments["estimated"].sum()))
+    if share >= _MUCH_BACKWARD:
+        note = "of the host's time is the backward of the operators that these call"
+        yield Evidence("backward", value=share, unit="share", note=note)
 
 
 def _often(obstacle: Obstacle) -> str:
@@ -181,12 +181,9 @@ def _without_graph(view: View, obstacles: Sequence[Obstacle]) -> str:
     if only_passes(obstacles) and not (
         view.distributed or view.compiled or replayed(view)
     ):
-        return (
-            f"{whole_step(view)}, as one of a model alone cannot be replayed with"
-            f" {_FORBIDS['passes']}; or {less}"
-        )
+        return f"{whole_step(view)}; {_ALONE}; or {less}"
     reason = next(item.reason for item in obstacles if item.reason in HARD)
-    return f"{less}: no CUDA graph can be replayed with {_FORBIDS[reason]}"
+    return f"{less}: no CUDA graph can be replayed with {FORBIDS[reason]}"
 
 
 def advice_for(
@@ -197,7 +194,8 @@ def advice_for(
 ) -> str:
     compiled = view.compiled
     if any(obstacle.reason in HARD for obstacle in obstacles):
-        cure = update.advice if update else _without_graph(view, obstacles)
+        cure = f"{update.advice}; {_ALONE}" if update else ""
+        cure = cure or _without_graph(view, obstacles)
     elif view.distributed:
         cure = _DISTRIBUTED
     elif uncompiled(obstacles):
@@ -210,7 +208,7 @@ def advice_for(
     elif not fixes:
         cure = _TOO_SMALL
     else:
-        graph = 'torch.compile(model, mode="reduce-overhead") replays a CUDA graph'
+        graph = 'model.compile(mode="reduce-overhead") replays a CUDA graph'
         if graphed_model(view.trace, view.steady).is_function:
             graph = _FUNCTION
         elif trainer := trainer_of(view):
@@ -221,6 +219,5 @@ def advice_for(
         stays = "" if whole else outside_of_model(view)
         also = f"; or {update.advice}" if update else ""
         cure = f"{graph} instead{stays}{also}{larger}"
-    reasons = (obstacle.reason for obstacle in obstacles)
-    first = "; ".join(_FIRST[reason] for reason in reasons if reason in _FIRST)
+    first = "; ".join(filter(None, map(first_of, obstacles)))
     return f"{cure}; first {first}" if first else cure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from traceq.analysis.time import host_activity
-from traceq.linter import at_function, counted, listed, time
+from traceq.linter import at_function, counted, listed, text, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,8 @@ def entries_of_waits(view: View) -> Iterator[tuple[str, float, str]]:
     lines = view.waits.lines
     for kind, ns, calls in view.waits.kinds.head(_MOST_ENTRIES).iter_rows():
         line = lines.row((lines["kind"] == kind).arg_max(), named=True)
-        place = at_function(line["file"], line["line"], line["function"])
+        where = (line["file"], line["line"], line["function"])
+        place = at_hottest(view, *where, name=line["name"])
         name = None if place and line["name"] == line["function"] else line["name"]
         most = " in ".join(filter(None, (name, place)))
         what = host_activity.work_name(kind)
@@ -55,12 +56,46 @@ def longest_functions(view: View) -> str:
         .head(_MOST_PLACES)
     )
     named = [
-        f"{at_function(*place)} ({time(ns)} a step)"
+        f"{at_hottest(view, *place)} ({time(ns)} a step)"
         for *place, ns in places.iter_rows()
     ]
     if not named:
         named = [what for _, _, what in [*entries_of_waits(view)][:_MOST_PLACES]]
     return " and in ".join(named)
+
+
+def at_hottest(
+    view: View,
+    file: str | None,
+    line: int | None,
+    function: str | None,
+    *,
+    name: str | None = None,
+) -> str:
+    """Write a function by the line that takes the host longest in operators, if known.
+
+    Those are the operators of one name, if the function calls any. Else it is written
+    by where it begins.
+    """
+    where = at_function(file, line, function)
+    if not file or not function:
+        return where
+    # An op inside of another one is at the same line.
+    ops = view.ops.filter(
+        text("file").eq_missing(file),
+        pl.col("line").eq_missing(line),
+        text("function").eq_missing(function),
+        pl.col("call_line").is_not_null(),
+        text("phase").ne_missing("backward"),
+    )
+    same = ops.filter(text("name") == name) if name else ops
+    ops = same if same.height else ops
+    hottest = (
+        ops.group_by("call_line")
+        .agg(pl.col("dur").sum())
+        .sort("dur", "call_line", descending=[True, False])
+    )
+    return f"{function} ({file}:{hottest['call_line'][0]})" if hottest.height else where
 
 
 def outside_of_model(view: View) -> str:
@@ -82,5 +117,5 @@ def outside_of_model(view: View) -> str:
         return ""
     places = around.group_by("file", "line", "function").agg(pl.col("time").sum())
     places = places.sort("time", descending=True).head(_MOST_PLACES)
-    named = [at_function(*row[:3]) for row in places.iter_rows()]
+    named = [at_hottest(view, *row[:3]) for row in places.iter_rows()]
     return _LEAVES.format(time(stays_ns), listed(named, _MOST_PLACES))

@@ -21,10 +21,9 @@ _TRAINERS = (
     ),
     (
         r"(^|/)(lightning/pytorch|pytorch_lightning)/",
-        'torch.compile(net, mode="reduce-overhead") of the network in the'
-        " LightningModule replays a CUDA graph",
-        "- self.net = Net()\n"
-        '+ self.net = torch.compile(Net(), mode="reduce-overhead")  # in __init__',
+        'net.compile(mode="reduce-overhead") of the network in the LightningModule'
+        " replays a CUDA graph",
+        '  self.net = Net()\n+ self.net.compile(mode="reduce-overhead")  # in __init__',
     ),
 )
 

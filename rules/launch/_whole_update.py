@@ -6,27 +6,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from traceq.analysis.base import assumptions, callers
+from traceq.analysis.base import assumptions
 from traceq.analysis.replay.simulation import NO_SPANS, Change
 from traceq.analysis.time import host_activity
-from traceq.common import intervals
 from traceq.linter import (
-    END,
     Evidence,
     Fix,
-    asof,
     at_function,
     fill_false,
     has_like,
-    listed,
     named_like,
-    text,
 )
 from traceq.model import names
 
-from ._compile_obstacles import forward_calls
-from ._graphed_model import graphed_model
 from ._host_bound_fixes import OF_OPS, replayed, uncompiled
+from ._model_callers import apart, callers_of_models, calls_of, copies_in, during
 from ._obstacle import HARD
 from ._trainers import trainer_of
 
@@ -37,14 +31,8 @@ if TYPE_CHECKING:
 
     from ._obstacle import Obstacle
 
-    _Function = tuple[str | None, int | None, str | None]
-
 # What a graph of a whole function replaces: operators, and all Python between them.
 _REPLAYED = (*OF_OPS, *host_activity.INTERRUPTED)
-_PLACE = ("file", "line", "function")
-_SEVERAL = 2
-_SOME = 300
-_MOST_PLACES = 2
 # Steps of one kind differ by less. Heuristic threshold.
 _OTHER_STEPS = 0.1
 
@@ -65,21 +53,27 @@ def _whole_update(view: View) -> WholeUpdate | None:
     too. What was seen that a graph cannot have is named. A function that loops over
     steps has to be taken apart.
     """
-    place = _caller_of_models(view)
-    if not place or not has_like(view.trace.frames, "run_backward"):
+    places = callers_of_models(view)
+    if not places or not has_like(view.trace.frames, "run_backward"):
         return None
-    calls = _calls_of(view, place)
+    place = places[0]
+    calls = calls_of(view, place)
     is_loop = 2 * calls.height <= view.steps
     windows = view.steady.windows.select("start", "end") if is_loop else calls
+    others = [] if is_loop else apart(view, calls, places[1:])
+    windows = pl.concat([windows, *(theirs for _, theirs in others)]).sort("start")
     needs = _needs(view)
     if _waits_in(view, windows):
         needs.append("no value that the host reads in between (SYN001)")
-    if copies := _copies_in(view, place):
+    if copies := copies_in(view, place):
         needs.append(f"the copies from the host before it ({copies})")
     function = at_function(*place)
     what = f"all that {function} runs"
     if is_loop:
         what = f"a step of {function}, put into a function without loading and logging"
+    for other, _ in others:
+        function += f" and of {(name := at_function(*other))}"
+        what += f" and one of all that {name} runs"
     what += ", passes of several models and optimizers"
     return WholeUpdate(function, _graph_of(what, needs), _fixes(view, windows))
 
@@ -123,9 +117,11 @@ def update_of(view: View, obstacles: Sequence[Obstacle]) -> WholeUpdate | None:
 def only_passes(obstacles: Sequence[Obstacle]) -> bool:
     """Return whether nothing but several passes forbids a graph of each model.
 
-    They overwrite each other's gradients where each is a graph of its own.
+    They overwrite each other's gradients where each is a graph of its own. What the
+    host reads between their modules a graph of all of them forbids as well: it goes.
     """
-    return {obstacle.reason for obstacle in obstacles} & {*HARD} == {"passes"}
+    hard = {obstacle.reason for obstacle in obstacles} & {*HARD}
+    return "passes" in hard and hard <= {"passes", "between"}
 
 
 def update_line(view: View, update: WholeUpdate) -> Evidence:
@@ -148,7 +144,7 @@ def _fixes(view: View, windows: pl.DataFrame) -> list[Fix]:
     """Return what goes from the host in these windows, and the gaps between kernels."""
     launched = view.kernels.drop_nulls("launch")
     at = view.trace.runtime["ts"][launched["launch"]]
-    inside = launched.filter(_during(windows, at))
+    inside = launched.filter(during(windows, at))
     if not inside.height:
         return []
     rows = view.host_account.of(
@@ -157,7 +153,7 @@ def _fixes(view: View, windows: pl.DataFrame) -> list[Fix]:
     sent = inside["op"].filter(named_like(inside, names.HTOD)).drop_nulls()
     paused = pl.col("end") - pl.col("start") > assumptions.MOST_BETWEEN_OPS_NS
     spans = rows.filter(
-        _during(windows, rows["start"]),
+        during(windows, rows["start"]),
         ~paused,
         ~fill_false(pl.col("op").is_in(sent.implode())),
     )
@@ -175,45 +171,7 @@ def _fixes(view: View, windows: pl.DataFrame) -> list[Fix]:
 
 def _waits_in(view: View, windows: pl.DataFrame) -> bool:
     waits = view.runtime.filter(pl.col("call") == "sync")
-    return bool(_during(windows, waits["ts"]).any())
-
-
-def _during(windows: pl.DataFrame, moments: pl.Series) -> pl.Series:
-    """Return which moments are in a window."""
-    until = intervals.Cover(windows.select("start", "end")).until
-    return until(moments + 1) > until(moments)
-
-
-def _calls_of(view: View, function: _Function) -> pl.DataFrame:
-    """Return when a function of the program's own is called in the steps."""
-    is_call = [
-        pl.col(column).eq_missing(value)
-        for column, value in zip(_PLACE, function, strict=True)
-    ]
-    calls = view.trace.frames.filter("own", *is_call).select(start="ts", end=END)
-    return calls.filter(_during(view.steady.windows, calls["start"]))
-
-
-def _caller_of_models(view: View) -> _Function | None:
-    """Return the function that calls several models, if most are called there."""
-    models = graphed_model(view.trace, view.steady).modules
-    if models is None:
-        return None
-    calls = forward_calls(view.trace).select("ts", name=text("name"))
-    calls = calls.filter(
-        pl.col("name").str.extract(names.MODULE).is_in(models.implode())
-    )
-    if calls["name"].n_unique() < _SEVERAL:
-        return None
-    frames = view.trace.frames
-    begun = frames.filter(
-        named_like(frames, names.MODULE), pl.col("ts").is_in(calls["ts"].implode())
-    ).select("thread", "ts")
-    around = callers.callers(frames, begun.head(_SOME))
-    if not around.height or 2 * around["calls"][0] < around["calls"].sum():
-        return None
-    file, line, function, _ = around.row(0)
-    return file, line, function
+    return bool(during(windows, waits["ts"]).any())
 
 
 def _steps_differ(view: View) -> bool:
@@ -222,20 +180,3 @@ def _steps_differ(view: View) -> bool:
     if not isinstance(least, int) or not isinstance(most, int):
         return False
     return most - least > _OTHER_STEPS * most
-
-
-def _copies_in(view: View, function: _Function) -> str:
-    """Return the functions that copy from the host in the calls of a function."""
-    frames, kernels = view.trace.frames, view.kernels
-    is_call = [
-        pl.col(column).eq_missing(value)
-        for column, value in zip(_PLACE, function, strict=True)
-    ]
-    calls = frames.filter("own", *is_call).select("ts", until=END).sort("ts")
-    copies = kernels.filter(named_like(kernels, names.HTOD)).drop_nulls("op")
-    ops = view.trace.ops[["ts", *_PLACE]][copies["op"]].sort("ts")
-    inside = asof(ops, calls, "ts", "ts").filter(pl.col("ts") < pl.col("until"))
-    places = inside.drop_nulls("function").group_by(_PLACE).len()
-    places = places.sort("len", *_PLACE, descending=[True, False, False, False])
-    named = [at_function(*place) for *place, _ in places.iter_rows()]
-    return listed(named, _MOST_PLACES)

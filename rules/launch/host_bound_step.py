@@ -76,12 +76,14 @@ class HostBoundStep(Rule):
 
     First fix the other findings. Then look at the entries: Python that is not needed in
     the step, work that can be done by another process, sizes that change. Then launch
-    less: ``torch.compile(model, mode="reduce-overhead")`` fuses operators and replays
-    the remaining kernels as one CUDA graph, which leaves about the GPU's own time, or
-    less: a small Llama took 24.1 ms with 3.9 ms of kernels, and 3.0 ms as a graph
-    (H200, torch 2.11). Or give each launch more to do, with a larger batch. Without the
-    mode there is no graph: of 16 host-bound programs eight got slower so. What is under
-    ``around`` goes only if the function that runs it is compiled with the model.
+    less: ``model.compile(mode="reduce-overhead")`` fuses operators and replays the
+    remaining kernels as one CUDA graph, which leaves about the GPU's own time, or less;
+    ``torch.compile(model)`` does too, but names the weights of a checkpoint otherwise
+    (``_orig_mod.``). A small Llama took 24.1 ms with 3.9 ms of kernels, and 3.0 ms as a
+    graph (H200, torch 2.11). Or give each launch more to do, with a larger batch.
+    Without the mode there is no graph: of 16 host-bound programs eight got slower so.
+    What is under ``around`` goes only if the function that runs it is compiled with the
+    model.
 
     A graph is the same launches every time. What is listed under ``forbids`` and
     ``needs`` must change before: otherwise a graph is captured in every step, which
@@ -103,9 +105,8 @@ class HostBoundStep(Rule):
     backward.
 
     ```diff
-    - loss = model(batch)
-    + model = torch.compile(model, mode="reduce-overhead")  # once, before the loop
-    + loss = model(batch)
+    + model.compile(mode="reduce-overhead")  # once, before the loop
+      loss = model(batch)
     ```
 
     The Trainer of transformers compiles the model itself if it is told to, and of a

@@ -36,7 +36,7 @@ _TRANSFORMERS = (
 _OWN = (
     "run decode as a CUDA graph: write the KV cache in place at a fixed size and"
     " capture the step with torch.cuda.graph for each batch size, or"
-    ' torch.compile(model, mode="reduce-overhead")'
+    ' model.compile(mode="reduce-overhead")'
 )
 # One sync for each token is usual, and few more are where a prompt is read.
 _SEVERAL = 1.5

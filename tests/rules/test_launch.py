@@ -395,7 +395,7 @@ def test_neither_weights_elsewhere_nor_sparse_gradients_are_a_graph(
     [
         ("transformers/trainer.py(9): train", "in TrainingArguments replay"),
         ("lightning/pytorch/trainer/trainer.py(9): fit", "in the LightningModule"),
-        ("train.py(9): main", "torch.compile(model, "),
+        ("train.py(9): main", "model.compile(mode="),
     ],
 )
 def test_a_trainer_is_told_to_compile_in_its_own_way(
@@ -629,7 +629,7 @@ def test_nothing_is_promised_for_the_passes_of_a_gan() -> None:
 
     assert not finding.fixes
     assert finding.advice.startswith("replay one CUDA graph of the whole step")
-    assert "alone cannot be replayed with several backward" in finding.advice
+    assert "would overwrite what several backward passes" in finding.advice
 
 
 def test_with_an_old_torch_the_fix_is_a_newer_one() -> None:
@@ -1359,6 +1359,89 @@ def test_a_function_that_calls_several_models_is_one_graph(
     # Passes that overwrite each other do not in one graph, and have its price.
     assert passes.advice.startswith(f"replay {graph}") == is_update
     assert bool(passes.fixes) == is_update
+
+
+def test_two_functions_that_call_models_are_a_graph_each() -> None:
+    width, models = 21 * 50, ("Actor_0", "Critic_0")
+    step, ops, *rest = drawn_steps(200, "[k<{n}]").splitlines()
+    wide = step.replace("]", " " * 80 + "]")
+    backward = "[<built-in method run_backward   ]"
+    calls = [(0, "train"), (2, "act")]
+    frames = [
+        f"[td3.py({9 * at + 8}): {name}".ljust(2 * width - 2) + "]"
+        for at, name in calls
+    ]
+    modules = "".join(
+        f"[nn.Module: {models[at % 2]}".ljust(width - 1) + "]" for at in range(4)
+    )
+    drawing = "\n".join(
+        [
+            wide,
+            f"host   {frames[0]} {frames[1]}",
+            f"host    {modules}{backward}",
+            ops,
+            *rest,
+        ]
+    )
+
+    (finding,) = _with_obstacles(
+        drawing, Obstacle("passes", 2), Obstacle("between", 1, "cudaStreamSynchronize")
+    )
+
+    assert "one of all that" in finding.advice
+    assert "train (td3.py:8)" in finding.advice
+    assert "act (td3.py:26)" in finding.advice
+    assert finding.fixes
+
+
+@pytest.mark.parametrize(
+    ("torch", "example"),
+    [
+        ("2.6", '+ model.compile(mode="reduce-overhead")  # once, before the loop'),
+        (
+            "2.1",
+            '+ model = torch.compile(model, mode="reduce-overhead")  # once, before the'
+            " loop",
+        ),
+    ],
+)
+def test_an_old_torch_compiles_no_module_in_place(torch: str, example: str) -> None:
+    trace = load_drawn(drawn_steps(24, "[k<{n}]"))
+    facts = replace(trace.facts, torch_from="", torch_to=torch)
+
+    (finding,) = outcome(
+        Recording("old", replace(trace, facts=facts)), "LCH002", brief=True
+    ).findings
+
+    assert finding.example.splitlines()[0] == example
+    in_place = 'model.compile(mode="reduce-overhead")' in finding.advice
+    assert in_place == (torch == "2.6")
+    assert "compile(model, )" not in finding.advice + finding.example
+
+
+def test_what_a_size_depends_on_is_computed_once_where_it_does_not_change() -> None:
+    nonzero = Obstacle("values", 18, "aten::nonzero", "net.py", 8, "forward")
+
+    (finding,) = _with_obstacles(drawn_steps(200, "[k<{n}]"), nonzero)
+
+    assert "compute nonzero once before the loop" in finding.advice
+
+
+def test_the_function_that_the_gpu_waits_for_is_named_by_its_hottest_line() -> None:
+    step, *rest = drawn_steps(200, "[k<{n}]").splitlines()
+    frame = f"host    {'[net.py(8): forward'.ljust(21 * 150 - 1)}]"
+    rows = "\n".join([step, frame, *rest])
+    trace = load_drawn(rows)
+    ops = trace.ops.with_columns(
+        call_line=pl.when(pl.col("id") % 3 > 0).then(12).otherwise(11).cast(pl.UInt32)
+    )
+
+    (finding,) = outcome(
+        Recording("drawn", replace(trace, ops=ops)), "LCH002", brief=True
+    ).findings
+
+    shown = [line.note for line in finding.evidence if line.label == "waits"]
+    assert "in forward (net.py:12)" in shown[0]
 
 
 def test_a_program_that_is_compiled_is_not_told_to_compile() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.model.finding import LED, Evidence
+from traceq.model.torch_versions import version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +23,14 @@ _SIZES = "compile the model with dynamic=True, as its sizes vary"
 _DENSE = "make sparse gradients dense (sparse=False) and compile the model"
 # What makes the gradient of an embedding with ``sparse=True``: compiling it fails.
 _SPARSE = ("aten::embedding_sparse_backward", "aten::_embedding_bag_sparse_backward")
-_CALL = "torch.compile("
-_EXAMPLE = "torch.compile(Model().cuda())"
-_DYNAMIC = "torch.compile(Model().cuda(), dynamic=True)"
+_CALL = ".compile("
+_EXAMPLE = "model.compile()"
+_DYNAMIC = "model.compile(dynamic=True)"
+# From this torch on a module compiles itself in place, and its checkpoints keep their
+# names; before, what compiles it is another module around it.
+_IN_PLACE = (2, 2)
+_STATEMENT = re.compile(r"^([+ ] )((?:self\.)?(?:model|net))\.compile\(", re.MULTILINE)
+_EXPRESSION = re.compile(r"(?<![\w.])(model|net)\.compile\(")
 
 
 def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
@@ -31,8 +38,11 @@ def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
 
     Beside compiled code it is what is not compiled yet. Where sizes vary it is to
     compile for all of them: otherwise each new size may be compiled again. Sparse
-    gradients make compiling fail.
+    gradients make compiling fail. Older torch compiles no module in place.
     """
+    torch = version(view.trace.facts.torch_to)
+    if torch and torch < _IN_PLACE:
+        findings = [_around(finding) for finding in findings]
     if not any(MODEL in finding.advice for finding in findings):
         return list(findings)
     if view.compiled:
@@ -47,6 +57,17 @@ def fitted(findings: Sequence[Finding], view: View) -> list[Finding]:
         _fitted(finding, words) if MODEL in finding.advice else finding
         for finding in findings
     ]
+
+
+def _around(finding: Finding) -> Finding:
+    """Return a finding that compiles a module as one around it, not in place."""
+    example = _STATEMENT.sub(r"\1\2 = torch.compile(\2, ", finding.example)
+    advice = _EXPRESSION.sub(r"torch.compile(\1, ", finding.advice)
+    return replace(
+        finding,
+        example=example.replace(", )", ")"),
+        advice=advice.replace(", )", ")"),
+    )
 
 
 def _fitted(finding: Finding, words: str) -> Finding:
