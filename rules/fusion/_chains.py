@@ -10,6 +10,8 @@ import polars as pl
 from traceq.analysis.base import assumptions
 from traceq.linter import Evidence, Fix, counted, listed, text
 
+from ._activations import OWN_SIGMOID
+
 if TYPE_CHECKING:
     from traceq.linter import Row, View
 
@@ -30,12 +32,6 @@ _CALLS = {
 _MEAN, _NUMBER = r"^aten::(mean|var|var_mean)$", re.compile(r"-?\d+")
 # Batch, channels, positions.
 _SEQUENCES = 3
-# The product of a value and its own sigmoid: of another value's it is a gate.
-_OWN_SIGMOID = re.compile(
-    r"(?<![\w.])([\w.]+) \* (?:(?:\w+\.)*sigmoid\(\1\)|\1\.sigmoid\(\))"
-    r"|\bsigmoid\(([\w.]+)\) \* \2(?![\w.(])"
-    r"|(?<![\w.])([\w.]+)\.sigmoid\(\) \* \3(?![\w.(])"
-)
 # The code of a file that is in no function: a training loop, which nobody compiles.
 _SCRIPT = "<module>"
 _OUTERMOST = text("module").str.extract("^([^/]+)")
@@ -202,7 +198,7 @@ def _gates_itself(view: View, file: str, ops: pl.DataFrame) -> bool:
     source = (rank.sources if rank else {}).get(file, "").splitlines()
     lines = ops["call_line"].drop_nulls().unique()
     return any(
-        _OWN_SIGMOID.search(source[at - 1]) for at in lines if 0 < at <= len(source)
+        OWN_SIGMOID.search(source[at - 1]) for at in lines if 0 < at <= len(source)
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -16,11 +17,13 @@ from linting import case_findings, mentions, outcome, rule_module
 from traceq import load
 from traceq.linter import inputs
 from traceq.model.recording import Recording
-from traceq.testing import load_drawn
+from traceq.model.run import Rank
+from traceq.testing import draw, load_drawn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from traceq.linter import Finding
     from traceq.model.lint_report import RecordingReport
 
 MODELS = ROOT / "benchmarks" / "models"
@@ -53,16 +56,16 @@ def of_model(name: str) -> RecordingReport:
 
 def test_a_program_has_one_finding_of_all_its_chains() -> None:
     (finding,) = (
-        item for item in of_model("gpt2_eager").findings if item.code == "FUS001"
+        item for item in of_model("gpt2_vocabulary").findings if item.code == "FUS001"
     )
 
     assert mentions(finding, "memory-bound", "fuse")
     assert finding.doubt == "preview"
-    assert finding.saves_ns > 0.02 * of_model("gpt2_eager").step_ns
+    assert finding.saves_ns > 0.02 * of_model("gpt2_vocabulary").step_ns
 
 
 def test_kernels_of_other_findings_are_not_counted_again() -> None:
-    findings = of_model("gpt2_eager").findings
+    findings = of_model("gpt2_vocabulary").findings
     (own,) = (finding for finding in findings if finding.code == "FUS001")
     others = [finding for finding in findings if not finding.residual]
 
@@ -139,19 +142,19 @@ def test_a_wait_that_costs_time_after_other_fixes_is_in_the_plan() -> None:
 
 
 def test_the_place_is_where_the_library_saves_most() -> None:
-    findings = of_model("gpt2_eager").findings
+    findings = of_model("llama_eager").findings
     (own,) = (finding for finding in findings if finding.code == "FUS001")
     (chain,) = (evidence for evidence in own.evidence if evidence.label == "chain")
 
     # Once it was the first function of the library, which checks for packed sequences.
-    assert "(transformers/activations.py:65)" in (own.place.via or "")
-    assert "tanh" in str(chain)
+    assert "apply_rotary_pos_emb (transformers/" in (own.place.via or "")
+    assert "neg" in str(chain)
 
 
 def test_lines_that_save_next_to_nothing_are_not_named() -> None:
     (own,) = (
         finding
-        for finding in of_model("gpt2_eager").findings
+        for finding in of_model("gpt2_vocabulary").findings
         if finding.code == "FUS001"
     )
     lines = [
@@ -237,7 +240,7 @@ def test_only_what_the_compiled_code_reads_ends_a_graph(model: str) -> None:
 def test_only_a_value_times_its_own_sigmoid_is_a_silu(
     line: str, *, itself: bool
 ) -> None:
-    assert bool(CHAINS._OWN_SIGMOID.search(line)) is itself  # noqa: SLF001
+    assert bool(CHAINS.OWN_SIGMOID.search(line)) is itself
 
 
 def test_a_tanh_in_a_chain_is_a_gelu_with_tanh() -> None:
@@ -297,3 +300,126 @@ def test_the_place_is_a_line_of_the_program_where_one_is_known() -> None:
     (finding,) = outcome(Recording("drawn", trace), "FUS001").findings
 
     assert (finding.place.file, finding.place.line) == ("model.py", 9)
+
+
+def activation(*ops: str) -> dict[str, Any]:
+    """Draw a function that calls ops: times, plus, over and power take a number."""
+    numbers = {"times": "mul", "plus": "add", "over": "div", "power": "pow"}
+    width = 24
+    calls = "".join(
+        f"[aten::{numbers.get(op, op)}".ljust(width - 1) + "]" for op in ops
+    )
+    launches = "".join(f"[cuLaunch>{at}]".ljust(width) for at, _ in enumerate(ops, 1))
+    kernels = "".join(f"[k<{at}".ljust(width - 1) + "]" for at, _ in enumerate(ops, 1))
+    trace = draw(
+        f"""
+        host   [ProfilerStep#1{" " * len(calls)}]
+        host    [net.py(1): act{" " * (len(calls) - 8)}]
+        host     {calls}
+        host      {launches}
+        gpu 7           {kernels}
+        """
+    )
+    shape = [8, 1024, 768]
+    called = [
+        event for event in trace["traceEvents"] if event["name"].startswith("aten::")
+    ]
+    for event, op in zip(called, ops, strict=True):
+        number = op in numbers
+        value = {"power": "3."}.get(op, "")
+        event["args"] |= {
+            "Input Dims": [shape, [] if number else shape],
+            "Input type": ["float", "double" if number else "float"],
+            "Concrete Inputs": ["", value],
+        }
+    return trace
+
+
+def written(
+    folder: Path, *ops: str, source: str = "", line: int = 2
+) -> tuple[Finding, ...]:
+    """Return what FUS002 finds in such a function, with its source if there is one."""
+    file = folder / "drawn.json"
+    file.write_text(json.dumps(activation(*ops)), encoding="utf-8")
+    trace = load(file)
+    if source:
+        ops_at = trace.ops.with_columns(call_line=pl.lit(line, pl.UInt32))
+        sources = {"net.py": source}
+        rank = Rank("rank-0", 0, "done", None, None, None, (), sources=sources)
+        trace = replace(trace, ops=ops_at, rank=rank)
+    return outcome(Recording("drawn", trace), "FUS002").findings
+
+
+CUBE = ("times", "power", "times", "add", "times", "tanh", "plus", "mul")
+
+
+@pytest.mark.parametrize(
+    ("ops", "call"),
+    [
+        (CUBE, 'F.gelu(x, approximate="tanh")'),
+        (
+            ("power", "times", "add", "times", "tanh", "plus", "times", "mul"),
+            'F.gelu(x, approximate="tanh")',
+        ),
+        (("times", "over", "erf", "plus", "mul"), "F.gelu(x)"),
+        (("over", "erf", "plus", "times", "mul"), "F.gelu(x)"),
+        (("erf", "plus", "mul"), None),
+        (("times", "tanh", "plus", "mul"), None),
+        (("sigmoid", "mul"), None),
+    ],
+)
+def test_an_activation_is_known_by_the_order_of_its_ops(
+    ops: tuple[str, ...], call: str | None, tmp_path: Path
+) -> None:
+    findings = written(tmp_path, *ops)
+
+    assert [finding.data["call"] for finding in findings] == ([call] if call else [])
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def act(x):\n    return x*torch.sigmoid(x)\n", True),
+        ("def act(x, g):\n    return x * torch.sigmoid(g)\n", False),
+    ],
+)
+def test_a_silu_is_known_by_its_source_alone(
+    source: str, *, found: bool, tmp_path: Path
+) -> None:
+    findings = written(tmp_path, "sigmoid", "mul", source=source)
+
+    assert [finding.data["call"] for finding in findings] == ["F.silu(x)"] * found
+
+
+@pytest.mark.parametrize(("number", "found"), [("0.044715", True), ("0.5", False)])
+def test_the_approximation_has_its_number_where_the_source_is_there(
+    number: str, *, found: bool, tmp_path: Path
+) -> None:
+    source = f"def act(x):\n    return half * x + {number} * x ** 3\n"
+
+    findings = written(tmp_path, *CUBE, source=source)
+
+    assert len(findings) == found
+    assert not any("if its numbers are" in finding.advice for finding in findings)
+    (unseen,) = written(tmp_path, *CUBE)
+    assert "if its numbers are 0.044715" in unseen.advice
+
+
+def test_an_activation_by_hand_costs_the_host_its_ops_too(tmp_path: Path) -> None:
+    (finding,) = written(tmp_path, *CUBE)
+
+    kernels, host = finding.fixes
+    assert kernels.kernel_share >= 0.5
+    # Of eight launches one and a half stay.
+    assert host.host_share == pytest.approx(1 - 1.5 / 8)
+    assert finding.host_ns > 0
+    assert finding.effort == "edit"
+
+
+def test_the_gelu_of_a_library_is_a_switch_of_its_config() -> None:
+    (finding,) = (
+        item for item in of_model("gpt2_eager").findings if item.code == "FUS002"
+    )
+
+    assert "gelu_pytorch_tanh" in finding.advice
+    assert "your own version" not in finding.advice

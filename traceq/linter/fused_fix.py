@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from traceq.analysis.base.ownership import Row
 
 
-def fused_fixes(row: Row, left: tuple[int, int]) -> list[Fix]:
+def fused_fixes(row: Row, left: tuple[float, float]) -> list[Fix]:
     """Return the fixes of a row with ``share`` and the columns of ``host_totals``.
 
     Of its kernels that is the share; of the host's time in the forward and in the

@@ -461,6 +461,9 @@ FLOAT32_SOFTMAX_SAVING = 0.5
 # with 11 or 12 and 11 to 14 launches, so 3 to 4.5 of them. Rounded up.
 FUSED_NORM_LAUNCHES = (3, 4)
 FUSED_ATTENTION_LAUNCHES = (4, 5)
+# An activation as one op with one kernel, as are the ops by hand. Heuristic: its op and
+# its backward are no longer than one and a half of theirs.
+FUSED_ACTIVATION_LAUNCHES = (1.5, 1.5)
 
 # -- Model FLOP utilisation ------------------------------------------------------------
 #
