@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from command import traceq
 
 from traceq.common.git_repository import Repository, find_root, read_repository
 from traceq.linter import Rule
-from traceq.model.finding import Place, Severity
+from traceq.model.finding import CodeFrame, Place, Severity
 from traceq.model.lint_report import RecordingReport, Report
-from traceq.report.repository_paths import located
+from traceq.report.repository_paths import located, located_finding
 from traceq.testing import draw
 
 if TYPE_CHECKING:
@@ -133,6 +134,20 @@ def test_a_file_that_is_not_there_stays_as_recorded_and_is_said(tmp_path: Path) 
     ]
     assert sentence.startswith("1 file of findings not found under")
     assert "gone/x.py is in no file there" in sentence
+
+
+def test_a_file_without_the_lines_that_ran_is_another_programs(tmp_path: Path) -> None:
+    files = {"lib/model.py": "def forward(x):\n    return x\n"}
+    known = read_repository(repository(tmp_path, files))
+    report = places("model.py", line=118)
+    (finding,) = report.outcomes[0].findings
+
+    def path(*lines: str) -> str | None:
+        shown = replace(finding, frame=CodeFrame(117, lines, 118))
+        return located_finding(shown, known).place.path
+
+    assert path("for row in rows:", "    total += row", "") is None
+    assert path("def forward(x):", "    y = x", "") == "lib/model.py"
 
 
 def test_a_lambda_does_not_tell_which_of_several_files_it_is(tmp_path: Path) -> None:

@@ -426,6 +426,38 @@ def test_what_another_fix_removes_too_is_minor_and_names_that_finding(
     )
 
 
+HOST_BOUND = """
+host   [ProfilerStep#1                       ][ProfilerStep#2                      ]
+host    [aten::mul           ][cudaLaunch>1]   [aten::mul           ][cudaLaunch>2]
+gpu 7                                 [mul<1           ]             [mul<2        ]
+"""
+
+
+@pytest.mark.parametrize(("share", "is_minor"), [(0.03, True), (0.04, False)])
+def test_what_saves_2_percent_once_another_is_fixed_is_minor(
+    share: float, *, is_minor: bool
+) -> None:
+    trace = load_drawn(HOST_BOUND)
+    savings = Savings(View(trace))
+    rules = {code: bundled_rules()[code]() for code in ("LCH001", "CPY004")}
+    fixes = {
+        "LCH001": Fix(ops=trace.ops["id"], host_share=0.9),
+        "CPY004": Fix(kernels=trace.kernels["id"], kernel_share=share),
+    }
+    findings = [
+        rule.finding("", subject="all", fix=fixes[code]) for code, rule in rules.items()
+    ]
+    priced, _ = price(findings, rules, savings, None)
+
+    planned = with_later(sorted(priced, key=worst_first), rules, savings)
+
+    later = next(finding for finding in planned if finding.code == "CPY004")
+    assert later.after == (() if is_minor else ("LCH001",))
+    assert bool(later.minor) is is_minor
+    of_rest = savings.saved_after(later, planned[:1]) / savings.step_after(planned[:1])
+    assert of_rest > 0.02
+
+
 @pytest.mark.parametrize(
     ("effort", "of_covering", "is_minor"),
     [

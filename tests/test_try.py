@@ -25,7 +25,10 @@ PROGRAM = """
 import os, random, sys, time
 import torch
 torch.manual_seed(0)
-model = torch.nn.Linear(4, 4)
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return x @ self.weight.T + self.bias
+model = Net(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 data = torch.randn(16, 4)
 for number in range(STEPS):
@@ -178,6 +181,16 @@ def test_noise_hides_an_effect(tmp_path: Path) -> None:
     result = tried(folder, switch).remedy()
 
     assert result["outcome"] in ("inconclusive", "no difference")
+
+
+def test_a_whole_period_of_steps_is_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "period"
+    folder.mkdir()
+    switch = "wait = 0.02 if number % 4 else 0.1"
+    place = tried(folder, switch, (*ONLY[:-1], "1")).folder
+    facts = json.loads((place / "plain" / "rank-0.json").read_text())
+
+    assert len(facts["trace"]["steps"]) == 4
 
 
 def test_a_slow_first_switch_ends_no_rounds(tmp_path: Path) -> None:

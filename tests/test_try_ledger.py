@@ -118,14 +118,13 @@ def folder(place: Path, blocks: int) -> Path:
                 times = {"median_ms": took, "mean_ms": took, "p10_ms": took}
                 listed.append({**plain, **times, "on": on, "host": "secret"})
     entry = remedy("tf32", "faster", -20.0, **PROVED)
+    predicted = {"ms": 15.0, "low_ms": 1.0, "high_ms": 25.0, "bound": "gpu"}
     content = {
         **trial(entry),
         "blocks": listed,
         "command": ["/home/me/bin/python", "train.py"],
         "cwd": "/home/me",
-        "predictions": {
-            "GEM001": {"ms": 15.0, "low_ms": 1.0, "high_ms": 25.0, "bound": "gpu"}
-        },
+        "predictions": {"GEM001": {**predicted, "remedies": {"tf32": predicted}}},
     }
     (place / "try.json").write_text(json.dumps(content))
     return place

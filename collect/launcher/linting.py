@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Collection
 
 from .. import remedies
 from . import try_options
@@ -63,17 +63,18 @@ def prove(
     ``command`` lints a run folder, and ``place`` is for what it writes.
     """
     for name, facts in state.get("remedies", {}).items():
-        rules = [rule for rule in remedies.facts(name)["rules"] if rule in predictions]
+        rules = [*remedies.addressed(name, predictions)]
         if not rules or not (folder / name / "run.json").is_file():
             continue
         linter = Linter(command, folder / name, place)
         linter.wait(LINT_S)
         if linter.read():
-            facts["proof"] = _proof(facts.get("proof"), rules, linter.predictions())
+            left = remedies.addressed(name, linter.predictions())
+            facts["proof"] = _proof(facts.get("proof"), rules, left)
 
 
 def _proof(
-    known: dict[str, Any] | None, rules: list[str], left: dict[str, Any]
+    known: dict[str, Any] | None, rules: list[str], left: Collection[str]
 ) -> dict[str, Any]:
     """Return what is proved of a remedy if these findings are left with it."""
     proof = known or {"applied": True, "text": ""}

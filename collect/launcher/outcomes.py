@@ -274,11 +274,11 @@ def _predicted(
     name: str, predicted: dict[str, dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Return the largest prediction of the rules that a remedy addresses."""
-    rules = [rule for rule in remedies.facts(name)["rules"] if rule in predicted]
-    if not rules:
+    entries = remedies.addressed(name, predicted)
+    if not entries:
         return None
-    best = max(rules, key=lambda rule: predicted[rule]["ms"])
-    return {"rule": best, **predicted[best]}
+    best = max(entries, key=lambda rule: entries[rule]["ms"])
+    return {"rule": best, **entries[best]}
 
 
 def _median(values: list[Any]) -> float | None:

@@ -87,7 +87,8 @@ def completions(words: list[str], incomplete: str) -> list[tuple[str, str]]:
 def predictions(file: str) -> dict[str, dict[str, Any]]:
     """Return the savings that a report of `traceq lint` predicts, by rule.
 
-    The largest comes first; several findings of one rule add up. Raises ``ValueError``
+    The largest comes first; several findings of one rule add up, and those that each
+    remedy addresses. Raises ``ValueError``
     if it is no such file.
     """
     with open(file, encoding="utf-8") as stream:
@@ -99,16 +100,26 @@ def predictions(file: str) -> dict[str, dict[str, Any]]:
     result: dict[str, dict[str, Any]] = {}
     for recording in recordings:
         for finding in recording.get("findings", []):
+            bound = (recording.get("bound") or {}).get("by")
             entry = result.setdefault(
-                finding["code"],
-                {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "findings": 0},
+                finding["code"], {**_nothing(bound), "remedies": {}}
             )
-            entry["ms"] += _ms(finding.get("saves_ns"))
-            entry["low_ms"] += _ms(finding.get("saves_low_ns"))
-            entry["high_ms"] += _ms(finding.get("saves_high_ns"))
-            entry["findings"] += 1
-            entry["bound"] = (recording.get("bound") or {}).get("by")
+            _add(entry, finding)
+            advice = str(finding.get("advice") or "")
+            for name in remedies.of_finding(finding["code"], advice):
+                _add(entry["remedies"].setdefault(name, _nothing(bound)), finding)
     return dict(sorted(result.items(), key=lambda pair: -pair[1]["ms"]))
+
+
+def _nothing(bound: Any) -> dict[str, Any]:
+    return {"ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "findings": 0, "bound": bound}
+
+
+def _add(entry: dict[str, Any], finding: dict[str, Any]) -> None:
+    entry["ms"] += _ms(finding.get("saves_ns"))
+    entry["low_ms"] += _ms(finding.get("saves_low_ns"))
+    entry["high_ms"] += _ms(finding.get("saves_high_ns"))
+    entry["findings"] += 1
 
 
 def _ms(value: Any) -> float:
@@ -117,9 +128,8 @@ def _ms(value: Any) -> float:
 
 def addressing(predicted: dict[str, Any]) -> list[str]:
     """Return the remedies of findings, in the order of what they are to save."""
-    return list(
-        dict.fromkeys(name for rule in predicted for name in remedies.of_rule(rule))
-    )
+    names = [name for entry in predicted.values() for name in entry["remedies"]]
+    return list(dict.fromkeys(names))
 
 
 def _wanted(

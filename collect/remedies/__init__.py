@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import os
+from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Mapping
 
 from . import base
 
@@ -41,6 +42,7 @@ def load(name: str) -> Any:
     return import_module(f".{name}", __package__).Remedy()
 
 
+@cache
 def facts(name: str) -> dict[str, Any]:
     """Return what a remedy says of itself, from its file: torch is not needed."""
     file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
@@ -61,7 +63,7 @@ def facts(name: str) -> dict[str, Any]:
     return said
 
 
-_FACTS = ("rules", "summary", "when", "kind", "edit", "slow", "environment")
+_FACTS = ("rules", "advice", "summary", "when", "kind", "edit", "slow", "environment")
 
 
 def _value(node: ast.expr) -> Any:
@@ -73,3 +75,24 @@ def _value(node: ast.expr) -> Any:
 def of_rule(rule: str) -> list[str]:
     """Return the names of the remedies that address a rule."""
     return [name for name in NAMES if rule in facts(name)["rules"]]
+
+
+def of_finding(rule: str, advice: str) -> list[str]:
+    """Return the names of the remedies that do what a finding advises."""
+    return [
+        name
+        for name in NAMES
+        for known in [facts(name)]
+        if rule in known["rules"] and known["advice"] in advice
+    ]
+
+
+def addressed(
+    name: str, predictions: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return what is predicted of a remedy, by the rules of its findings."""
+    return {
+        rule: entry["remedies"][name]
+        for rule, entry in predictions.items()
+        if name in entry["remedies"]
+    }

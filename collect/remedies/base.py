@@ -26,6 +26,8 @@ class Base:
     name = ""
     rules: tuple[str, ...] = ()
     """Rules whose findings it addresses."""
+    advice = ""
+    """Words of the advice of these findings, if they may need something else."""
     summary = ""
     when = BETWEEN_STEPS
     kind = EXACT

@@ -16,6 +16,7 @@ class Remedy(Base):
 
     name = "channels_last"
     rules = ("LAY001", "KRN005")
+    advice = "channels_last"
     summary = "convolutions in channels_last"
     kind = ROUNDING
     edit = "model.to(memory_format=torch.channels_last), and the same for the images"

@@ -14,6 +14,7 @@ class Remedy(Base):
 
     name = "compile"
     rules: tuple[str, ...] = ("LCH001", "LCH002", "HST003", "NRM002")
+    advice = "compile"
     summary = "torch.compile of the outermost module"
     kind = ROUNDING
     edit = "model.compile()"

@@ -13,6 +13,7 @@ class Remedy(compiled.Remedy):
 
     name = "compile_reduce_overhead"
     rules = ("LCH001", "LCH002", "SRV001")
+    advice = "reduce-overhead"
     summary = "torch.compile of the outermost module, with CUDA graphs"
     edit = 'model.compile(mode="reduce-overhead")'
     kind = ROUNDING

@@ -14,6 +14,7 @@ class Remedy(Base):
 
     name = "cudnn_benchmark"
     rules = ("KRN005", "HST001")
+    advice = "cudnn.benchmark"
     summary = "cuDNN picks convolution kernels by measurement"
     kind = ROUNDING
     edit = "torch.backends.cudnn.benchmark = True"

@@ -15,6 +15,7 @@ class Remedy(Base):
 
     name = "gc_freeze"
     rules = ("HST003", "HST004")
+    advice = "gc."
     summary = "garbage collector frozen, and run every 100 steps"
     edit = "gc.collect(); gc.freeze(); gc.disable(); gc.collect(1) every 100 steps"
     plain_mean = True

@@ -14,6 +14,7 @@ class Remedy(Base):
 
     name = "set_to_none"
     rules = ("LCH001", "LCH002", "LCH003")
+    advice = "set_to_none"
     summary = "gradients set to None instead of zero"
     edit = "zero_grad(set_to_none=True)"
     counts = True

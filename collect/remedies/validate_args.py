@@ -13,6 +13,7 @@ class Remedy(Base):
 
     name = "validate_args"
     rules = ("SYN001", "SYN003", "HST003")
+    advice = "validate_args"
     summary = "distributions without checks of their arguments"
     edit = "validate_args=False in the call of the distribution"
     recompiles = True

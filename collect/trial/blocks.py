@@ -29,9 +29,9 @@ PATIENCE = 60  # steps after which it ends even if the program compiles
 BLOCK_STEPS = (4, 500)
 ROUNDS = (4, 8)  # at least, if there is time; at most
 LONG_MS = 50.0  # a step from which on one is enough after a switch
-RECORDED = 2  # steps of a recording
+RECORDED = (2, 8)  # steps of a recording; of a whole period, at most
 RECORD_S = 1.5  # for a recording whose duration is not known yet
-STACKS_S = 0.25  # of traced steps, above which stacks take too long
+STACKS_S = 1.5  # of traced steps, above which stacks take too long
 
 
 class OutOfTime(Exception):  # noqa: N818 - an end, no error
@@ -305,13 +305,16 @@ class Blocks:
         if self.switches is not None:
             yield from self._switch(on, 3)
         began = time.monotonic()
-        seconds = (RECORDED + 1) * self.step_ms / 1000
+        count = RECORDED[0]
+        if not on and self.period <= RECORDED[1]:
+            count = max(count, self.period)
+        seconds = (count + 1) * self.step_ms / 1000
         recording = Recording(
             self.session, self.session.rank.folder / name, self._recorded_facts(on)
         )
         self._recording = recording
         stacks = not on and seconds <= STACKS_S
-        yield from recording.steps(RECORDED, stacks=stacks)
+        yield from recording.steps(count, stacks=stacks)
         self._recording = None
         self._packages = recording.rank.facts.get("packages")
         taken = time.monotonic() - began

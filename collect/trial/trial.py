@@ -79,10 +79,11 @@ class Trial(Blocks):
 
     def _plain(self) -> Iterator[None]:
         """Time the program as it is, before the profiler is ever started."""
-        count = int(min(PLAIN_S, 0.05 * self.left()) * 1000 / self.step_ms)
-        count = max(BLOCK_STEPS[0], min(PLAIN_STEPS, count))
+        until = time.monotonic() + min(PLAIN_S, 0.05 * self.left())
         timer = StepTimer(on_cuda=torch_state.uses_cuda())
-        for _ in range(count):
+        for steps in range(PLAIN_STEPS):
+            if steps >= BLOCK_STEPS[0] and time.monotonic() > until:
+                break
             yield
             timer.lap()
             self._check_time()

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # A plan ends where nothing saves more than this share of the step that is left.
 # Heuristic threshold: two runs of one program differ as much.
 WORTH_GOING_ON = 0.02
+# What saves time only once others are fixed is the least sure: it matters from this
+# share of the step as it is. Heuristic threshold.
+WORTH_LATER = 0.03
 _MOST_LATER = 8
 # A single fix that makes way for this part of the saving is the one that does.
 _MOST_OF_IT = 0.5
@@ -79,6 +82,7 @@ def with_later(
     while others and len(later) < _MOST_LATER:
         report_progress("plan", len(later), _MOST_LATER)
         worth = WORTH_GOING_ON * savings.step_after(made)
+        worth = max(worth, WORTH_LATER * savings.step_ns)
         others = [other for other in others if _removes(other, worth)]
         priced = [(savings.saved_after(other, made), other) for other in others]
         saved, best = max(priced, key=lambda pair: pair[0], default=(0, None))

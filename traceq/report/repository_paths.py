@@ -90,14 +90,14 @@ def _outcome(
     findings = tuple(
         _finding(finding, repository, missing) for finding in outcome.findings
     )
-    entry = outcome.entry and _place(outcome.entry, repository)
+    entry = outcome.entry and _place(outcome.entry, None, repository)
     return structs.replace(outcome, findings=findings, entry=entry)
 
 
 def _finding(
     finding: Finding, repository: Repository, missing: dict[str, None]
 ) -> Finding:
-    place = _place(finding.place, repository)
+    place = _place(finding.place, finding.frame, repository)
     if place.file and not place.path:
         missing[place.file] = None
     return replace(
@@ -105,11 +105,20 @@ def _finding(
     )
 
 
-def _place(place: Place, repository: Repository) -> Place:
+def _place(place: Place, frame: CodeFrame | None, repository: Repository) -> Place:
     if not place.file:
         return place
     begins = place.begins if place.exact else place.line
-    return replace(place, path=repository.find(place.file, place.function, begins))
+    path = repository.find(place.file, place.function, begins)
+    if path and frame and not _has_some_of(repository.lines(path), frame):
+        path = None
+    return replace(place, path=path)
+
+
+def _has_some_of(lines: Sequence[str], frame: CodeFrame) -> bool:
+    """Return whether a file has a line of those that ran, wherever it stands."""
+    known = {line.strip() for line in lines}
+    return any(line.strip() in known for line in frame.lines if line.strip())
 
 
 def _frame(place: Place, repository: Repository) -> CodeFrame | None:

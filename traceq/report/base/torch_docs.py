@@ -32,6 +32,7 @@ _NAMES = (
     "torch.cuda.set_sync_debug_mode",
     "torch.cuda.synchronize",
     "torch.cumsum",
+    "torch.nn.DataParallel",
     "torch.nn.Embedding",
     "torch.nn.LSTM",
     "torch.nn.LayerNorm",
