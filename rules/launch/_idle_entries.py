@@ -9,6 +9,8 @@ import polars as pl
 from traceq.analysis.time import host_activity
 from traceq.linter import at_function, counted, listed, text, time
 
+from ._host_bound_fixes import OF_OPS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,7 +33,13 @@ def entries_of_waits(view: View) -> Iterator[tuple[str, float, str]]:
     for kind, ns, calls in view.waits.kinds.head(_MOST_ENTRIES).iter_rows():
         line = lines.row((lines["kind"] == kind).arg_max(), named=True)
         where = (line["file"], line["line"], line["function"])
-        place = at_hottest(view, *where, name=line["name"])
+        # The line of most operators is not that of Python between them.
+        of_ops = kind in OF_OPS
+        place = (
+            at_hottest(view, *where, name=line["name"])
+            if of_ops
+            else at_function(*where)
+        )
         name = None if place and line["name"] == line["function"] else line["name"]
         most = " in ".join(filter(None, (name, place)))
         what = host_activity.work_name(kind)

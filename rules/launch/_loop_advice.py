@@ -100,7 +100,7 @@ def fewer_weights(view: View, stacked: int) -> Fix:
 
 
 def evidence(
-    row: Mapping[str, Any], view: View, lines: Sequence[int], *, syncs: bool
+    row: Mapping[str, Any], view: View, lines: Sequence[int], said: str, *, syncs: bool
 ) -> Iterator[Evidence]:
     """Return what a loop launches and takes; the lines of its loops, if several fit."""
     if len(lines) > 1:
@@ -116,7 +116,7 @@ def evidence(
         "kernels", value=row["kernel_median_ns"], unit="ns", note="each at the median"
     )
     yield Evidence("ops", listed(row["names"], 8))
-    if row["unequal"]:
+    if row["unequal"] and joined(row) in said:
         yield from shapes_line(row, view, row["unequal"])
     if len(row["modules"]) > 1:
         yield from module_line(row["modules"])
@@ -197,7 +197,7 @@ def advice(
     )
     if row["unequal"]:
         return (
-            f"iterations differ in shape and cannot be stacked: {joined(row)}; if an"
+            f"iterations differ in shape and cannot be stacked; {joined(row)}; if an"
             " iteration needs the one before, compile the loop with torch.compile"
             f"{unrolled}"
         )

@@ -78,7 +78,7 @@ def advice_by_body(row: Mapping[str, Any], *, syncs: bool) -> str:
     apart = _APART_UNLESS if body.calls else _APART
     alike = _LAYERS if body.over == "layers" else _STACK
     if row["unequal"]:
-        alike = f"iterations differ in shape and cannot be stacked: {joined(row)}"
+        alike = f"iterations differ in shape and cannot be stacked; {joined(row)}"
     return f"{apart}{alike}{read}"
 
 

@@ -220,6 +220,10 @@ class TinyKernelLoop(Rule):
         fixes = [] if acting else [removed, *gradient_fixes(row, view)]
         if experts and not acting:
             fixes.append(fewer_weights(view, row["gradients"] or 0))
+        said = acting_advice(row)
+        if not acting:
+            kinds = {"experts": experts, "parameters": parameters, "syncs": syncs}
+            said = advice(row, view, **kinds)
         return self.finding(
             message(row, experts=experts, parameters=parameters)
             + (", and syncs with the GPU" if syncs else ""),
@@ -228,7 +232,7 @@ class TinyKernelLoop(Rule):
             count=row["kernels"] / view.steps,
             fix=fixes,
             gpu_idle_ns=row["idle_ns"] / view.steps,
-            evidence=evidence(row, view, lines, syncs=syncs),
+            evidence=evidence(row, view, lines, said, syncs=syncs),
             data={
                 "iterations": row["iterations"] / row["calls"],
                 "launches": row["kernels"] / row["iterations"],
@@ -236,9 +240,7 @@ class TinyKernelLoop(Rule):
                 "ops": row["names"],
                 "modules": row["modules"],
             },
-            advice=acting_advice(row)
-            if acting
-            else advice(row, view, experts=experts, parameters=parameters, syncs=syncs),
+            advice=said,
             # What picks an expert's tokens goes with the loop alone.
             effort="" if experts or parameters or clears(row) else "rewrite",
             severity=Severity.info if acting else None,
