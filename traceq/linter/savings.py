@@ -191,7 +191,10 @@ class Savings:
         step = run(changes, scale).step_ns
         faster = any(change.kernels and change.kernel_share for change in changes)
         # Where the GPU takes the rest of the step, the host's speed is not fitted.
-        fitted = self._view.calibration.measured and scale.gpu == 1
+        measured = self._view.calibration.measured
+        fitted = measured and scale.gpu == 1
+        if changes and measured and not (faster or fitted):
+            return self._with_recorded_gpu(step, changes, scale)
         if not (faster and fitted) or scale.host == 1:
             return step
         on_host = self._host_parts(changes)
@@ -200,6 +203,18 @@ class Savings:
             for speed in (scale, structs.replace(scale, host=1.0))
         )
         return step - HIDDEN_AS_EXPECTED * (expected - saved)
+
+    def _with_recorded_gpu(
+        self, step: float, changes: Sequence[Change], scale: TimeScale
+    ) -> float:
+        """Return a step without waits of the host, which leaves the GPU's work.
+
+        Of a step that the GPU bounds no more goes than the time in which it idles,
+        whose work takes what it took as recorded.
+        """
+        run = self._view.replay.run
+        work = run(changes, TimeScale(host=0)).step_ns
+        return max(step, min(work, run(scale=scale).step_ns))
 
     def _host_parts(self, changes: Sequence[Change]) -> list[Change]:
         """Return what changes do on the host, less those that do nothing there."""
@@ -398,7 +413,9 @@ class Savings:
         untouched = left.filter(~pl.col("id").is_in(_ids(touched).implode()))
         alone = self._view.steady.gpu_busy / max(1, int(kernels["dur"].sum()))
         scale, _ = self._scales[0]
-        rest = float(untouched["left"].sum()) * alone * scale.gpu / self._view.steps
+        # A fix of the host alone leaves the GPU's work as it was recorded.
+        speed = scale.gpu if touched else max(1.0, scale.gpu)
+        rest = float(untouched["left"].sum()) * alone * speed / self._view.steps
         return round(max(0.0, step_ns - rest))
 
     def _saved(
