@@ -104,6 +104,20 @@ def removed_reads(view: View, row: Mapping[str, Any]) -> list[Fix]:
     return [Fix(spans=spans, host_share=share, kernels=kernels.to_list())]
 
 
+def removed_tests(view: View, row: Mapping[str, Any]) -> list[Fix]:
+    """Return what goes with a check: the read, and the ops that only compute for it."""
+    rows = (row["tests"], row["top"])
+    checks = [(tests, top) for tests, top in zip(*rows, strict=True) if tests]
+    if not checks:
+        return []
+    removed = [op for tests, top in checks for op in (*tests, top)]
+    ops = pl.Series(removed, dtype=pl.UInt32)
+    kernels = view.kernels[["id", "op"]].drop_nulls()
+    inside = view.outermost_ops[kernels["op"]].is_in(ops.implode())
+    spans = view.trace.ops[ops].select(start="ts", end=END)
+    return [Fix(spans=spans, kernels=kernels["id"].filter(inside).to_list())]
+
+
 def copied_in_a_row(view: View, row: Mapping[str, Any]) -> bool:
     """Return whether two copies or more follow each other in a step, as of results."""
     return sum(row["again"]) >= max(view.steps, len(row["ops"]) / 2)

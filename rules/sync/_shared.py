@@ -45,7 +45,7 @@ IN_LIBRARY = (
     " it, {}"
 )
 """Advice on a wait of a library: its name, and what to write instead."""
-_OF_OPS = ("called", "gradient", "top", "again")
+_OF_OPS = ("called", "gradient", "top", "again", "tests")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
 
@@ -69,27 +69,21 @@ class DeviceSync(Rule):
             *_functions(view, waits),
             lost=pl.when("in_vain").then(0).otherwise(pl.min_horizontal("wait", "gap")),
         )
-        rows = rows.hstack(_known(rows, causes[0])).with_columns(use=pl.lit(""))
+        rows = rows.hstack(_known(rows, causes[0]))
         if "method" in causes:
-            own = (
-                rows["known"].is_null() & rows["library"].is_null() & ~rows["of_torch"]
-            )
-            rows = rows.with_columns(use=with_uses(view, rows)).with_columns(
-                use=pl.when(own).then("use").otherwise(pl.lit(""))
-            )
+            rows, causes = with_uses(view, rows), (*causes, "use", "asked")
         # What has one switch is one finding, whichever functions of a library wait.
         yield from (
             rows.group_by(
                 *causes,
                 *same_place(),
                 "known",
-                "use",
                 *_group_keys(),
                 maintain_order=True,
             )
             .agg(
                 pl.col(*LIBRARY_PLACE, *_INNER).min(),
-                *(pl.col(name) for name in _OF_OPS if name in waits.columns),
+                *(pl.col(name) for name in _OF_OPS if name in rows.columns),
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode().drop_nulls(),
                 pl.col("in_vain").sum(),

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-_READ = "keep the value on the GPU, and read it only once in many steps"
+_READ = (
+    "what is only logged can stay on the GPU for many steps; what decides, or is a"
+    " size, take from what the host knows, as the lengths of a batch before they are"
+    " sent"
+)
 _MASK = ": only the GPU knows how many elements a mask selects"
-_MEAN = "a mean of what it selects is then the sum, divided by mask.sum()"
+_NONZERO = (
+    "where it is the same in each step, as of a constant mask, look for it once before"
+    " the loop; else use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…)"
+)
 MASKED_COPY = "x[mask] = y[mask]"
 """An index and an assignment through one mask, in place of an op."""
 _UNIQUE = "only the GPU knows how many unique values there are: avoid it in the step"
@@ -13,7 +20,8 @@ WRITTEN = {
     "aten::_local_scalar_dense": ("`.item()`", _READ),
     "aten::is_nonzero": (
         "`if tensor`",
-        "decide on the GPU with torch.where, or check the condition less often",
+        "take the condition from what the host knows, or do the work in any case, with"
+        " torch.where; what only checks, do once in many steps",
     ),
     "aten::equal": (
         "`torch.equal`",
@@ -21,20 +29,21 @@ WRITTEN = {
     ),
     "aten::nonzero": (
         "`nonzero`",
-        f"use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…){_MASK}",
+        f"{_NONZERO}{_MASK}",
     ),
     "aten::where": (
         "`torch.where(mask)`",
-        f"use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…){_MASK}",
+        f"{_NONZERO}{_MASK}",
     ),
     "aten::index": (
         "a boolean index",
         "instead of x[mask], compute all of x and multiply by the mask, or use"
-        f" torch.where(mask, a, b){_MASK}; {_MEAN}",
+        f" torch.where(mask, a, b){_MASK}",
     ),
     "aten::index_put_": (
         "an assignment through a boolean index",
-        "use x.masked_fill_(mask, value) or torch.where(mask, value, x)",
+        "use x.masked_fill_(mask, value) for one value, else x = torch.where(mask,"
+        " values, x)",
     ),
     MASKED_COPY: (
         f"`{MASKED_COPY}`",
@@ -43,7 +52,7 @@ WRITTEN = {
     ),
     "aten::masked_select": (
         "`masked_select`",
-        f"multiply by the mask, or use torch.where(mask, a, b){_MASK}; {_MEAN}",
+        f"multiply by the mask, or use torch.where(mask, a, b){_MASK}",
     ),
     "aten::unique_dim": ("`unique`", _UNIQUE),
     "aten::_unique2": ("`unique`", _UNIQUE),
@@ -62,12 +71,18 @@ WRITTEN = {
     ),
     "aten::_coalesce": (
         "`coalesce()` of a sparse tensor",
-        "make the gradients dense (sparse=False of the embedding), if its table is"
-        " small: only the GPU knows how many rows a sparse one has",
+        "keep what is coalesced once, where its indices stay the same; or make it with"
+        " torch.sparse_coo_tensor(…, is_coalesced=True), where they are sorted and"
+        " unique; or keep it in CSR, which is never coalesced",
     ),
     "c10d::barrier": (
         "`dist.barrier()`",
         "leave it out: a collective waits for the other ranks anyway",
+    ),
+    "aten::normal": (
+        "`torch.normal` with a tensor of deviations",
+        "use mean + std * torch.randn_like(mean): torch.normal asks whether any of std"
+        " is negative",
     ),
     "aten::repeat_interleave": (
         "`repeat_interleave`",
@@ -75,6 +90,11 @@ WRITTEN = {
     ),
 }
 """By op: how the program writes it, and what to write instead."""
+SPARSE_GRADIENTS = (
+    "make the gradients dense (sparse=False of the embedding), if its table is small:"
+    " only the GPU knows how many rows a sparse one has"
+)
+"""Advice where an embedding's gradients are coalesced."""
 OF_CALLER = ("aten::_coalesce", "aten::ctc_loss", "aten::repeat_interleave")
 """Ops of which the advice is for whoever calls the library that has them."""
 USED_INSIDE = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")

@@ -14,7 +14,12 @@ from ._causes import with_causes
 from ._environment import acted_on
 from ._final_result import are_final
 from ._reads import ACTED, advice_by_use
-from ._removed import copied_in_a_row, removed_indices, removed_reads
+from ._removed import (
+    copied_in_a_row,
+    removed_indices,
+    removed_reads,
+    removed_tests,
+)
 from ._shared import DeviceSync, resolved
 from ._written import COPYING, WRITTEN
 
@@ -212,7 +217,7 @@ class ImplicitDeviceSync(DeviceSync):
             first = {**row, "calls": (), "also": ()}
             advice = _AT_ONCE[row["cause"] == "aten::item"]
             return self._finding(view, first, cause, (written, advice), at_once)
-        removed = removed_indices(view, row)
+        removed = removed_indices(view, row) or removed_tests(view, row)
         if advice == _COPY and copied_in_a_row(view, row):
             advice = _ONE_COPY
         return self._finding(view, row, cause, (written, advice), removed)
@@ -224,7 +229,8 @@ def _written(row: Mapping[str, Any]) -> tuple[str, str]:
     theirs = row["library"] or row["by_inner_file"]
     modules = [] if theirs else row["modules"]
     by_use = advice_by_use(row["use"], row["cause"], modules)
-    return written, by_use or advice
+    asked = f" of the result of `{row['asked']}`" if row["asked"] else ""
+    return f"{written}{asked}", by_use or advice
 
 
 def _by_cause(row: Mapping[str, Any]) -> tuple[str, str]:
