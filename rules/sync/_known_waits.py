@@ -6,9 +6,12 @@ import re
 from typing import NamedTuple
 
 _ASKED = "aten::is_nonzero"
-_ARGUMENTS = (
-    "the check of a distribution's arguments",
-    "pass validate_args=False once the program is right",
+ARGUMENTS = "the check of a distribution's arguments"
+"""Of what is constructed at one place, and asked for at others."""
+_UNCHECKED = (
+    "pass validate_args=False where the distribution is made, once the program is"
+    " right; or turn off the checks of all:"
+    " torch.distributions.Distribution.set_default_validate_args(False)"
 )
 
 
@@ -87,13 +90,22 @@ _WAITS = (
     KnownWait(
         r"(^|/)torch/distributions/distribution\.py: ",
         _ASKED,
-        *_ARGUMENTS,
+        ARGUMENTS,
+        _UNCHECKED,
         is_check=True,
     ),
     KnownWait(
         r"(^|/)torch/distributions/(constraints|continuous_bernoulli|geometric)\.py: ",
         _ASKED,
-        *_ARGUMENTS,
+        ARGUMENTS,
+        _UNCHECKED,
+    ),
+    KnownWait(
+        r"(^|/)torch/distributions/normal\.py: sample$",
+        "aten::normal",
+        "`sample()` of a normal distribution",
+        "take dist.rsample().detach(): sample() asks whether any deviation is negative,"
+        " and rsample() does not",
     ),
     KnownWait(
         r"(^|/)transformers/masking_utils\.py: find_packed_sequence_indices$",
@@ -141,6 +153,15 @@ def known_wait(file: str | None, function: str | None, op: str) -> KnownWait | N
         if wait.op in (None, op) and re.search(wait.function, where):
             return wait
     return None
+
+
+def known_as(written: str) -> KnownWait:
+    """Return what is known of waits that are written like this.
+
+    Of several it is one that also removes what a check computes.
+    """
+    waits = [wait for wait in _WAITS if wait.written == written]
+    return max(waits, key=lambda wait: wait.is_check or bool(wait.checks))
 
 
 def torch_file(file: str | None) -> str | None:

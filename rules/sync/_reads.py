@@ -76,8 +76,9 @@ _SELDOM = (
     "it is only logged, and not in every step: raise the number of steps between, or"
     " copy it into pinned memory with non_blocking=True and write it a step later"
 )
+_REPLACED = "replaced"
 _SELECTED = {
-    "replaced": "compute what is assigned for all of x, and choose with x ="
+    _REPLACED: "compute what is assigned for all of x, and choose with x ="
     " torch.where(mask, new, x), with mask[:, None] if x has a dimension more: only the"
     " GPU knows how many elements a mask selects",
     "loss": "instead of loss(x[mask], y[mask]), take the loss of all elements"
@@ -141,7 +142,9 @@ def use_of(view: View, row: Mapping[str, Any]) -> str:
     at = (row["file"], row["line"], row["function"], row["call_line"])
     uses = value_uses(view.trace, at, "[]" if selects else method)
     if selects:
-        return next((use for use in _SELECTED if uses == {use}), "")
+        # What one statement assigns through a mask, it may also read through another.
+        chosen = uses & {_REPLACED} or uses
+        return next((use for use in _SELECTED if chosen == {use}), "")
     rest = [use for use in _ADVICE if use in uses]
     # What is not known may be anything: then only what keeps it on the host counts.
     if not rest or (rest[0] in (*_LOGS, "returned") and uses & _UNKNOWN):

@@ -37,8 +37,8 @@ WRITTEN = {
     ),
     "aten::index": (
         "a boolean index",
-        "instead of x[mask], compute all of x and multiply by the mask, or use"
-        f" torch.where(mask, a, b){_MASK}",
+        "where what follows does not depend on how many there are, compute it for all"
+        f" of x and choose with torch.where(mask, a, b), instead of x[mask]{_MASK}",
     ),
     "aten::index_put_": (
         "an assignment through a boolean index",
@@ -52,7 +52,8 @@ WRITTEN = {
     ),
     "aten::masked_select": (
         "`masked_select`",
-        f"multiply by the mask, or use torch.where(mask, a, b){_MASK}",
+        "where what follows does not depend on how many there are, compute it for all"
+        f" of x and choose with torch.where(mask, a, b){_MASK}",
     ),
     "aten::unique_dim": ("`unique`", _UNIQUE),
     "aten::_unique2": ("`unique`", _UNIQUE),
@@ -71,9 +72,8 @@ WRITTEN = {
     ),
     "aten::_coalesce": (
         "`coalesce()` of a sparse tensor",
-        "keep what is coalesced once, where its indices stay the same; or make it with"
-        " torch.sparse_coo_tensor(…, is_coalesced=True), where they are sorted and"
-        " unique; or keep it in CSR, which is never coalesced",
+        "coalesce what stays the same once, before the loop; of the gradients of an"
+        " embedding, make them dense (sparse=False), if its table is small",
     ),
     "c10d::barrier": (
         "`dist.barrier()`",
@@ -94,7 +94,14 @@ SPARSE_GRADIENTS = (
     "make the gradients dense (sparse=False of the embedding), if its table is small:"
     " only the GPU knows how many rows a sparse one has"
 )
-"""Advice where an embedding's gradients are coalesced."""
+"""Advice where the gradients of an embedding are coalesced."""
+SPARSE_MATMULS = (
+    "each matmul sorts the indices of a sparse tensor that is not coalesced: where they"
+    " are sorted and unique, as of nonzero(), make it with torch.sparse_coo_tensor(…,"
+    " is_coalesced=True); where it stays the same, coalesce it once before the loop; or"
+    " keep it in CSR"
+)
+"""Advice where a matmul coalesces what it multiplies."""
 OF_CALLER = ("aten::_coalesce", "aten::ctc_loss", "aten::repeat_interleave")
 """Ops of which the advice is for whoever calls the library that has them."""
 USED_INSIDE = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")

@@ -10,7 +10,7 @@ from traceq.analysis.base import assumptions
 from traceq.analysis.time import device_syncs, serving
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
-from ._causes import with_causes
+from ._causes import coalesced, with_causes
 from ._environment import acted_on
 from ._final_result import are_final
 from ._reads import ACTED, advice_by_use
@@ -211,6 +211,8 @@ class ImplicitDeviceSync(DeviceSync):
         note = "and its gradient" if any(row["gradient"]) else ""
         cause = Evidence("op", row["cause"], note=note)
         written, advice = words
+        if row["cause"] == "aten::_coalesce":
+            advice = coalesced(view, row) or advice
         at_once = removed_reads(view, row)
         if at_once:
             # The first of them waits still.
