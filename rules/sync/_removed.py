@@ -28,6 +28,13 @@ _READS = ("aten::item", *COPYING)
 # Values read in a row and step, beside the first, that are worth putting together.
 # Heuristic threshold: the op that does so takes as long as reading one or two values.
 _IN_A_ROW = 7
+AT_ONCE = (
+    "copy them at once: torch.stack(tensors).cpu(), or .cpu() of the tensor that they"
+    " are parts of, and take it apart on the host",
+    "read them at once: torch.stack(values).tolist(), or .tolist() of the tensor that"
+    " they are parts of; or only once in many steps",
+)
+"""Advice on many values that are read in a row: copies, and numbers."""
 _MAKES_RESULT = ("aten::empty", "aten::resize_")
 
 

@@ -120,3 +120,29 @@ EDITED = (
     "aten::bincount",
 )
 """Causes that an edit of their line removes, whatever is done with the result."""
+_NO_SYNC = (
+    "take it out of the loop; to time steps, record"
+    " torch.cuda.Event(enable_timing=True) and read it a few steps later"
+)
+_STREAM = (
+    "let the other stream wait for it on the GPU, by"
+    " torch.cuda.current_stream().wait_stream(stream); the host has to wait only before"
+    " it reads what was copied, as late as it can"
+)
+_EVENT = (
+    "let the other stream wait for it on the GPU, by stream.wait_event(event); read"
+    " elapsed_time() or a copy in pinned memory a step later, when it has passed"
+)
+_EXPLICIT = (
+    ("Device", "`torch.cuda.synchronize()`", _NO_SYNC),
+    ("Stream", "`stream.synchronize()`", _STREAM),
+    ("Event", "`event.synchronize()`", _EVENT),
+)
+
+
+def explicit(call: str) -> tuple[str, str]:
+    """Return how a program writes a blocking call, and what to write instead."""
+    for part, written, advice in _EXPLICIT:
+        if part in call:
+            return written, advice
+    return call, _NO_SYNC

@@ -15,12 +15,14 @@ from ._environment import acted_on
 from ._final_result import are_final
 from ._reads import ACTED, advice_by_use
 from ._removed import (
+    AT_ONCE,
     copied_in_a_row,
     removed_indices,
     removed_reads,
     removed_tests,
 )
 from ._shared import DeviceSync, resolved
+from ._sync_chains import explicit_places
 from ._written import COPYING, WRITTEN
 
 if TYPE_CHECKING:
@@ -51,12 +53,6 @@ _INDEX_FROM = {
 }
 _ONE_DEVICE = "keep the index on the device of the tensor"
 _ITSELF = "it reads a value on the host itself: call it less often, or another operator"
-_AT_ONCE = (
-    "copy them at once: torch.stack(tensors).cpu(), or .cpu() of the tensor that they"
-    " are parts of, and take it apart on the host",
-    "read them at once: torch.stack(values).tolist(), or .tolist() of the tensor that"
-    " they are parts of; or only once in many steps",
-)
 _METHODS = {
     "cpu": _TO_HOST,
     "tolist": ("`.tolist()`", _COPY),
@@ -197,7 +193,7 @@ class ImplicitDeviceSync(DeviceSync):
             for row in self._by_place(view, waits, *causes)
             if row["use"] != ACTED
         ]
-        of_place = {
+        of_place = explicit_places(view) | {
             place: resolved(row, row["cause"], words)[1]
             for row, words in rows
             for place in row["at"]
@@ -217,7 +213,7 @@ class ImplicitDeviceSync(DeviceSync):
         if at_once:
             # The first of them waits still.
             first = {**row, "calls": (), "also": ()}
-            advice = _AT_ONCE[row["cause"] == "aten::item"]
+            advice = AT_ONCE[row["cause"] == "aten::item"]
             return self._finding(view, first, cause, (written, advice), at_once)
         removed = removed_indices(view, row) or removed_tests(view, row)
         if advice == _COPY and copied_in_a_row(view, row):

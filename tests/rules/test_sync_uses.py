@@ -251,3 +251,24 @@ def test_a_mask_that_may_be_used_again_stays_without_its_condition() -> None:
     (finding,) = priced_findings(_asked("gt", "any"), "SYN001")
 
     assert finding.kernel_ns == 0
+
+
+def test_a_synchronize_that_would_wait_instead_is_named_without_stacks() -> None:
+    lanes: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, 300, "ProfilerStep#{}")],
+        "host  ": [(65, 160, "aten::item"), (280, 15, "aten::mm")],
+        "host   ": [
+            (20, 15, "cudaLaunch>{}1"),
+            (67, 153, "cudaStreamSynchronize"),
+            (230, 40, "cudaDeviceSynchronize"),
+            (282, 10, "cudaLaunch>{}2"),
+        ],
+        "gpu 7": [(32, 180, "gemm<{}1"), (290, 8, "gemm<{}2")],
+    }
+    findings = drawn_findings(placed(lanes, 300, steps=2), "SYN001")
+
+    (also,) = (line for line in findings[0].evidence if line.label == "also")
+    assert also.name == "`torch.cuda.synchronize()`"
+    assert (
+        "which waits instead otherwise: take it out of the loop" in findings[0].advice
+    )

@@ -205,12 +205,11 @@ class Uses:
         above: ast.AST | None = node
         while above is not None and not isinstance(above, ast.stmt):
             above = self.parents.get(above)
+        targets: list[ast.expr] = []
         if isinstance(above, ast.AugAssign):
             targets = [above.target]
         elif isinstance(above, ast.Assign) and isinstance(node.ctx, ast.Load):
             targets = above.targets
-        else:
-            return False
         return any(
             isinstance(target, ast.Subscript) and _first_of(target) == _first_of(node)
             for target in targets
