@@ -25,7 +25,8 @@ def with_tests(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     """Return waits with the ops that compare right before each: ``tests``.
 
     ``asked`` is the last of them, as ``any``, or ``bool`` by the type of what is read;
-    null where no condition is read. ``finite`` is whether they ask for NaN or inf.
+    null where no condition is read. ``finite`` is whether they ask for NaN or inf, and
+    ``computed`` whether what the op takes comes of any.
     """
     ops, outside = view.trace.ops, ~_inside(view)
     threads = waits["thread"].unique().implode()
@@ -58,6 +59,7 @@ def with_tests(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     read = pl.col("cause").is_in(list(_READ))
     asked = pl.when(_of_bool(view, rows)).then(pl.lit("bool"))
     return rows.drop("before").with_columns(
+        computed=pl.col("asked").is_not_null(),
         asked=pl.when(read).then(pl.coalesce("asked", asked)),
         finite=fill_false(pl.col("finite")) & read,
         tests=pl.when(read).then("tests"),

@@ -28,6 +28,12 @@ class KnownWait(NamedTuple):
     """The ops that only compute what is asked for, and go with the wait."""
     is_check: bool = False
     """True if all ops of the function do."""
+    around: str = ""
+    """A pattern: the call that is made less often, with all that it does."""
+
+    def removes(self) -> bool:
+        """Return whether more goes than the wait."""
+        return self.is_check or bool(self.checks or self.around)
 
 
 _WAITS = (
@@ -43,6 +49,7 @@ _WAITS = (
         "saving tensors of the GPU (`torch.save`)",
         "save less often; or copy the state into pinned memory and write it in another"
         " thread or process, as torch.distributed.checkpoint.async_save does",
+        around=r"(^|/)torch/serialization\.py\(\d+\): save$",
     ),
     KnownWait(
         r"(^|/)torch/optim/optimizer\.py: _get_value$",
@@ -161,7 +168,7 @@ def known_as(written: str) -> KnownWait:
     Of several it is one that also removes what a check computes.
     """
     waits = [wait for wait in _WAITS if wait.written == written]
-    return max(waits, key=lambda wait: wait.is_check or bool(wait.checks))
+    return max(waits, key=KnownWait.removes)
 
 
 def torch_file(file: str | None) -> str | None:

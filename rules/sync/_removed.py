@@ -8,7 +8,7 @@ import polars as pl
 
 from traceq.analysis.base import ownership
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.linter import END, Evidence, Fix, fill_false, merged, named_like
+from traceq.linter import END, Evidence, Fix, asof, fill_false, merged, named_like
 
 from ._written import COPYING, MASKED_COPY
 
@@ -35,6 +35,12 @@ AT_ONCE = (
     " they are parts of; or only once in many steps",
 )
 """Advice on many values that are read in a row: copies, and numbers."""
+ONE_COPY = (
+    "what is needed at once takes one copy: torch.cat([a.flatten(), b.flatten()])"
+    ".cpu(), taken apart on the host; what is only logged can stay on the GPU for many"
+    " steps"
+)
+"""Advice on a few results that are copied in a row."""
 _MAKES_RESULT = ("aten::empty", "aten::resize_")
 
 
@@ -44,12 +50,14 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
     That is the ops of the functions that wait, or of the check among them, with
     their kernels and the Python between them.
     """
-    if not (wait.is_check or wait.checks):
+    if not wait.removes():
         return []
     functions = pl.DataFrame(
         row["inner"], schema_overrides={"thread": view.trace.ops["thread"].dtype}
     )
     functions = functions.drop_nulls().sort("start").with_row_index("owner")
+    if wait.around:
+        return _calls_around(view, wait.around, functions)
     owner = ownership.during(view.trace, functions)
     ops = view.trace.ops[owner.is_not_null().arg_true()]
     part = _part_of_check(view, wait, ops)
@@ -69,6 +77,18 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
     removed = runs["id"].explode()
     kernels = view.kernels.filter(pl.col("op").is_in(removed.implode()))["id"]
     return [Fix(spans=runs.select("start", "end"), kernels=kernels.to_list())]
+
+
+def _calls_around(view: View, pattern: str, functions: pl.DataFrame) -> list[Fix]:
+    """Return the calls that functions are in, which all go."""
+    frames = view.trace.frames
+    calls = frames.filter(named_like(frames, pattern)).select(
+        "thread", since="ts", until=END
+    )
+    around = asof(functions, calls, "start", "since", by="thread")
+    around = around.filter(pl.col("until") >= pl.col("end"))
+    spans = around.select(start="since", end="until").unique(maintain_order=True)
+    return [Fix(spans=spans)] if spans.height else []
 
 
 def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
@@ -134,7 +154,7 @@ def host_line(view: View, fix: Fix) -> Evidence:
     """Return how long the host is at what goes with the waits."""
     spans = merged(NO_SPANS if fix.spans is None else fix.spans)
     took = (spans["end"] - spans["start"]).sum() / view.steps
-    note = "a step in operators that go too, as recorded"
+    note = "a step in what goes too, as recorded"
     return Evidence("host", value=took, unit="ns", note=note)
 
 

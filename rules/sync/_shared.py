@@ -46,7 +46,7 @@ IN_LIBRARY = (
     " it, {}"
 )
 """Advice on a wait of a library: its name, and what to write instead."""
-_OF_OPS = ("called", "gradient", "top", "again", "tests")
+_OF_OPS = ("called", "gradient", "top", "again", "tests", "computed")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
 
@@ -189,8 +189,8 @@ def _recorded(view: View, row: Mapping[str, Any]) -> str:
 def _with_known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
     """Return waits with how what is ``known`` of each is written.
 
-    ``of_torch`` is whether torch's code waits. The function around a wait that is no
-    check has no span.
+    ``of_torch`` is whether torch's code waits. The function around a wait has no span
+    where nothing goes with it.
     """
     by = ["inner_file", "inner_function", cause]
     each = waits.select(by).unique(maintain_order=True)
@@ -200,15 +200,13 @@ def _with_known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
     each = each.with_columns(
         known=pl.Series([row and row.written for row in waited], dtype=pl.String),
         of_torch=pl.Series(torch, dtype=pl.Boolean),
-        checks=pl.Series(
-            [bool(row and (row.is_check or row.checks)) for row in waited]
-        ),
+        removes=pl.Series([bool(row and row.removes()) for row in waited]),
     )
     spans = ("inner_start", "inner_end")
     return (
         waits.join(each, on=by, how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(pl.when("checks").then(span).alias(span) for span in spans)
-        .drop("checks")
+        .with_columns(pl.when("removes").then(span).alias(span) for span in spans)
+        .drop("removes")
     )
 
 

@@ -8,9 +8,14 @@ _READ = (
     " sent"
 )
 _MASK = ": only the GPU knows how many elements a mask selects"
-_NONZERO = (
+CONSTANT = (
     "where it is the same in each step, as of a constant mask, look for it once before"
-    " the loop; else use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…)"
+    " the loop; else "
+)
+"""Advice on an op that looks for elements, where what it takes may be constant."""
+_NONZERO = (
+    "use torch.where(mask, a, b), or torch.nonzero_static(mask, size=…): only the GPU"
+    " knows how many elements a mask selects"
 )
 MASKED_COPY = "x[mask] = y[mask]"
 """An index and an assignment through one mask, in place of an op."""
@@ -29,11 +34,11 @@ WRITTEN = {
     ),
     "aten::nonzero": (
         "`nonzero`",
-        f"{_NONZERO}{_MASK}",
+        _NONZERO,
     ),
     "aten::where": (
         "`torch.where(mask)`",
-        f"{_NONZERO}{_MASK}",
+        _NONZERO,
     ),
     "aten::index": (
         "a boolean index",

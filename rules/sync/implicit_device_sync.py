@@ -16,6 +16,7 @@ from ._final_result import are_final
 from ._reads import ACTED, advice_by_use
 from ._removed import (
     AT_ONCE,
+    ONE_COPY,
     copied_in_a_row,
     removed_indices,
     removed_reads,
@@ -23,7 +24,7 @@ from ._removed import (
 )
 from ._shared import DeviceSync, resolved
 from ._sync_chains import explicit_places
-from ._written import COPYING, WRITTEN
+from ._written import CONSTANT, COPYING, WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,13 +33,9 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _COPY = (
-    "keep the tensor on the GPU; if it is only logged, copy it into pinned memory with"
-    " non_blocking=True and read it a step later"
-)
-_ONE_COPY = (
-    "what is needed at once takes one copy: torch.cat([a.flatten(), b.flatten()])"
-    ".cpu(), taken apart on the host; what is only logged can stay on the GPU for many"
-    " steps"
+    "compute with it on the GPU, and with what it meets, and copy only the result; if"
+    " it is only logged, copy it into pinned memory with non_blocking=True and read it a"
+    " step later"
 )
 _TO_HOST = ("`.cpu()`", _COPY)
 _TO_GPU = (
@@ -47,6 +44,7 @@ _TO_GPU = (
     " on the GPU",
 )
 _INDICES = ("aten::index", "aten::index_put_")
+_SEARCHES = ("aten::nonzero", "aten::where")
 _INDEX_FROM = {
     "to host": "an index on the GPU into a tensor on the CPU",
     "to GPU": "an index on the CPU into a tensor on the GPU",
@@ -100,7 +98,7 @@ class ImplicitDeviceSync(DeviceSync):
     Keep the value on the GPU. Log ``loss.detach()`` and call ``.item()`` once every
     hundred steps. Replace a boolean index, whose size only the GPU knows, with
     ``torch.where``. A value that is a size, an index or a condition has advice of its
-    own, where the program's source was recorded.
+    own, where the program's source was recorded; the result of a comparison always.
 
     ```diff
     - log(loss.item())
@@ -217,7 +215,7 @@ class ImplicitDeviceSync(DeviceSync):
             return self._finding(view, first, cause, (written, advice), at_once)
         removed = removed_indices(view, row) or removed_tests(view, row)
         if advice == _COPY and copied_in_a_row(view, row):
-            advice = _ONE_COPY
+            advice = ONE_COPY
         return self._finding(view, row, cause, (written, advice), removed)
 
 
@@ -239,7 +237,9 @@ def _by_cause(row: Mapping[str, Any]) -> tuple[str, str]:
     if cause in _INDICES and not row["selects"]:
         return _INDEX_FROM.get(copies, "an index on another device"), _ONE_DEVICE
     if cause in WRITTEN:
-        return WRITTEN[cause]
+        written, advice = WRITTEN[cause]
+        constant = cause in _SEARCHES and not any(row["computed"])
+        return written, f"{CONSTANT}{advice}" if constant else advice
     if copies and cause not in COPYING:
         name = cause.removeprefix("aten::").removesuffix("_backward")
         gradient = "the gradient of " if cause.endswith("_backward") else ""

@@ -883,3 +883,23 @@ def test_two_results_that_are_copied_in_a_row_take_one_copy() -> None:
     assert "torch.cat" in two.advice
     assert "torch.cat" not in finding.advice
     assert "if it is only logged" in finding.advice
+
+
+def test_to_save_less_often_removes_all_that_saving_does() -> None:
+    spans = {
+        "host ": [(0, 200, "ProfilerStep#1")],
+        "host  ": [(20, 120, "torch/serialization.py(900): save")],
+        "host   ": [(30, 60, "torch/storage.py(9): cpu")],
+        "host    ": [(31, 50, "aten::copy_"), (160, 20, "aten::mm")],
+        "host     ": [
+            (2, 14, "cudaLaunch>1"),
+            (34, 40, "cudaStreamSynchronize"),
+            (162, 14, "cudaLaunch>3"),
+        ],
+        "gpu 7": [(10, 60, "gemm<1"), (180, 9, "gemm<3")],
+    }
+
+    (finding,) = priced_findings(placed(spans, 200), "SYN001")
+
+    assert says(finding, "saving tensors of the GPU")
+    assert finding.host_ns == 120_000

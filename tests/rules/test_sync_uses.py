@@ -272,3 +272,10 @@ def test_a_synchronize_that_would_wait_instead_is_named_without_stacks() -> None
     assert (
         "which waits instead otherwise: take it out of the loop" in findings[0].advice
     )
+
+
+@pytest.mark.parametrize("before", ["eq", "mul"])
+def test_a_mask_that_each_step_computes_is_not_the_same_in_each(before: str) -> None:
+    (finding,) = drawn_findings(_asked(before, read="nonzero"), "SYN001")
+
+    assert ("once before the loop" in finding.advice) == (before == "mul")
