@@ -82,8 +82,8 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     return _with_masked_copies(trace, rows)
 
 
-def coalesced(view: View, row: Mapping[str, Any]) -> str:
-    """Return advice on a sparse tensor by what coalesces it; empty if that is unknown.
+def coalesced(view: View, row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return words and advice on a sparse tensor by what coalesces it, if it is known.
 
     That is a matmul, or an optimizer for the gradients of an embedding.
     """
@@ -94,7 +94,7 @@ def coalesced(view: View, row: Mapping[str, Any]) -> str:
     of_gradients = has_like(ops, _OF_EMBEDDING) or _OF_OPTIMIZER.search(
         row["inner_file"] or ""
     )
-    return SPARSE_GRADIENTS if of_gradients else ""
+    return SPARSE_GRADIENTS if of_gradients else None
 
 
 def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:

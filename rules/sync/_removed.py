@@ -10,7 +10,7 @@ from traceq.analysis.base import ownership
 from traceq.analysis.replay.simulation import NO_SPANS
 from traceq.linter import END, Evidence, Fix, asof, fill_false, merged, named_like
 
-from ._written import COPYING, MASKED_COPY
+from ._written import COPYING, MASKED_COPY, SPARSE_MATMULS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,13 +135,28 @@ def removed_tests(view: View, row: Mapping[str, Any]) -> list[Fix]:
     """Return what goes with a check: the read, and the ops that only compute for it."""
     rows = (row["tests"], row["top"])
     checks = [(tests, top) for tests, top in zip(*rows, strict=True) if tests]
-    if not checks:
-        return []
     removed = [op for tests, top in checks for op in (*tests, top)]
-    ops = pl.Series(removed, dtype=pl.UInt32)
+    return _whole(view, pl.Series(removed, dtype=pl.UInt32))
+
+
+def removed_ops(view: View, row: Mapping[str, Any], advice: str) -> list[Fix]:
+    """Return what goes with the waits of a group, of ops before them or around them.
+
+    Where a matmul need not coalesce it is the whole op that does.
+    """
+    if advice == SPARSE_MATMULS[1]:
+        return _whole(view, pl.Series(row["called"], dtype=pl.UInt32))
+    return removed_indices(view, row) or removed_tests(view, row)
+
+
+def _whole(view: View, ops: pl.Series) -> list[Fix]:
+    """Return what goes with whole ops: all the work that is launched in them."""
+    if not len(ops):
+        return []
+    spans = view.trace.ops[ops].select("thread", start="ts", end=END)
+    owner = ownership.during(view.trace, spans.sort("start").with_row_index("owner"))
     kernels = view.kernels[["id", "op"]].drop_nulls()
-    inside = view.outermost_ops[kernels["op"]].is_in(ops.implode())
-    spans = view.trace.ops[ops].select(start="ts", end=END)
+    inside = owner[kernels["op"]].is_not_null()
     return [Fix(spans=spans, kernels=kernels["id"].filter(inside).to_list())]
 
 

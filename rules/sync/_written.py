@@ -96,17 +96,19 @@ WRITTEN = {
 }
 """By op: how the program writes it, and what to write instead."""
 SPARSE_GRADIENTS = (
+    "`coalesce()` of a sparse tensor",
     "make the gradients dense (sparse=False of the embedding), if its table is small:"
-    " only the GPU knows how many rows a sparse one has"
+    " only the GPU knows how many rows a sparse one has",
 )
-"""Advice where the gradients of an embedding are coalesced."""
+"""The same where the gradients of an embedding are coalesced."""
 SPARSE_MATMULS = (
-    "each matmul sorts the indices of a sparse tensor that is not coalesced: where they"
-    " are sorted and unique, as of nonzero(), make it with torch.sparse_coo_tensor(…,"
+    "a matmul that coalesces its sparse tensor",
+    "it sorts the indices each time: where they are sorted and unique, as of nonzero()"
+    " but not of its transpose, make the tensor with torch.sparse_coo_tensor(…,"
     " is_coalesced=True); where it stays the same, coalesce it once before the loop; or"
-    " keep it in CSR"
+    " keep it in CSR",
 )
-"""Advice where a matmul coalesces what it multiplies."""
+"""The same where a matmul coalesces what it multiplies."""
 OF_CALLER = ("aten::_coalesce", "aten::ctc_loss", "aten::repeat_interleave")
 """Ops of which the advice is for whoever calls the library that has them."""
 USED_INSIDE = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")

@@ -14,14 +14,7 @@ from ._causes import coalesced, with_causes
 from ._environment import acted_on
 from ._final_result import are_final
 from ._reads import ACTED, advice_by_use
-from ._removed import (
-    AT_ONCE,
-    ONE_COPY,
-    copied_in_a_row,
-    removed_indices,
-    removed_reads,
-    removed_tests,
-)
+from ._removed import AT_ONCE, ONE_COPY, copied_in_a_row, removed_ops, removed_reads
 from ._shared import DeviceSync, resolved
 from ._sync_chains import explicit_places
 from ._written import CONSTANT, COPYING, WRITTEN
@@ -34,8 +27,8 @@ if TYPE_CHECKING:
 
 _COPY = (
     "compute with it on the GPU, and with what it meets, and copy only the result; if"
-    " it is only logged, copy it into pinned memory with non_blocking=True and read it a"
-    " step later"
+    " it is only logged, copy it into pinned memory with non_blocking=True and read it"
+    " a step later"
 )
 _TO_HOST = ("`.cpu()`", _COPY)
 _TO_GPU = (
@@ -206,14 +199,14 @@ class ImplicitDeviceSync(DeviceSync):
         cause = Evidence("op", row["cause"], note=note)
         written, advice = words
         if row["cause"] == "aten::_coalesce":
-            advice = coalesced(view, row) or advice
+            written, advice = coalesced(view, row) or words
         at_once = removed_reads(view, row)
         if at_once:
             # The first of them waits still.
             first = {**row, "calls": (), "also": ()}
             advice = AT_ONCE[row["cause"] == "aten::item"]
             return self._finding(view, first, cause, (written, advice), at_once)
-        removed = removed_indices(view, row) or removed_tests(view, row)
+        removed = removed_ops(view, row, advice)
         if advice == _COPY and copied_in_a_row(view, row):
             advice = ONE_COPY
         return self._finding(view, row, cause, (written, advice), removed)
