@@ -38,10 +38,11 @@ def with_tests(view: View, waits: pl.DataFrame) -> pl.DataFrame:
         )
         .filter(outside & ops["thread"].is_in(threads))
         .sort("thread", "ts")
-        .with_columns(run=pl.struct("thread", "test").rle_id())
+        .with_columns(begins=_changes("thread") | _changes("test"))
+        .with_columns(run=pl.col("begins").cum_sum())
         .with_columns(
-            pl.col("run").shift(1).over("thread").alias("before"),
-            pl.col("test").shift(1, fill_value=False).over("thread").alias("tested"),
+            before=pl.col("run").shift(1),
+            tested=pl.col("test").shift(1) & ~_changes("thread"),
         )
     )
     runs = (
@@ -64,6 +65,10 @@ def with_tests(view: View, waits: pl.DataFrame) -> pl.DataFrame:
         finite=fill_false(pl.col("finite")) & read,
         tests=pl.when(read).then("tests"),
     )
+
+
+def _changes(name: str) -> pl.Expr:
+    return pl.col(name).ne_missing(pl.col(name).shift(1))
 
 
 def _inside(view: View) -> pl.Series:

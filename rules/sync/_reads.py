@@ -70,8 +70,6 @@ _ADVICE = {
 }
 """By use: the first of them that a value has is what the advice has to fit."""
 _LOGS = ("added", "accumulated", "logged", "collected", "unused")
-_GOES = ("finite", "checks")
-"""Uses for which a value is computed, and not if it is not read."""
 _SELDOM = (
     "it is only logged, and not in every step: raise the number of steps between, or"
     " copy it into pinned memory with non_blocking=True and write it a step later"
@@ -111,7 +109,11 @@ def with_uses(view: View, waits: pl.DataFrame) -> pl.DataFrame:
     use = pl.when(condition).then(implied).otherwise("use")
     return rows.with_columns(use=use).with_columns(
         asked=pl.when(pl.col("use") == "condition").then("asked"),
-        tests=pl.when(pl.col("use").is_in(_GOES)).then("tests"),
+        tests=pl.when(pl.col("use") == "finite")
+        .then("tests")
+        # What is compared may be a mask that has other uses.
+        .when(pl.col("use") == "checks")
+        .then(pl.col("tests").list.tail(1)),
     )
 
 

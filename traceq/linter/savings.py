@@ -458,6 +458,15 @@ class Savings:
         """
         before = self._steps_after(made, most) if made else self._before
         after = self._steps_after([*made, *changes], most)
+        scale, _ = self._scales[0]
+        waits = not any(change.kernels for change in changes)
+        if made and waits and self._view.calibration.measured and scale.gpu != 1:
+            # As of the waits alone: the GPU's work stays as it was recorded.
+            work = self._view.replay.run([*made, *changes], TimeScale(host=0)).step_ns
+            after = [
+                max(other, min(one, work))
+                for one, other in zip(before, after, strict=False)
+            ]
         return [
             max(0, round(one - other))
             for one, other in zip(before, after, strict=False)
