@@ -192,6 +192,8 @@ def test_a_frame_of_the_users_own_is_theirs(name: str) -> None:
         "collect/agent/steps.py(97): after",
         "/env/traceq/_bundled/collect/shared/manifest.py(5): write",
         "collect/inline/recording.py(97): step",
+        "/src/traceq/collect/trial/numerics.py(46): _backward",
+        "collect/remedies/base.py(9): apply",
         "traceq/api/profile.py(9): step",
     ],
 )

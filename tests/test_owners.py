@@ -49,6 +49,17 @@ def test_a_package_called_as_a_library_is_own_if_a_forward_is_in_it() -> None:
     assert own("timm/vit.py(9): forward") == [False]
 
 
+def test_every_folder_of_collect_that_runs_in_the_program_is_the_recorders() -> None:
+    folders = {file.parent.name for file in COLLECT.glob("*/*.py")} - {
+        "launcher",
+        "overhead",
+    }
+
+    frames = [f"/a/collect/{folder}/x.py(9): wrapped" for folder in sorted(folders)]
+    assert frames
+    assert own(*frames) == [False] * len(frames)
+
+
 def test_what_torch_geometric_writes_for_a_layer_is_its_own() -> None:
     written = "/var/t/torch_geometric.nn.conv.gat_conv_GATConv_edge_updater_jr3zw5uk.py"
     (result,) = describe_frames(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
@@ -49,6 +50,9 @@ LARGE_IDLE = 1 - GPU_BOUND
 # it may be why the step takes longer than recorded.
 _MOSTLY = 0.5
 _MOST_TOGETHER = 20
+# A fix of the host's part may make kernels faster by this many times what is predicted,
+# as a compiler that fuses more. Heuristic.
+_MOST_OF_KERNEL_SHARE = 1.5
 
 
 def price(
@@ -191,7 +195,10 @@ class Savings:
         step = run(changes, scale).step_ns
         faster = any(change.kernels and change.kernel_share for change in changes)
         # Where the GPU takes the rest of the step, the host's speed is not fitted.
-        fitted = self._view.calibration.measured and scale.gpu == 1
+        measured = self._view.calibration.measured
+        fitted = measured and scale.gpu == 1
+        if changes and measured and not (faster or fitted):
+            return self._with_recorded_gpu(step, changes, scale)
         if not (faster and fitted) or scale.host == 1:
             return step
         on_host = self._host_parts(changes)
@@ -200,6 +207,18 @@ class Savings:
             for speed in (scale, structs.replace(scale, host=1.0))
         )
         return step - HIDDEN_AS_EXPECTED * (expected - saved)
+
+    def _with_recorded_gpu(
+        self, step: float, changes: Sequence[Change], scale: TimeScale
+    ) -> float:
+        """Return a step without waits of the host, which leaves the GPU's work.
+
+        Of a step that the GPU bounds no more goes than the time in which it idles,
+        whose work takes what it took as recorded.
+        """
+        run = self._view.replay.run
+        work = run(changes, TimeScale(host=0)).step_ns
+        return max(step, min(work, run(scale=scale).step_ns))
 
     def _host_parts(self, changes: Sequence[Change]) -> list[Change]:
         """Return what changes do on the host, less those that do nothing there."""
@@ -246,7 +265,7 @@ class Savings:
         low, high = min(saved), max(saved)
         if saved[0] >= worth:
             low, high = self._range(saved[0], low, high)
-            high = min(high, max(saved[0], self._most(changes, made)))
+        high = min(high, max(saved[0], self._most(changes, made)))
         return replace(finding, saves_ns=saved[0], saves_low_ns=low, saves_high_ns=high)
 
     def saved_after(self, finding: Finding, others: Sequence[Finding]) -> int:
@@ -380,26 +399,55 @@ class Savings:
     def _most(self, changes: Sequence[Change], made: Sequence[Change] = ()) -> int:
         """Return the most that changes may save after others that are made before.
 
-        What is left of a GPU-bound step is no shorter than the work that they do not
-        touch, at the mean without overlap.
+        That is what they remove, and what leaves the GPU the work that stays.
         """
-        if self._view.bound.by != "gpu" or not self._view.bound.sure:
-            return round(self.step_ns)
+        return round(min(self._removed_ns(changes), self._above_gpu(changes, made)))
+
+    def _removed_ns(self, changes: Sequence[Change]) -> float:
+        """Return the time that changes remove a step, if no call is left to wait.
+
+        It is the host's as recorded, and all of the kernels that they are in. A call
+        that does not block any more may have waited longer than was recorded.
+        """
+        if any(change.syncs for change in changes):
+            return self.step_ns
+        parts = [change.spans for change in changes if change.host_share]
+        host_ns = _length(pl.concat([NO_SPANS, *parts]))
+        scale, _ = self._scales[0]
+        _, touched = _rows_of(changes)
+        work = self._view.replay.work
+        gone = work.filter(pl.col("id").is_in(_ids(touched).implode()))
+        gpu_ns = scale.gpu * float((gone["dur"] + gone["gap"]).sum())
+        return (host_ns + gpu_ns) / self._view.steps
+
+    def _above_gpu(self, changes: Sequence[Change], made: Sequence[Change]) -> float:
+        """Return how much longer a step is than the GPU's work that changes leave.
+
+        What is left of a step is no shorter than that, at the mean without overlap.
+        Where the GPU bounds the step, nothing of a faster kernel is sure to be left.
+        """
         step_ns = self.step_ns
         if made:
             step_ns -= self._saved(made, 1)[0]
+        bound = self._view.bound
+        faster = inf if bound.by == "gpu" and bound.sure else _MOST_OF_KERNEL_SHARE
         kernels = self._view.kernels[["id", "dur"]]
         left = kernels.with_columns(left=pl.col("dur").cast(pl.Float64))
-        for change in made:
-            part = pl.col("id").is_in(_ids(change.kernels).implode())
-            share = pl.when(part).then(1 - change.kernel_share).otherwise(1.0)
-            left = left.with_columns(pl.col("left") * share)
-        _, touched = _rows_of(changes)
-        untouched = left.filter(~pl.col("id").is_in(_ids(touched).implode()))
+        for part, more in ((made, 1.0), (changes, faster)):
+            for change in part:
+                if not change.kernel_share:
+                    continue
+                share = 1 - min(1.0, more * change.kernel_share)
+                chosen = pl.col("id").is_in(_ids(change.kernels).implode())
+                fraction = pl.when(chosen).then(share).otherwise(1.0)
+                left = left.with_columns(pl.col("left") * fraction)
         alone = self._view.steady.gpu_busy / max(1, int(kernels["dur"].sum()))
         scale, _ = self._scales[0]
-        rest = float(untouched["left"].sum()) * alone * scale.gpu / self._view.steps
-        return round(max(0.0, step_ns - rest))
+        # A fix of the host alone leaves the GPU's work as it was recorded.
+        faster_gpu = any(change.kernel_share for change in changes if change.kernels)
+        speed = scale.gpu if faster_gpu else max(1.0, scale.gpu)
+        rest = float(left["left"].sum()) * alone * speed / self._view.steps
+        return max(0.0, step_ns - rest)
 
     def _saved(
         self, changes: Sequence[Change], most: int = 3, made: Sequence[Change] = ()
@@ -410,6 +458,15 @@ class Savings:
         """
         before = self._steps_after(made, most) if made else self._before
         after = self._steps_after([*made, *changes], most)
+        scale, _ = self._scales[0]
+        waits = not any(change.kernels for change in changes)
+        if made and waits and self._view.calibration.measured and scale.gpu != 1:
+            # As of the waits alone: the GPU's work stays as it was recorded.
+            work = self._view.replay.run([*made, *changes], TimeScale(host=0)).step_ns
+            after = [
+                max(other, min(one, work))
+                for one, other in zip(before, after, strict=False)
+            ]
         return [
             max(0, round(one - other))
             for one, other in zip(before, after, strict=False)

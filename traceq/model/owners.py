@@ -53,8 +53,8 @@ _STDLIB_PACKAGES = """
 LIBRARIES = frozenset((*_CALL_OPERATORS, *_CALL_NONE, *_TORCH, *_STDLIB_PACKAGES))
 """Names of packages that are not the user's own, unless more is known of them."""
 RECORDER_FILE = (
-    r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks)/[0-9A-Za-z_]+"
-    r"|traceq/(api/profile|testing/step))\.py$"
+    r"(^|/)(collect/(agent|shared|bootstrap|inline|callbacks|trial|remedies)"
+    r"/[0-9A-Za-z_]+|traceq/(api/profile|testing/step))\.py$"
 )
 """The code of ``traceq collect`` that runs in the profiled program."""
 GENERATED_FILE = r"(^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$"
