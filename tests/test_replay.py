@@ -58,6 +58,12 @@ host   [aten::mm    ][aten::item                  ]  [aten::mm    ][aten::mm    
 host    [cudaLaun>1]  [cudaStreamSynchronize     ]    [cudaLaun>2]  [cudaLaun>3]
 gpu 7          [gemm<1                         ]            [gemm<2   ][add<3]
 """
+GPU_BOUND_WAITING = """
+host  [ProfilerStep#1                                                  ]
+host   [aten::mm ][aten::item              ]   [aten::mm ]
+host    [cudaLa>1] [cudaStreamSynchronize ]     [cudaLa>2]
+gpu 7            [gemm<1                 ]               [add<2                 ]
+"""
 TWO_STREAMS = """
 host  [ProfilerStep#1                                           ]
 host   [aten::mm    ][aten::mm    ]
@@ -314,6 +320,20 @@ def test_a_calibrated_replay_takes_as_long_as_the_measured_step() -> None:
     assert replay.run(scale=calibration.likely).step_ns == pytest.approx(
         measured, rel=1e-4
     )
+
+
+def test_idle_time_after_a_wait_is_part_of_a_measured_gpu_bound_step() -> None:
+    _, replay = replayed(GPU_BOUND_WAITING)
+    alone = replay.run(scale=TimeScale(host=0)).step_ns
+    as_expected = replay.run(scale=TimeScale()).step_ns
+    assert as_expected > 1.01 * alone
+    measured = (alone + as_expected) / 2
+
+    calibration = calibrate(replay, measured)
+
+    assert calibration.scales[0].gpu <= 1
+    for scale in calibration.scales:
+        assert replay.run(scale=scale).step_ns == pytest.approx(measured, rel=2e-3)
 
 
 def test_without_a_measured_step_the_range_is_wide() -> None:

@@ -329,6 +329,27 @@ def test_a_fix_saves_at_most_its_kernels_and_the_gpus_idle_time() -> None:
     assert priced.saves_high_ns <= 1.01 * most
 
 
+def test_to_remove_waits_saves_at_most_the_gpus_idle_time() -> None:
+    trace = load_drawn("""
+        host [ProfilerStep#1                                                 ]
+        host  [cu>1][aten::item                                   ] [cu>2]
+        host        [cudaStreamSynchronize                       ]
+        gpu 7   [gemm<1                                         ]     [add<2     ]
+    """)
+    recorded = View(trace).replay
+    alone, whole = (recorded.run(scale=TimeScale(host=host)).step_ns for host in (0, 1))
+    view = View(trace, round((alone + whole) / 2))
+    fix = Fix(syncs=view.replay.model.waits["id"])
+    (rule,) = (item for item in bundled_rules().values() if item.code == "SYN001")
+
+    priced = Savings(view).of(rule().finding("", subject="waits", fix=fix))
+
+    idle = view.bound.step_ns - view.steady.gpu_busy / view.steps
+    assert view.bound.by == "gpu"
+    assert 0 < priced.saves_ns <= idle
+    assert priced.saves_high_ns <= 1.01 * idle
+
+
 @pytest.mark.parametrize("chosen", [slice(40), slice(None)], ids=["few", "all"])
 def test_a_fix_of_the_host_saves_at_most_what_it_removes_and_the_gpu_leaves(
     chosen: slice,

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from traceq.analysis.base import ownership
 from traceq.common import intervals
-from traceq.linter import END, asof, fill_false, named
+from traceq.linter import END, asof, fill_false, has_like, named, named_like
 
-from ._written import COPYING, INNER, MASKED_COPY, USED_INSIDE, WRITTEN
+from ._written import (
+    COPYING,
+    INNER,
+    MASKED_COPY,
+    SPARSE_GRADIENTS,
+    SPARSE_MATMULS,
+    USED_INSIDE,
+    WRITTEN,
+)
 
 if TYPE_CHECKING:
-    from traceq.linter import Trace
+    from collections.abc import Mapping
+    from typing import Any
+
+    from traceq.linter import Trace, View
 
 _VIEW = ("aten::view",)
+_MATMULS = r"^aten::(matmul|s?s?(add)?mm|bmm|mv|_sparse_(add)?mm|hspmm)$"
+_OF_EMBEDDING = r"^(aten::)?_?embedding_(bag_)?sparse_backward$|^EmbeddingBackward"
+_OF_OPTIMIZER = re.compile(r"(^|/)torch/optim/")
 _KIND = ("cause", "file", "line", "function")
 
 
@@ -65,6 +80,21 @@ def with_causes(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
         "written", "written_name", "top_name", "forward_name"
     )
     return _with_masked_copies(trace, rows)
+
+
+def coalesced(view: View, row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return words and advice on a sparse tensor by what coalesces it, if it is known.
+
+    That is a matmul, or an optimizer for the gradients of an embedding.
+    """
+    ops = view.trace.ops
+    tops = ops[pl.Series(row["top"], dtype=pl.UInt32)]
+    if named_like(tops, _MATMULS).any():
+        return SPARSE_MATMULS
+    of_gradients = has_like(ops, _OF_EMBEDDING) or _OF_OPTIMIZER.search(
+        row["inner_file"] or ""
+    )
+    return SPARSE_GRADIENTS if of_gradients else None
 
 
 def _again(trace: Trace, waits: pl.DataFrame) -> pl.Series:

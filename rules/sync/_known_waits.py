@@ -6,9 +6,12 @@ import re
 from typing import NamedTuple
 
 _ASKED = "aten::is_nonzero"
-_ARGUMENTS = (
-    "the check of a distribution's arguments",
-    "pass validate_args=False once the program is right",
+ARGUMENTS = "the check of a distribution's arguments"
+"""Of what is constructed at one place, and asked for at others."""
+_UNCHECKED = (
+    "pass validate_args=False where the distribution is made, once the program is"
+    " right; or turn off the checks of all:"
+    " torch.distributions.Distribution.set_default_validate_args(False)"
 )
 
 
@@ -25,6 +28,12 @@ class KnownWait(NamedTuple):
     """The ops that only compute what is asked for, and go with the wait."""
     is_check: bool = False
     """True if all ops of the function do."""
+    around: str = ""
+    """A pattern: the call that is made less often, with all that it does."""
+
+    def removes(self) -> bool:
+        """Return whether more goes than the wait."""
+        return self.is_check or bool(self.checks or self.around)
 
 
 _WAITS = (
@@ -40,6 +49,7 @@ _WAITS = (
         "saving tensors of the GPU (`torch.save`)",
         "save less often; or copy the state into pinned memory and write it in another"
         " thread or process, as torch.distributed.checkpoint.async_save does",
+        around=r"(^|/)torch/serialization\.py\(\d+\): save$",
     ),
     KnownWait(
         r"(^|/)torch/optim/optimizer\.py: _get_value$",
@@ -87,13 +97,22 @@ _WAITS = (
     KnownWait(
         r"(^|/)torch/distributions/distribution\.py: ",
         _ASKED,
-        *_ARGUMENTS,
+        ARGUMENTS,
+        _UNCHECKED,
         is_check=True,
     ),
     KnownWait(
         r"(^|/)torch/distributions/(constraints|continuous_bernoulli|geometric)\.py: ",
         _ASKED,
-        *_ARGUMENTS,
+        ARGUMENTS,
+        _UNCHECKED,
+    ),
+    KnownWait(
+        r"(^|/)torch/distributions/normal\.py: sample$",
+        "aten::normal",
+        "`sample()` of a normal distribution",
+        "take dist.rsample().detach(): sample() asks whether any deviation is negative,"
+        " and rsample() does not",
     ),
     KnownWait(
         r"(^|/)transformers/masking_utils\.py: find_packed_sequence_indices$",
@@ -141,6 +160,15 @@ def known_wait(file: str | None, function: str | None, op: str) -> KnownWait | N
         if wait.op in (None, op) and re.search(wait.function, where):
             return wait
     return None
+
+
+def known_as(written: str) -> KnownWait:
+    """Return what is known of waits that are written like this.
+
+    Of several it is one that also removes what a check computes.
+    """
+    waits = [wait for wait in _WAITS if wait.written == written]
+    return max(waits, key=KnownWait.removes)
 
 
 def torch_file(file: str | None) -> str | None:

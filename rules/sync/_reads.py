@@ -9,6 +9,8 @@ import polars as pl
 from traceq.analysis.base.sync_calls import TO_GPU
 from traceq.linter import value_uses
 
+from ._conditions import with_tests
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -47,24 +49,36 @@ _ADVICE = {
     " read the counts at the end; or collect the tensors, and compute it once for all",
     "computed": "it goes back into operators: keep it a tensor, which most of them take"
     " in place of a number, as x * w and x.mul_(w) do: then nothing is read",
-    "added": f"it is only added up: add the tensor itself; {_LOG}",
+    "added": "it is only added up: add the tensor itself, as loss.detach(), and read"
+    " the sum only once in many steps",
+    "accumulated": "it is only added up: make what it is added to a tensor on the GPU"
+    " (allocated with device=…), add loss.detach() to it, and read it only once in many"
+    " steps",
     "logged": f"it is only logged: {_LOG}",
     "collected": "it is only collected: append the tensor itself (x.detach()), where"
     " all of them fit, and copy them at once after the loop, as torch.stack(values)"
     ".tolist() or torch.cat(values).cpu()",
     "unused": "nothing uses the value: leave the line out, unless it is there to wait,"
     " as to time a step",
+    "condition": "it most likely decides a branch: take the condition from what the"
+    " host knows, as shapes, lengths or a mask before it is sent to the GPU; or do the"
+    " work in any case, with masked_fill or torch.where, which change nothing where a"
+    " mask is empty",
     "returned": "return the tensor itself (x.detach()), so that the caller reads it"
     " where it is needed: what is logged, only once in many steps; what is needed at"
     " once takes one copy, as of torch.stack((a, b))",
 }
 """By use: the first of them that a value has is what the advice has to fit."""
-_LOGS = ("added", "logged", "collected", "unused")
+_LOGS = ("added", "accumulated", "logged", "collected", "unused")
 _SELDOM = (
     "it is only logged, and not in every step: raise the number of steps between, or"
     " copy it into pinned memory with non_blocking=True and write it a step later"
 )
+_REPLACED = "replaced"
 _SELECTED = {
+    _REPLACED: "compute what is assigned for all of x, and choose with x ="
+    " torch.where(mask, new, x), with mask[:, None] if x has a dimension more: only the"
+    " GPU knows how many elements a mask selects",
     "loss": "instead of loss(x[mask], y[mask]), take the loss of all elements"
     " (reduction='none') and average it with torch.where(mask, loss, 0).sum() /"
     " mask.sum(); cross_entropy leaves out targets of ignore_index itself",
@@ -81,7 +95,29 @@ _READ_VALUES = ("aten::item", "aten::_local_scalar_dense")
 _UNKNOWN = frozenset({"unknown"})
 
 
-def with_uses(view: View, waits: pl.DataFrame) -> pl.Series:
+def with_uses(view: View, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return waits with the ``use`` that their value is read for, as far as it is seen.
+
+    Sources show it, and else the ops before a condition. ``asked`` is the last of these
+    then, and ``tests`` are those that are there for the read alone.
+    """
+    own = pl.col("known").is_null() & pl.col("library").is_null() & ~pl.col("of_torch")
+    uses = pl.when(own).then(_source_uses(view, waits)).otherwise(pl.lit(""))
+    rows = with_tests(view, waits.with_columns(use=uses))
+    condition = own & (pl.col("use") == "") & pl.col("asked").is_not_null()
+    implied = pl.when("finite").then(pl.lit("finite")).otherwise(pl.lit("condition"))
+    use = pl.when(condition).then(implied).otherwise("use")
+    return rows.with_columns(use=use).with_columns(
+        asked=pl.when(pl.col("use") == "condition").then("asked"),
+        tests=pl.when(pl.col("use") == "finite")
+        .then("tests")
+        # What is compared may be a mask that has other uses.
+        .when(pl.col("use") == "checks")
+        .then(pl.col("tests").list.tail(1)),
+    )
+
+
+def _source_uses(view: View, waits: pl.DataFrame) -> pl.Series:
     """Return for each wait what its value is read for, as far as sources show it."""
     rows = waits.with_columns(view.trace.ops["call_line"][waits["op"]])
     rows = rows.select(
@@ -108,7 +144,9 @@ def use_of(view: View, row: Mapping[str, Any]) -> str:
     at = (row["file"], row["line"], row["function"], row["call_line"])
     uses = value_uses(view.trace, at, "[]" if selects else method)
     if selects:
-        return next((use for use in _SELECTED if uses == {use}), "")
+        # What one statement assigns through a mask, it may also read through another.
+        chosen = uses & {_REPLACED} or uses
+        return next((use for use in _SELECTED if chosen == {use}), "")
     rest = [use for use in _ADVICE if use in uses]
     # What is not known may be anything: then only what keeps it on the host counts.
     if not rest or (rest[0] in (*_LOGS, "returned") and uses & _UNKNOWN):

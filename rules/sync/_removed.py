@@ -8,9 +8,9 @@ import polars as pl
 
 from traceq.analysis.base import ownership
 from traceq.analysis.replay.simulation import NO_SPANS
-from traceq.linter import END, Evidence, Fix, fill_false, merged, named_like
+from traceq.linter import END, Evidence, Fix, asof, fill_false, merged, named_like
 
-from ._written import COPYING, MASKED_COPY
+from ._written import COPYING, MASKED_COPY, SPARSE_MATMULS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,19 @@ _READS = ("aten::item", *COPYING)
 # Values read in a row and step, beside the first, that are worth putting together.
 # Heuristic threshold: the op that does so takes as long as reading one or two values.
 _IN_A_ROW = 7
+AT_ONCE = (
+    "copy them at once: torch.stack(tensors).cpu(), or .cpu() of the tensor that they"
+    " are parts of, and take it apart on the host",
+    "read them at once: torch.stack(values).tolist(), or .tolist() of the tensor that"
+    " they are parts of; or only once in many steps",
+)
+"""Advice on many values that are read in a row: copies, and numbers."""
+ONE_COPY = (
+    "what is needed at once takes one copy: torch.cat([a.flatten(), b.flatten()])"
+    ".cpu(), taken apart on the host; what is only logged can stay on the GPU for many"
+    " steps"
+)
+"""Advice on a few results that are copied in a row."""
 _MAKES_RESULT = ("aten::empty", "aten::resize_")
 
 
@@ -37,12 +50,14 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
     That is the ops of the functions that wait, or of the check among them, with
     their kernels and the Python between them.
     """
-    if not (wait.is_check or wait.checks):
+    if not wait.removes():
         return []
     functions = pl.DataFrame(
         row["inner"], schema_overrides={"thread": view.trace.ops["thread"].dtype}
     )
     functions = functions.drop_nulls().sort("start").with_row_index("owner")
+    if wait.around:
+        return _calls_around(view, wait.around, functions)
     owner = ownership.during(view.trace, functions)
     ops = view.trace.ops[owner.is_not_null().arg_true()]
     part = _part_of_check(view, wait, ops)
@@ -62,6 +77,18 @@ def removed_checks(view: View, wait: KnownWait, row: Mapping[str, Any]) -> list[
     removed = runs["id"].explode()
     kernels = view.kernels.filter(pl.col("op").is_in(removed.implode()))["id"]
     return [Fix(spans=runs.select("start", "end"), kernels=kernels.to_list())]
+
+
+def _calls_around(view: View, pattern: str, functions: pl.DataFrame) -> list[Fix]:
+    """Return the calls that functions are in, which all go."""
+    frames = view.trace.frames
+    calls = frames.filter(named_like(frames, pattern)).select(
+        "thread", since="ts", until=END
+    )
+    around = asof(functions, calls, "start", "since", by="thread")
+    around = around.filter(pl.col("until") >= pl.col("end"))
+    spans = around.select(start="since", end="until").unique(maintain_order=True)
+    return [Fix(spans=spans)] if spans.height else []
 
 
 def removed_indices(view: View, row: Mapping[str, Any]) -> list[Fix]:
@@ -104,6 +131,35 @@ def removed_reads(view: View, row: Mapping[str, Any]) -> list[Fix]:
     return [Fix(spans=spans, host_share=share, kernels=kernels.to_list())]
 
 
+def removed_tests(view: View, row: Mapping[str, Any]) -> list[Fix]:
+    """Return what goes with a check: the read, and the ops that only compute for it."""
+    rows = (row["tests"], row["top"])
+    checks = [(tests, top) for tests, top in zip(*rows, strict=True) if tests]
+    removed = [op for tests, top in checks for op in (*tests, top)]
+    return _whole(view, pl.Series(removed, dtype=pl.UInt32))
+
+
+def removed_ops(view: View, row: Mapping[str, Any], advice: str) -> list[Fix]:
+    """Return what goes with the waits of a group, of ops before them or around them.
+
+    Where a matmul need not coalesce it is the whole op that does.
+    """
+    if advice == SPARSE_MATMULS[1]:
+        return _whole(view, pl.Series(row["called"], dtype=pl.UInt32))
+    return removed_indices(view, row) or removed_tests(view, row)
+
+
+def _whole(view: View, ops: pl.Series) -> list[Fix]:
+    """Return what goes with whole ops: all the work that is launched in them."""
+    if not len(ops):
+        return []
+    spans = view.trace.ops[ops].select("thread", start="ts", end=END)
+    owner = ownership.during(view.trace, spans.sort("start").with_row_index("owner"))
+    kernels = view.kernels[["id", "op"]].drop_nulls()
+    inside = owner[kernels["op"]].is_not_null()
+    return [Fix(spans=spans, kernels=kernels["id"].filter(inside).to_list())]
+
+
 def copied_in_a_row(view: View, row: Mapping[str, Any]) -> bool:
     """Return whether two copies or more follow each other in a step, as of results."""
     return sum(row["again"]) >= max(view.steps, len(row["ops"]) / 2)
@@ -113,7 +169,7 @@ def host_line(view: View, fix: Fix) -> Evidence:
     """Return how long the host is at what goes with the waits."""
     spans = merged(NO_SPANS if fix.spans is None else fix.spans)
     took = (spans["end"] - spans["start"]).sum() / view.steps
-    note = "a step in operators that go too, as recorded"
+    note = "a step in what goes too, as recorded"
     return Evidence("host", value=took, unit="ns", note=note)
 
 

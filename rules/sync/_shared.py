@@ -19,7 +19,8 @@ from traceq.linter import (
     same_place,
 )
 
-from ._known_waits import known_wait, torch_file
+from ._distributions import at_constructors
+from ._known_waits import known_as, known_wait, torch_file
 from ._reads import with_uses
 from ._removed import host_line, removed_checks
 from ._sync_chains import (
@@ -45,7 +46,7 @@ IN_LIBRARY = (
     " it, {}"
 )
 """Advice on a wait of a library: its name, and what to write instead."""
-_OF_OPS = ("called", "gradient", "top", "again")
+_OF_OPS = ("called", "gradient", "top", "again", "tests", "computed")
 _INNER = ("inner_file", "inner_line", "inner_function")
 
 
@@ -69,27 +70,21 @@ class DeviceSync(Rule):
             *_functions(view, waits),
             lost=pl.when("in_vain").then(0).otherwise(pl.min_horizontal("wait", "gap")),
         )
-        rows = rows.hstack(_known(rows, causes[0])).with_columns(use=pl.lit(""))
+        rows = at_constructors(_with_known(rows, causes[0]))
         if "method" in causes:
-            own = (
-                rows["known"].is_null() & rows["library"].is_null() & ~rows["of_torch"]
-            )
-            rows = rows.with_columns(use=with_uses(view, rows)).with_columns(
-                use=pl.when(own).then("use").otherwise(pl.lit(""))
-            )
+            rows, causes = with_uses(view, rows), (*causes, "use", "asked")
         # What has one switch is one finding, whichever functions of a library wait.
         yield from (
             rows.group_by(
                 *causes,
                 *same_place(),
                 "known",
-                "use",
                 *_group_keys(),
                 maintain_order=True,
             )
             .agg(
                 pl.col(*LIBRARY_PLACE, *_INNER).min(),
-                *(pl.col(name) for name in _OF_OPS if name in waits.columns),
+                *(pl.col(name) for name in _OF_OPS if name in rows.columns),
                 pl.col("wait", "gap", "lost").sum(),
                 pl.col("calls").explode().drop_nulls(),
                 pl.col("in_vain").sum(),
@@ -123,7 +118,7 @@ class DeviceSync(Rule):
         """
         count = row["waits"] / view.steps
         written, advice = resolved(row, cause.name, words)
-        switch = _switch(row, cause.name)
+        switch = _switch(row)
         if switch:
             removed = removed_checks(view, switch, row)
         file, line, function = library_place(row)
@@ -168,7 +163,7 @@ def resolved(
 ) -> tuple[str, str]:
     """Return how a wait is written and advice on it, by the library that waits."""
     written, advice = words
-    if switch := _switch(row, cause):
+    if switch := _switch(row):
         return switch.written, switch.advice
     file, _, _ = library_place(row)
     if file and cause not in OF_CALLER:
@@ -176,10 +171,8 @@ def resolved(
     return written, advice
 
 
-def _switch(row: Mapping[str, Any], cause: str) -> KnownWait | None:
-    if not row["known"]:
-        return None
-    return known_wait(row["inner_file"], row["inner_function"], cause)
+def _switch(row: Mapping[str, Any]) -> KnownWait | None:
+    return known_as(row["known"]) if row["known"] else None
 
 
 def _recorded(view: View, row: Mapping[str, Any]) -> str:
@@ -193,24 +186,28 @@ def _recorded(view: View, row: Mapping[str, Any]) -> str:
     return note
 
 
-def _known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
-    """Return how what is known of each wait is written, and if torch's code waits."""
+def _with_known(waits: pl.DataFrame, cause: str) -> pl.DataFrame:
+    """Return waits with how what is ``known`` of each is written.
+
+    ``of_torch`` is whether torch's code waits. The function around a wait has no span
+    where nothing goes with it.
+    """
     by = ["inner_file", "inner_function", cause]
     each = waits.select(by).unique(maintain_order=True)
     rows = each.cast(pl.String).rows()
     waited = [known_wait(*row) for row in rows]
-    written = [row and row.written for row in waited]
     torch = [torch_file(file) is not None for file, *_ in rows]
-    each = each.hstack(
-        [
-            pl.Series("known", written, dtype=pl.String),
-            pl.Series("of_torch", torch, dtype=pl.Boolean),
-        ]
+    each = each.with_columns(
+        known=pl.Series([row and row.written for row in waited], dtype=pl.String),
+        of_torch=pl.Series(torch, dtype=pl.Boolean),
+        removes=pl.Series([bool(row and row.removes()) for row in waited]),
     )
-    matched = waits.join(
-        each, on=by, how="left", nulls_equal=True, maintain_order="left"
+    spans = ("inner_start", "inner_end")
+    return (
+        waits.join(each, on=by, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(pl.when("removes").then(span).alias(span) for span in spans)
+        .drop("removes")
     )
-    return matched.select("known", "of_torch")
 
 
 def _group_keys() -> Iterator[pl.Expr]:

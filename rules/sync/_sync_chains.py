@@ -17,6 +17,7 @@ from traceq.linter import (
 
 from ._environment import acted_on
 from ._known_waits import torch_file
+from ._written import WRITTEN, explicit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +70,8 @@ def sync_chains(view: View) -> pl.DataFrame:
     rows = rows.with_columns(
         in_vain=pl.col("in_vain") | (2 * vain > length.sum().over(at))
     )
+    if not view.trace.frames.height:
+        rows = rows.with_columns(place=_calls_of(view, rows))
     none = pl.lit([], pl.List(pl.UInt32))
     rows = rows.with_columns(mine=pl.when("in_vain").then(none).otherwise("mine"))
     rows = rows.with_columns(has_to=_has_to(view, rows))
@@ -88,7 +91,29 @@ def sync_chains(view: View) -> pl.DataFrame:
         places=pl.when("longest", ~pl.col("in_vain")).then("places"),
         together=all_go & pl.col("several"),
         in_vain="in_vain",
+        outside=pl.when(pl.col("op").is_null()).then(text("name")),
     )
+
+
+def _calls_of(view: View, syncs: pl.DataFrame) -> pl.Series:
+    """Return how a program writes each sync, where no stack says who calls."""
+    names = view.trace.ops["name"][view.outermost_ops[syncs["op"]]].cast(pl.String)
+    each = syncs.select(calls=text("name")).with_columns(op=names)
+    kinds = each.unique(maintain_order=True)
+    words = [
+        WRITTEN.get(op, ("a copy to the host", ""))[0] if op else explicit(call)[0]
+        for call, op in kinds.rows()
+    ]
+    kinds = kinds.with_columns(words=pl.Series(words, dtype=pl.String))
+    return each.join(
+        kinds, on=["calls", "op"], how="left", nulls_equal=True, maintain_order="left"
+    )["words"]
+
+
+def explicit_places(view: View) -> dict[str, str]:
+    """Return advice by place on the syncs that the program makes outside of ops."""
+    outside = sync_chains(view).select("at", "outside").drop_nulls().unique()
+    return {place: explicit(call)[1] for place, call in outside.rows()}
 
 
 def _has_to(view: View, syncs: pl.DataFrame) -> pl.Series:
@@ -120,13 +145,16 @@ def chain_advice(
     others = [place for place in row["also"] if place not in row["at"]]
     if not row["together"] or not others:
         return advice
-    by_advice: dict[str, list[str]] = {}
+    by_advice: dict[str | None, list[str]] = {}
     for place in others[:_MOST_ALSO]:
-        by_advice.setdefault(of_place.get(place, advice), []).append(place)
+        by_advice.setdefault(of_place.get(place), []).append(place)
     parts = [advice]
     for other, places in by_advice.items():
         verb = "waits" if len(places) == 1 else "wait"
         where = f"at {listed(places)}, which {verb} instead otherwise"
+        if other is None:
+            parts.append(f"and remove the wait {where}")
+            continue
         parts.append(
             f"do the same {where}" if other == advice else f"and {where}: {other}"
         )

@@ -11,30 +11,13 @@ from traceq.analysis.time import device_syncs, serving
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
 from ._shared import DeviceSync
+from ._sync_chains import explicit_places
+from ._written import explicit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceq.linter import Finding
-
-_ADVICE = (
-    "take it out of the loop; to time steps, record"
-    " torch.cuda.Event(enable_timing=True) and read it a few steps later"
-)
-_STREAM = (
-    "let the other stream wait for it on the GPU, by"
-    " torch.cuda.current_stream().wait_stream(stream); the host has to wait only before"
-    " it reads what was copied, as late as it can"
-)
-_EVENT = (
-    "let the other stream wait for it on the GPU, by stream.wait_event(event); read"
-    " elapsed_time() or a copy in pinned memory a step later, when it has passed"
-)
-_WRITTEN = (
-    ("Device", "`torch.cuda.synchronize()`", _ADVICE),
-    ("Stream", "`stream.synchronize()`", _STREAM),
-    ("Event", "`event.synchronize()`", _EVENT),
-)
 
 
 @dataclass(frozen=True)
@@ -134,9 +117,7 @@ class ExplicitDeviceSync(DeviceSync):
             )
             .with_columns(pl.col("name").cast(pl.String))
         )
+        of_place = explicit_places(view)
         for row in self._by_place(view, waits, "name"):
-            name = row["name"]
-            written, advice = next(
-                (words for part, *words in _WRITTEN if part in name), (name, _ADVICE)
-            )
-            yield self._finding(view, row, Evidence("call", name), (written, advice))
+            name, told = row["name"], {**row, "of_place": of_place}
+            yield self._finding(view, told, Evidence("call", name), explicit(name))

@@ -10,13 +10,14 @@ from traceq.analysis.base import assumptions
 from traceq.analysis.time import device_syncs, serving
 from traceq.linter import Bad, Evidence, Good, Need, Seen, View, dataclass, option
 
-from ._causes import with_causes
+from ._causes import coalesced, with_causes
 from ._environment import acted_on
 from ._final_result import are_final
 from ._reads import ACTED, advice_by_use
-from ._removed import copied_in_a_row, removed_indices, removed_reads
+from ._removed import AT_ONCE, ONE_COPY, copied_in_a_row, removed_ops, removed_reads
 from ._shared import DeviceSync, resolved
-from ._written import COPYING, WRITTEN
+from ._sync_chains import explicit_places
+from ._written import CONSTANT, COPYING, WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,13 +26,9 @@ if TYPE_CHECKING:
     from traceq.linter import Finding
 
 _COPY = (
-    "keep the tensor on the GPU; if it is only logged, copy it into pinned memory with"
-    " non_blocking=True and read it a step later"
-)
-_ONE_COPY = (
-    "what is needed at once takes one copy: torch.cat([a.flatten(), b.flatten()])"
-    ".cpu(), taken apart on the host; what is only logged can stay on the GPU for many"
-    " steps"
+    "compute with it on the GPU, and with what it meets, and copy only the result; if"
+    " it is only logged, copy it into pinned memory with non_blocking=True and read it"
+    " a step later"
 )
 _TO_HOST = ("`.cpu()`", _COPY)
 _TO_GPU = (
@@ -40,18 +37,13 @@ _TO_GPU = (
     " on the GPU",
 )
 _INDICES = ("aten::index", "aten::index_put_")
+_SEARCHES = ("aten::nonzero", "aten::where")
 _INDEX_FROM = {
     "to host": "an index on the GPU into a tensor on the CPU",
     "to GPU": "an index on the CPU into a tensor on the GPU",
 }
 _ONE_DEVICE = "keep the index on the device of the tensor"
 _ITSELF = "it reads a value on the host itself: call it less often, or another operator"
-_AT_ONCE = (
-    "copy them at once: torch.stack(tensors).cpu(), or .cpu() of the tensor that they"
-    " are parts of, and take it apart on the host",
-    "read them at once: torch.stack(values).tolist(), or .tolist() of the tensor that"
-    " they are parts of; or only once in many steps",
-)
 _METHODS = {
     "cpu": _TO_HOST,
     "tolist": ("`.tolist()`", _COPY),
@@ -99,7 +91,7 @@ class ImplicitDeviceSync(DeviceSync):
     Keep the value on the GPU. Log ``loss.detach()`` and call ``.item()`` once every
     hundred steps. Replace a boolean index, whose size only the GPU knows, with
     ``torch.where``. A value that is a size, an index or a condition has advice of its
-    own, where the program's source was recorded.
+    own, where the program's source was recorded; the result of a comparison always.
 
     ```diff
     - log(loss.item())
@@ -192,7 +184,7 @@ class ImplicitDeviceSync(DeviceSync):
             for row in self._by_place(view, waits, *causes)
             if row["use"] != ACTED
         ]
-        of_place = {
+        of_place = explicit_places(view) | {
             place: resolved(row, row["cause"], words)[1]
             for row, words in rows
             for place in row["at"]
@@ -206,15 +198,17 @@ class ImplicitDeviceSync(DeviceSync):
         note = "and its gradient" if any(row["gradient"]) else ""
         cause = Evidence("op", row["cause"], note=note)
         written, advice = words
+        if row["cause"] == "aten::_coalesce":
+            written, advice = coalesced(view, row) or words
         at_once = removed_reads(view, row)
         if at_once:
             # The first of them waits still.
             first = {**row, "calls": (), "also": ()}
-            advice = _AT_ONCE[row["cause"] == "aten::item"]
+            advice = AT_ONCE[row["cause"] == "aten::item"]
             return self._finding(view, first, cause, (written, advice), at_once)
-        removed = removed_indices(view, row)
+        removed = removed_ops(view, row, advice)
         if advice == _COPY and copied_in_a_row(view, row):
-            advice = _ONE_COPY
+            advice = ONE_COPY
         return self._finding(view, row, cause, (written, advice), removed)
 
 
@@ -224,7 +218,8 @@ def _written(row: Mapping[str, Any]) -> tuple[str, str]:
     theirs = row["library"] or row["by_inner_file"]
     modules = [] if theirs else row["modules"]
     by_use = advice_by_use(row["use"], row["cause"], modules)
-    return written, by_use or advice
+    asked = f" of the result of `{row['asked']}`" if row["asked"] else ""
+    return f"{written}{asked}", by_use or advice
 
 
 def _by_cause(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -235,7 +230,9 @@ def _by_cause(row: Mapping[str, Any]) -> tuple[str, str]:
     if cause in _INDICES and not row["selects"]:
         return _INDEX_FROM.get(copies, "an index on another device"), _ONE_DEVICE
     if cause in WRITTEN:
-        return WRITTEN[cause]
+        written, advice = WRITTEN[cause]
+        constant = cause in _SEARCHES and not any(row["computed"])
+        return written, f"{CONSTANT}{advice}" if constant else advice
     if copies and cause not in COPYING:
         name = cause.removeprefix("aten::").removesuffix("_backward")
         gradient = "the gradient of " if cause.endswith("_backward") else ""

@@ -469,21 +469,34 @@ def test_a_blocking_call_has_the_kind_of_its_own_copy() -> None:
     assert blocking_calls(trace)["kind"].to_list() == [OTHER_COPY, COPY_TO_HOST]
 
 
+COALESCED = """
+host   [ProfilerStep#1                                                       ]
+host    [aten::{before}          ]                             [aten::add  ]
+host     [cudaLaunchKernel>1]
+host                          [aten::{around}               ]
+host                           [aten::_coalesce           ]
+host                            [cudaMemcpyAsync>2       ]
+gpu 7                [gemm<1             ][Memcpy DtoH (Device -> Pageable)<2]
+"""
+
+
 def test_what_coalesces_a_sparse_gradient_is_no_copy_to_the_host() -> None:
-    (finding,) = drawn_findings(
-        """
-        host   [ProfilerStep#1                                              ]
-        host    [aten::mm           ]                            [aten::add  ]
-        host     [cudaLaunchKernel>1]
-        host                         [aten::_coalesce           ]
-        host                          [cudaMemcpyAsync>2       ]
-        gpu 7                [gemm<1             ][Memcpy DtoH (Device -> Pageable)<2]
-        """,
-        "SYN001",
-    )
+    drawing = COALESCED.format(before="embedding_sparse_backward", around="coalesce")
+    (finding,) = drawn_findings(drawing, "SYN001")
 
     assert finding.message.startswith("`coalesce()` of a sparse tensor ")
-    assert "sparse=False" in finding.advice
+    assert finding.advice.startswith("make the gradients dense (sparse=False")
+
+
+def test_a_matmul_that_coalesces_is_not_of_an_embedding() -> None:
+    drawing = COALESCED.format(before="mm", around="matmul")
+    (finding,) = priced_findings(drawing, "SYN001")
+
+    assert says(finding, "a matmul that coalesces its sparse tensor")
+    assert "is_coalesced=True" in finding.advice
+    assert "embedding" not in finding.advice
+    # All that coalesces goes.
+    assert (finding.host_ns, finding.kernel_ns) == (28_000, 36_000)
 
 
 def _checked(*functions: str, before: str = "aten::ge", inside: str = "") -> str:
@@ -599,7 +612,7 @@ def test_without_a_boolean_index_nothing_looks_for_its_elements() -> None:
 
     assert finding.message.startswith("a boolean index ")
     # The mean of all of them is another one.
-    assert "divided by mask.sum()" in finding.advice
+    assert "does not depend on how many there are" in finding.advice
     # All of nonzero; the op around it stays, for one that takes all elements.
     assert (finding.host_ns, finding.kernel_ns) == (88_000, 0)
 
@@ -873,3 +886,23 @@ def test_two_results_that_are_copied_in_a_row_take_one_copy() -> None:
     assert "torch.cat" in two.advice
     assert "torch.cat" not in finding.advice
     assert "if it is only logged" in finding.advice
+
+
+def test_to_save_less_often_removes_all_that_saving_does() -> None:
+    spans = {
+        "host ": [(0, 200, "ProfilerStep#1")],
+        "host  ": [(20, 120, "torch/serialization.py(900): save")],
+        "host   ": [(30, 60, "torch/storage.py(9): cpu")],
+        "host    ": [(31, 50, "aten::copy_"), (160, 20, "aten::mm")],
+        "host     ": [
+            (2, 14, "cudaLaunch>1"),
+            (34, 40, "cudaStreamSynchronize"),
+            (162, 14, "cudaLaunch>3"),
+        ],
+        "gpu 7": [(10, 60, "gemm<1"), (180, 9, "gemm<3")],
+    }
+
+    (finding,) = priced_findings(placed(spans, 200), "SYN001")
+
+    assert says(finding, "saving tensors of the GPU")
+    assert finding.host_ns == 120_000

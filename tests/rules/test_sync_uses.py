@@ -45,8 +45,10 @@ def program(line: str, after: str = "done()") -> dict[str, str]:
         ("for i in loss.tolist():", "    f(i)", "a Python loop goes over the values"),
         ("y.mul_(loss.item())", "", "it goes back into operators"),
         # Not even all uses that are seen say what else is done with it.
-        ("n = loss.item()", "log(n); f(n)", "keep the value on the GPU"),
-        ("f(loss.item())", "", "keep the value on the GPU"),
+        ("n = loss.item()", "log(n); f(n)", "what is only logged"),
+        ("f(loss.item())", "", "what is only logged"),
+        ("seen = 0; seen += loss.item()", "log(seen)", "it is only added up: add the"),
+        ("total += loss.item()", "log(total)", "it is only added up: make what it is"),
     ],
 )
 def test_the_advice_fits_what_a_value_is_read_for(
@@ -198,3 +200,82 @@ def test_a_stream_or_an_event_is_waited_for_on_the_gpu(call: str, advice: str) -
     )
 
     assert advice in finding.advice
+
+
+def _asked(*tests: str, read: str = "is_nonzero") -> str:
+    """Draw a step in which ops compare, and the host reads what comes out."""
+    long = 160 + 40 * len(tests)
+    spans: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, long, "ProfilerStep#1")],
+        "host  ": [(2, 18, "aten::mm")],
+        "host   ": [(3, 14, "cudaLaunch>1")],
+        "gpu 7": [(18, 22, "gemm<1")],
+    }
+    for number, test in enumerate(tests):
+        at = 30 + 40 * number
+        spans["host  "].append((at, 30, f"aten::{test}"))
+        spans["host   "].append((at + 5, 15, f"cudaLaunch>{number + 10}"))
+        spans["gpu 7"].append((at + 15, 30, f"k<{number + 10}"))
+    at = 30 + 40 * len(tests)
+    spans["host  "] += [(at, 60, f"aten::{read}"), (at + 80, 20, "aten::mm")]
+    spans["host   "].append((at + 5, 50, "cudaStreamSynchronize"))
+    spans["host   "].append((at + 82, 14, "cudaLaunch>2"))
+    spans["gpu 7"].append((at + 97, 20, "gemm<2"))
+    return placed(spans, long)
+
+
+@pytest.mark.parametrize("read", ["item", "is_nonzero"])
+def test_the_result_of_a_comparison_decides_a_branch_without_stacks(read: str) -> None:
+    (finding,) = drawn_findings(_asked("any", read=read), "SYN001")
+
+    assert " of the result of `any` makes the host wait" in finding.message
+    assert finding.advice.startswith("it most likely decides a branch")
+    assert "log" not in finding.advice
+
+
+def test_a_value_that_nothing_compares_has_advice_by_cases() -> None:
+    (finding,) = drawn_findings(_asked("sum", read="item"), "SYN001")
+
+    assert finding.advice.startswith("what is only logged can stay on the GPU")
+    assert "what decides" in finding.advice
+
+
+def test_a_check_for_nan_goes_with_the_operators_that_compute_it() -> None:
+    (finding,) = priced_findings(_asked("isnan", "any"), "SYN001")
+
+    assert finding.advice.startswith("it asks whether values are finite")
+    assert (finding.host_ns, finding.kernel_ns) == (120_000, 60_000)
+
+
+def test_a_mask_that_may_be_used_again_stays_without_its_condition() -> None:
+    (finding,) = priced_findings(_asked("gt", "any"), "SYN001")
+
+    assert finding.kernel_ns == 0
+
+
+def test_a_synchronize_that_would_wait_instead_is_named_without_stacks() -> None:
+    lanes: dict[str, list[tuple[int, int, str]]] = {
+        "host ": [(0, 300, "ProfilerStep#{}")],
+        "host  ": [(65, 160, "aten::item"), (280, 15, "aten::mm")],
+        "host   ": [
+            (20, 15, "cudaLaunch>{}1"),
+            (67, 153, "cudaStreamSynchronize"),
+            (230, 40, "cudaDeviceSynchronize"),
+            (282, 10, "cudaLaunch>{}2"),
+        ],
+        "gpu 7": [(32, 180, "gemm<{}1"), (290, 8, "gemm<{}2")],
+    }
+    findings = drawn_findings(placed(lanes, 300, steps=2), "SYN001")
+
+    (also,) = (line for line in findings[0].evidence if line.label == "also")
+    assert also.name == "`torch.cuda.synchronize()`"
+    assert (
+        "which waits instead otherwise: take it out of the loop" in findings[0].advice
+    )
+
+
+@pytest.mark.parametrize("before", ["eq", "mul"])
+def test_a_mask_that_each_step_computes_is_not_the_same_in_each(before: str) -> None:
+    (finding,) = drawn_findings(_asked(before, read="nonzero"), "SYN001")
+
+    assert ("once before the loop" in finding.advice) == (before == "mul")

@@ -195,7 +195,10 @@ class Savings:
         step = run(changes, scale).step_ns
         faster = any(change.kernels and change.kernel_share for change in changes)
         # Where the GPU takes the rest of the step, the host's speed is not fitted.
-        fitted = self._view.calibration.measured and scale.gpu == 1
+        measured = self._view.calibration.measured
+        fitted = measured and scale.gpu == 1
+        if changes and measured and not (faster or fitted):
+            return self._with_recorded_gpu(step, changes, scale)
         if not (faster and fitted) or scale.host == 1:
             return step
         on_host = self._host_parts(changes)
@@ -204,6 +207,18 @@ class Savings:
             for speed in (scale, structs.replace(scale, host=1.0))
         )
         return step - HIDDEN_AS_EXPECTED * (expected - saved)
+
+    def _with_recorded_gpu(
+        self, step: float, changes: Sequence[Change], scale: TimeScale
+    ) -> float:
+        """Return a step without waits of the host, which leaves the GPU's work.
+
+        Of a step that the GPU bounds no more goes than the time in which it idles,
+        whose work takes what it took as recorded.
+        """
+        run = self._view.replay.run
+        work = run(changes, TimeScale(host=0)).step_ns
+        return max(step, min(work, run(scale=scale).step_ns))
 
     def _host_parts(self, changes: Sequence[Change]) -> list[Change]:
         """Return what changes do on the host, less those that do nothing there."""
@@ -428,7 +443,10 @@ class Savings:
                 left = left.with_columns(pl.col("left") * fraction)
         alone = self._view.steady.gpu_busy / max(1, int(kernels["dur"].sum()))
         scale, _ = self._scales[0]
-        rest = float(left["left"].sum()) * alone * scale.gpu / self._view.steps
+        # A fix of the host alone leaves the GPU's work as it was recorded.
+        faster_gpu = any(change.kernel_share for change in changes if change.kernels)
+        speed = scale.gpu if faster_gpu else max(1.0, scale.gpu)
+        rest = float(left["left"].sum()) * alone * speed / self._view.steps
         return max(0.0, step_ns - rest)
 
     def _saved(
@@ -440,6 +458,15 @@ class Savings:
         """
         before = self._steps_after(made, most) if made else self._before
         after = self._steps_after([*made, *changes], most)
+        scale, _ = self._scales[0]
+        waits = not any(change.kernels for change in changes)
+        if made and waits and self._view.calibration.measured and scale.gpu != 1:
+            # As of the waits alone: the GPU's work stays as it was recorded.
+            work = self._view.replay.run([*made, *changes], TimeScale(host=0)).step_ns
+            after = [
+                max(other, min(one, work))
+                for one, other in zip(before, after, strict=False)
+            ]
         return [
             max(0, round(one - other))
             for one, other in zip(before, after, strict=False)

@@ -27,7 +27,12 @@ from traceq.analysis.base.assumptions import (
 from traceq.analysis.replay.simulation import AS_RECORDED, TimeScale
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from traceq.analysis.replay.simulation import Replay
+
+# Steps that differ by less are the same: the search for a speed ends there.
+_SAME = 0.001
 
 
 class Calibration(Struct, frozen=True):
@@ -109,19 +114,56 @@ def _gpu_bound(replay: Replay, step_ns: float, gpu_alone_ns: float) -> Calibrati
     # A host any slower than this would show in the step.
     visible_ns = max(step_ns, gpu_alone_ns) * (1 + MEASURED_SPREAD)
     slowest = min(SLOWEST_HOST, _fitted(replay, visible_ns))
-    likely, fast, slow = (
-        TimeScale(min(host, slowest), gpu) for host in (1, FASTEST_HOST, slowest)
-    )
+    scales = (TimeScale(min(host, slowest), gpu) for host in (1, FASTEST_HOST, slowest))
+    likely, fast, slow = scales
+    if replay.run(scale=likely).step_ns > (1 + _SAME) * step_ns:
+        likely = slow = _with_waits(replay, step_ns, likely)
+        fast = _with_waits(replay, step_ns, fast) if fast.host < likely.host else likely
     return Calibration(likely, fast, slow, measured=True)
+
+
+def _with_waits(replay: Replay, step_ns: float, scale: TimeScale) -> TimeScale:
+    """Return speeds at which a step that is longer at these takes as long as measured.
+
+    After each wait of the host the GPU idles. That is part of the step, which its work
+    does not take as well: first the GPU is as fast as it was recorded, then the host
+    faster than expected, then the GPU faster.
+    """
+
+    def taken(host: float, gpu: float) -> float:
+        return replay.run(scale=TimeScale(host, gpu)).step_ns
+
+    host, recorded = scale.host, min(1.0, scale.gpu)
+    fastest = min(FASTEST_HOST, host)
+    if taken(host, recorded) <= step_ns:
+        limits = (recorded, scale.gpu)
+    elif taken(fastest, recorded) <= step_ns:
+        between = (fastest, host)
+        host = _between(lambda host: taken(host, recorded), step_ns, between)
+        return TimeScale(host, recorded)
+    else:
+        host, limits = fastest, (FASTEST_GPU, recorded)
+    return TimeScale(host, _between(lambda gpu: taken(host, gpu), step_ns, limits))
 
 
 def _fitted(replay: Replay, step_ns: float) -> float:
     """Return the scale of the host's time at which a step takes that long."""
+    return _between(
+        lambda host: replay.run(scale=TimeScale(host)).step_ns,
+        step_ns,
+        (0, SLOWEST_SEARCHED),
+    )
 
-    def tried(host: float) -> tuple[float, float]:
-        return host, replay.run(scale=TimeScale(host)).step_ns
 
-    low, high = tried(0), tried(SLOWEST_SEARCHED)
+def _between(
+    taken: Callable[[float], float], step_ns: float, limits: tuple[float, float]
+) -> float:
+    """Return the scale between two at which a step takes that long."""
+
+    def tried(scale: float) -> tuple[float, float]:
+        return scale, taken(scale)
+
+    low, high = (tried(limit) for limit in limits)
     for _ in range(BISECTIONS):
         middle = tried((low[0] + high[0]) / 2)
         low, high = (low, middle) if middle[1] > step_ns else (middle, high)

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNUSED, LOGGED, ADDED, COLLECTED = "unused", "logged", "added", "collected"
+UNUSED, LOGGED, COLLECTED = "unused", "logged", "collected"
+ADDED = "added"
+"""To a number, or to a tensor on the GPU."""
+ACCUMULATED = "accumulated"
+"""To what may be a tensor on the CPU."""
 ACTED, SIZE, INDEX, LOOPED, METRIC = "acted", "size", "index", "looped", "metric"
 FINITE, STOPS, GUARDS, CHECKS = "finite", "stops", "guards", "checks"
 DECIDES, COMPUTED, RETURNED = "decides", "computed", "returned"
 LOSS, REDUCED = "loss", "reduced"
+REPLACED = "replaced"
+"""Elements that a mask selects, which are assigned through the same mask."""
 SELDOM = "seldom"
 """Beside another use: it is done in some steps alone."""
 UNKNOWN = "unknown"
@@ -123,7 +129,9 @@ class Uses:
         uses: set[str] = set()
         for node in self._at(scope, line, ast.Subscript, ast.Call):
             selects = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
-            if selects or _last_name(node) == "masked_select":
+            if isinstance(node, ast.Subscript) and self._is_replaced(node):
+                uses |= {REPLACED}
+            elif selects or _last_name(node) == "masked_select":
                 uses |= self._of_selected(node)
         return frozenset(uses)
 
@@ -191,6 +199,21 @@ class Uses:
             if _LOSSES.search(name):
                 return {LOSS}
         return {UNKNOWN}
+
+    def _is_replaced(self, node: ast.Subscript) -> bool:
+        """Return whether elements are assigned by the index that they are read by."""
+        above: ast.AST | None = node
+        while above is not None and not isinstance(above, ast.stmt):
+            above = self.parents.get(above)
+        targets: list[ast.expr] = []
+        if isinstance(above, ast.AugAssign):
+            targets = [above.target]
+        elif isinstance(above, ast.Assign) and isinstance(node.ctx, ast.Load):
+            targets = above.targets
+        return any(
+            isinstance(target, ast.Subscript) and _first_of(target) == _first_of(node)
+            for target in targets
+        )
 
     def _of(self, node: ast.AST, depth: int, seen: set[tuple[int, str]]) -> set[str]:
         """Return the uses of an expression's value."""
@@ -294,10 +317,31 @@ class Uses:
     ) -> set[str]:
         if not isinstance(parent.op, (ast.Add, ast.Sub)):
             return {UNKNOWN}
+        added = {ADDED if self._takes_tensors(parent.target) else ACCUMULATED}
         if isinstance(parent.target, ast.Name):
             used = self._of_name(parent.target, parent, depth, seen)
-            return {ADDED} | (used - {UNUSED, COLLECTED})
-        return {ADDED}
+            return added | (used - {UNUSED, COLLECTED})
+        return added
+
+    def _takes_tensors(self, target: ast.expr) -> bool:
+        """Return whether a target is set to numbers, or to tensors on the GPU, alone.
+
+        Of what has elements, as a list, these are its elements.
+        """
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        name = _name_of(target)
+        scope = self._scope(target) if isinstance(target, ast.Name) else self.tree
+        if name is None or self._is_too_long():
+            return False
+        values = [
+            node.value
+            for node in ast.walk(scope)
+            if isinstance(node, (ast.Assign, ast.AnnAssign))
+            and node.value is not None
+            and name in map(_name_of, _targets(node))
+        ]
+        return bool(values) and all(map(_takes_tensor, values))
 
     def _of_targets(
         self,
@@ -466,6 +510,43 @@ def _compares_itself(test: ast.expr) -> bool:
         and _name_of(part.left) == _name_of(part.comparators[0])
         for part in ast.walk(test)
     )
+
+
+def _first_of(node: ast.Subscript) -> str:
+    """Return the index of the first dimension, as text that can be compared."""
+    index = node.slice
+    if isinstance(index, ast.Tuple) and index.elts:
+        index = index.elts[0]
+    return ast.dump(index)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _takes_tensor(value: ast.expr) -> bool:
+    """Return whether a tensor on the GPU can be added to a value, or to its elements.
+
+    That is a number, a list or dict, or a tensor that is made on a device.
+    """
+    if isinstance(value, ast.BinOp):
+        sides = (value.left, value.right)
+        of_list = any(isinstance(side, ast.List) for side in sides)
+        return of_list or all(map(_takes_tensor, sides))
+    if isinstance(value, (ast.List, ast.Dict, ast.ListComp, ast.DictComp)):
+        return True
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, (int, float))
+    if not isinstance(value, ast.Call):
+        return False
+    if _last_name(value) in ("float", "int", "dict", "list", "defaultdict", "Counter"):
+        return True
+    devices = [word.value for word in value.keywords if word.arg == "device"]
+    if _last_name(value) == "to":
+        devices += value.args[:1]
+    named = [device for device in devices if isinstance(device, ast.Constant)]
+    on_host = any(str(device.value).startswith("cpu") for device in named)
+    return (bool(devices) and not on_host) or _last_name(value) == "cuda"
 
 
 def _name_of(node: ast.expr) -> tuple[str, ...] | None:
