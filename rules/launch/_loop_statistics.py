@@ -20,11 +20,10 @@ _NORMS = (
 # Their fourth argument is the running mean, and the sixth whether they train.
 _MEAN, _TRAINS = 3, 5
 STATISTICS = (
-    "each iteration is normalised by its own statistics and changes the running ones"
-    " (a batch norm in training), so that to stack them along the batch changes the"
-    " result: put the iterations into the channels instead, as [n, rows, C] to [rows, n"
-    " * C], and call torch.nn.functional.batch_norm once, with weight and bias repeated"
-    " n times; update the running statistics by the mean of the n, with a momentum of 1"
+    "put the iterations into the channels, as [n, rows, C] to [rows, n * C], and call"
+    " torch.nn.functional.batch_norm once, with weight and bias repeated n times: each"
+    " is still normalised by its own statistics, which stacking along the batch would"
+    " change; update the running statistics by the mean of the n, with a momentum of 1"
     " - (1 - momentum) ** n, which changes them slightly: check; an iteration of"
     " another size stays a call of its own"
 )
