@@ -19,7 +19,8 @@ from linting import (
 )
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
-from traceq.analysis.replay.host_account import NEW_SHAPE
+from traceq.analysis.replay.bound import waits_after
+from traceq.analysis.replay.host_account import NEW_SHAPE, SLOW
 from traceq.analysis.time.host_activity import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
 from traceq.inputs.load_trace import load
@@ -422,6 +423,72 @@ def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
     # Of both: 194 and 161 µs, 4 and 10 where it is usual.
     assert (slow_for.value, usual_for.value) == (355_000, 14_000)
     assert len(finding.ops) == 4
+
+
+def stalled(*stalls: int) -> str:
+    """Draw a step for each stall, in µs: each time another operator has it."""
+    steps = ops = calls = ""
+    for number, stall in enumerate(stalls, 1):
+        inside = ""
+        for at, name in enumerate(("sum", "mul", "add")):
+            usual = f"[aten::{name}      ]"
+            slow = " " * stall if at == number % 3 else ""
+            inside += f"{usual * 3}[aten::{name}      {slow}]"
+        ops += f" {inside} "
+        # They are of the GPU, whose work takes as long as it takes.
+        calls += "".join(
+            f" {'[cudaCall]':{len(call)}}" for call in f" {inside} ".split("]")[:-1]
+        ).ljust(len(inside) + 2)
+        steps += f"[ProfilerStep#{number}".ljust(len(inside) + 1) + "]"
+    return f"""
+        host   {steps}
+        host   {ops}
+        host   {calls}
+        gpu 7   [sum]
+    """
+
+
+@pytest.mark.parametrize(
+    ("mean", "stalls", "expected"),
+    [
+        # One step in four stops: the timed ones, as long as their median, do not.
+        (300, (900, 900, 900, *[0] * 5), 0),
+        (700, (900, 900, 900, *[0] * 5), 1),
+        # What all steps have is in their median too.
+        (300, (300, 300, 300), 1),
+    ],
+)
+def test_stalls_count_as_far_as_steps_without_the_profiler_have_them(
+    mean: int, stalls: tuple[int, ...], expected: int
+) -> None:
+    timed = StepTime(mean * 1000, 300_000, 290_000, 3_000_000, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
+    trace = replace(load_drawn(stalled(*stalls)), rank=rank)
+
+    findings = outcome(Recording("drawn", trace=trace), "HST002").findings
+
+    assert len(findings) == expected
+
+
+def test_a_stall_that_timed_steps_do_not_have_is_not_what_the_gpu_waits_for() -> None:
+    timed = StepTime(300_000, 300_000, 290_000, 310_000, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
+    drawn = load_drawn(stalled(900, 0))
+
+    before, after = (
+        dict(waits_after(trace, 300_000).kind_rows).get(SLOW, 0)
+        for trace in (drawn, replace(drawn, rank=rank))
+    )
+
+    assert before > 150_000
+    assert after < 60_000
+
+
+def test_workers_take_the_processor_only_where_there_are_any() -> None:
+    (finding,) = drawn_findings(stalled(300, 300, 300), "HST002")
+
+    assert "DataLoader" not in finding.advice
+    assert "OMP_NUM_THREADS" in finding.advice
 
 
 @pytest.mark.parametrize(("elements", "expected"), [(8, 1), (2048 * 2048, 0)])
