@@ -16,6 +16,7 @@ from linting import (
     mentions,
     outcome,
     priced_findings,
+    sourced_findings,
 )
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
@@ -350,7 +351,7 @@ def test_what_a_function_does_without_a_call_is_not_known(
     (finding,) = drawn_findings(drawing, "HST003")
 
     assert finding.message.startswith(f"main {looks}")
-    assert ("not in the trace" in finding.advice) == (not inside)
+    assert ("does not show what" in finding.advice) == (not inside)
 
 
 @pytest.mark.parametrize(
@@ -666,6 +667,79 @@ def test_stacks_are_asked_for_only_where_there_are_none() -> None:
         True,
         False,
     ]
+
+
+def silent(source: str, between: int, *, before: int = 2, after: int = 3) -> Finding:
+    """Return what HST003 finds of a function that calls nothing for some ms."""
+    first = f"[<built-in function len> by train.py({before}): f]"
+    last = f"[<built-in method float of Tensor object> by train.py({after}): f]"
+    inside = f"{first}{' ' * between}{last}"
+    (finding,) = sourced_findings(
+        f"""
+        host   [ProfilerStep#1                          {" " * len(inside)}]
+        host    [torch/nn.py(5): g    ] [train.py(1): f {" " * len(inside)}]
+        host     [aten::mm           ]    {inside}
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+        """,
+        {"train.py": source},
+        "HST003",
+    )
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("written", "line", "mentioned"),
+    [
+        ("torch.Tensor(rows).float()", 3, ["torch.Tensor(rows)", "np.float32"]),
+        ("torch.LongTensor([*rows]).float()", 3, ["LongTensor", "np.int64"]),
+        # What is not seen to be slow is not named, but the lines around it are.
+        ("torch.Tensor(7, 8).float()", 1, ["between lines 2 and 3"]),
+        ("(rows * 2).float()", 1, ["between lines 2 and 3"]),
+    ],
+)
+def test_a_tensor_that_is_made_of_a_list_between_two_calls_is_named(
+    written: str, line: int, mentioned: list[str]
+) -> None:
+    finding = silent(f"def f(rows):\n    len(rows)\n    return {written}\n", 2000)
+
+    assert finding.place.line == line
+    assert all(part in finding.advice for part in mentioned)
+    assert "free" not in finding.advice
+
+
+def test_a_loop_between_two_calls_is_named_with_the_lines_around_it() -> None:
+    source = """
+        def f(rows):
+            n = len(rows)
+            for at in range(n):
+                rows[at] += 1
+            return rows.float()
+    """
+
+    finding = silent(source, 2000, after=5)
+
+    assert mentions(finding, "without calling anything")
+    assert "between lines 2 and 5; there is a loop at line 3" in finding.advice
+
+
+def test_the_line_that_takes_most_of_a_function_is_its_place() -> None:
+    calls = "[<built-in function sum> by train.py(33): f]" * 9
+    source = "\n" * 29 + "def f(rows):\n" + "    rows = sum(rows)\n" * 5
+    (finding,) = sourced_findings(
+        f"""
+        host   [ProfilerStep#1                           {" " * 400}]
+        host    [torch/nn.py(5): g    ] [train.py(30): f {" " * 400}]
+        host     [aten::mm           ]   {calls}
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+        """,
+        {"train.py": source},
+        "HST003",
+    )
+
+    assert (finding.place.line, finding.place.begins) == (33, 30)
+    assert "33: sum" in {line.name for line in finding.evidence}
 
 
 def in_function(name: str) -> Finding:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from traceq.linter.need import Need
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
+    from traceq.linter.source_gaps import GapCause, gap_causes, gap_lines
     from traceq.linter.source_loops import at_loops, loop_body, loop_lines
     from traceq.linter.source_uses import value_uses
     from traceq.linter.view import View
@@ -65,6 +66,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Fix",
+    "GapCause",
     "Good",
     "Gpu",
     "Need",
@@ -88,6 +90,8 @@ __all__ = [
     "fill_false",
     "first_sizes",
     "fused_fixes",
+    "gap_causes",
+    "gap_lines",
     "has_like",
     "has_named",
     "inputs",
@@ -147,6 +151,7 @@ _MODULES = {
         "linter.need": "Need",
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
+        "linter.source_gaps": "GapCause gap_causes gap_lines",
         "linter.source_loops": "at_loops loop_body loop_lines",
         "linter.source_uses": "value_uses",
         "linter.view": "View",
