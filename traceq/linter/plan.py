@@ -74,11 +74,18 @@ def with_later(
     plan = to_fix(findings)
     if not plan:
         return list(findings)
-    others = [finding for finding in findings if finding.minor and _may(finding, rules)]
+    others = [
+        finding
+        for finding in findings
+        if finding.minor
+        and _may(finding, rules)
+        and not _rewritten(finding, plan, savings)
+    ]
     made, later = [*plan], list[tuple["Finding", "Finding"]]()
     while others and len(later) < _MOST_LATER:
         report_progress("plan", len(later), _MOST_LATER)
-        worth = WORTH_GOING_ON * savings.step_after(made)
+        left_ns = savings.step_after(made)
+        worth = max(WORTH_GOING_ON * left_ns, WORTH_FIXING * savings.step_ns)
         others = [other for other in others if _removes(other, worth)]
         priced = [(savings.saved_after(other, made), other) for other in others]
         saved, best = max(priced, key=lambda pair: pair[0], default=(0, None))
@@ -92,6 +99,18 @@ def with_later(
     regular = [finding for finding in left if not finding.minor]
     minor = [finding for finding in left if finding.minor]
     return [*regular, *(finding for _, finding in later), *minor]
+
+
+def _rewritten(finding: Finding, plan: Sequence[Finding], savings: Savings) -> bool:
+    """Return whether the fix of another at the same line removes most of this one's."""
+    return any(
+        _at(finding) == _at(other) and savings.shares(finding, other) for other in plan
+    )
+
+
+def _at(finding: Finding) -> tuple[str | None, int | None, str | None]:
+    place = finding.place
+    return place.source, place.line, place.function
 
 
 def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:

@@ -48,8 +48,9 @@ def unseen_stalls(trace: Trace) -> pl.DataFrame:
     )
     irregular = _irregular(calls, steps)
     by_step = irregular.group_by("step").agg(all=pl.col("irregular").sum())
-    common = int(by_step["all"].min() or 0) if by_step.height == steps else 0
-    differing = int(by_step["all"].sum()) - steps * common
+    sums = by_step["all"].to_list()
+    common = min(sums) if len(sums) == steps else 0
+    differing = sum(sums) - steps * common
     least = _LEAST * int(trace.steps.filter("averaged")["time"].sum())
     if differing - above * steps < least:
         return nothing
