@@ -87,7 +87,6 @@ class Float32Logits(Rule):
     + @torch.compile
     + def loss_of(logits, targets):
     +     return F.cross_entropy(logits.float(), targets)
-    +
     - loss = F.cross_entropy(logits.float(), targets)
     + loss = loss_of(logits, targets)
     ```

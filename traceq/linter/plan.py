@@ -103,14 +103,15 @@ def with_later(
 
 def _rewritten(finding: Finding, plan: Sequence[Finding], savings: Savings) -> bool:
     """Return whether the fix of another at the same line removes most of this one's."""
-    return any(
-        _at(finding) == _at(other) and savings.shares(finding, other) for other in plan
+    here = _at(finding)
+    return here is not None and any(
+        _at(other) == here and savings.shares(finding, other) for other in plan
     )
 
 
-def _at(finding: Finding) -> tuple[str | None, int | None, str | None]:
+def _at(finding: Finding) -> tuple[str, int | None, str | None] | None:
     place = finding.place
-    return place.source, place.line, place.function
+    return (place.source, place.line, place.function) if place.source else None
 
 
 def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:
