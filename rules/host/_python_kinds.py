@@ -70,7 +70,7 @@ LOOKS = (
     ),
     (
         "makes tensors of lists",
-        r"method (tensor|as_tensor|from_numpy|stack) of type",
+        r"method (tensor|as_tensor) of type",
         _VECTOR,
     ),
     (
