@@ -522,6 +522,27 @@ def test_an_edit_beside_a_rewrite_is_counted_once_in_the_plan() -> None:
     assert second < 0.01 * savings.step_ns < turns[1].saves_ns
 
 
+@pytest.mark.parametrize(("length", "is_later"), [(26, False), (60, True)])
+def test_a_later_fix_saves_a_hundredth_of_the_step_as_it_is(
+    length: int, *, is_later: bool
+) -> None:
+    trace = load_drawn(f"""
+        host   [ProfilerStep#1 {" " * 980}]
+        host    [aten::mm              ][aten::add {" " * 960}]
+        host     [cudaLaunchKernel>1]
+        gpu 7                      [g<1{" " * length}]
+    """)
+    savings = Savings(View(trace))
+    rules = {code: bundled_rules()[code]() for code in ("LCH001", "CPY004")}
+    fixes = {"LCH001": Fix(ops=[1]), "CPY004": Fix(kernels=[0])}
+    findings = [rules[code].finding("", subject="", fix=fixes[code]) for code in fixes]
+    priced, _ = price(findings, rules, savings, None)
+
+    planned = with_later([*priced], rules, savings)
+
+    assert [finding.doubt == "later" for finding in planned] == [False, is_later]
+
+
 def _loop_and_wait(
     of_loop: Effort, of_wait: Effort
 ) -> tuple[Savings, Finding, Finding]:

@@ -19,6 +19,7 @@ from traceq.linter import (
 )
 
 from ._head_dims import changed, multiple, padded
+from ._layouts import layout, timed_first, wide
 from ._read_weights import reading
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def described(view: View, row: Row) -> Row:
     ``making`` is what makes its mask causal, ``share`` the share of the GPU time that
     fused attention saves, ``by_torch`` whether torch's module computes it, ``needed``
     what the head dims would have to be multiples of for fused kernels, ``reading`` the
-    advice where its weights are read, and ``minor`` whether to change it may not help.
+    advice where its weights are read, ``wide`` whether fused kernels are slow for its
+    head dims, and ``minor`` whether to change it may not help.
     """
     row = row | {"making": _making(view, row), "by_torch": _by_torch(view, row)}
     masked = bool(_masks(row)) and not _causal(row)
@@ -131,8 +133,9 @@ def described(view: View, row: Row) -> Row:
         "share": 0.0 if read else _share(row, view.gpu),
         "needed": needed,
         "reading": read,
+        "wide": wide(row),
         # Another head dim is another model.
-        "minor": bool(read or (row["by_torch"] and needed)),
+        "minor": bool(read or wide(row) or (row["by_torch"] and needed)),
     }
 
 
@@ -148,8 +151,11 @@ def advice_for(view: View, row: Row) -> tuple[str, int | None]:
     if _is_eager(view, row):
         return located_advice(view, own_function(row), _NOT_EAGER), None
     advice, example = _call(row)
+    advice += layout(view, row)
     if needed:
         advice, example = padded(row, needed, advice), None
+    if row["wide"]:
+        advice, example = timed_first(row, advice), None
     # Where the result is computed is where SDPA is to be called.
     where = view.trace.ops[[*_WHERE]]
     parts = ("first", "last", "weighs")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from traceq.linter import Row, View
 
 _MATMULS = ("aten::bmm", "aten::baddbmm")
+_AROUND = ("aten::matmul", "aten::einsum")
 _READ = (
     "its weights are read by {name}{where}, and SDPA returns none: check which layers"
     " and steps need them, and call SDPA in the others"
@@ -23,8 +24,12 @@ def reading(view: View, row: Row) -> str:
     """Return the advice where an op reads the weights of a call; else nothing.
 
     That is one with GPU work on a tensor of their shape, or on their mean over heads,
-    before the next attention begins, or after the last one of all.
+    before the next attention begins, or after the last one of all. Where queries, keys
+    or values have that shape too, it tells nothing.
     """
+    weights = row["scores"][-2:]
+    if any(row[part][-2:] == weights for part in ("query", "key", "value")):
+        return ""
     ops = view.trace.ops
     last = ops[["thread", "ts", "dur"]].row(row["last"], named=True)
     ran = ops.filter(
@@ -33,7 +38,10 @@ def reading(view: View, row: Row) -> str:
         pl.col("forward").is_null(),
         pl.col("phase").ne_missing("backward"),
     )
-    begins = ran.filter(named(ran, _MATMULS))["ts"]
+    # What a matmul copies before it multiplies is its own.
+    multiplied = ran.filter(named(ran, _MATMULS))["id"]
+    around = view.roots(pl.col("name").is_in(_AROUND))[multiplied]
+    begins = ops["ts"][around.fill_null(multiplied)]
     end = ops.filter(named(ops, _MATMULS), pl.col("thread") == last["thread"])
     window = pl.col("ts") >= end.select(END.max()).item()
     if len(begins):

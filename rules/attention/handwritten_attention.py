@@ -118,8 +118,9 @@ class HandwrittenAttention(Rule):
     Fused kernels take float32 with head dims that are multiples of 4, and 16 bits with
     a mask with multiples of 8: other heads have to be padded, or chosen to fit, first.
     A program that inspects the attention weights needs them: where an op reads them,
-    the finding is minor. The saving compares with FlashAttention as fast as it is on
-    short sequences; in float32, which it does not take, half of the time is assumed.
+    the finding is minor, as it is in float32 with a head dim above 128. The saving
+    compares with FlashAttention as fast as it is on short sequences; in float32, which
+    it does not take, half of the time is assumed. Fused kernels take four dims alone.
     """
 
     code = "ATT003"
@@ -204,7 +205,7 @@ class HandwrittenAttention(Rule):
             for row in handwritten.iter_rows(named=True)
             if not row["type"] or row["type"] in FUSED
         ]
-        for same in ownership.together(rows, "by_torch", "reading"):
+        for same in ownership.together(rows, "by_torch", "reading", "wide"):
             yield self._finding(view, same)
 
     def _finding(self, view: View, rows: list[Row]) -> Finding:
@@ -227,7 +228,7 @@ class HandwrittenAttention(Rule):
             fix=[
                 fix
                 for row in rows
-                if not row["reading"]
+                if not (row["reading"] or row["wide"])
                 for fix in fused_fixes(row, assumptions.FUSED_ATTENTION_LAUNCHES)
             ],
             evidence=[

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import assumptions
 from traceq.analysis.patterns import kv_cache
 from traceq.linter import (
     Bad,
     Evidence,
+    Fix,
     Good,
     Need,
     Rule,
@@ -19,10 +21,13 @@ from traceq.linter import (
     dataclass,
     dtype_name,
     inputs,
+    often,
     option,
     text,
 )
 
+from ._batch_last import ADVICE as BATCH_FIRST
+from ._batch_last import batch_last, operand_lines
 from ._copy_parts import (
     HINTS,
     NOUNS,
@@ -73,7 +78,8 @@ class CopyShare(Rule):
     ``chunk`` joins gradients: use separate projections, or a kernel that takes the
     packed tensor. Weights that are stored in 8 bits and cast in every call: dequantize
     them once if there is memory for it, or compile the model, which casts and scales in
-    one kernel.
+    one kernel. A matmul reads a matrix along its rows or its columns: where the batch
+    dims come last, as in a result ``ijbn`` of ``torch.einsum``, it copies the operand.
 
     ```diff
     - x = self.mlp(x.transpose(1, 2).contiguous())
@@ -162,6 +168,7 @@ class CopyShare(Rule):
             .agg(time=pl.col("dur").sum(), calls=pl.len())
             .sort("time", "part", descending=[True, False])
         )
+        yield from self._batch_last(view, busy)
         needed = int(parts.filter(pl.col("part").is_in(_NEEDED))["time"].sum())
         rest = unexplained(view)
         matters = int(rest["dur"].sum()) >= self.min_share * busy
@@ -188,6 +195,29 @@ class CopyShare(Rule):
             },
             advice=_advice(moved, parts.filter(~pl.col("part").is_in(_NEEDED))["part"]),
             kernels=moved["id"],
+        )
+
+    def _batch_last(self, view: View, busy: int) -> Iterator[Finding]:
+        """Yield what batched matmuls copy since batch dims come last in memory."""
+        copied = batch_last(view)
+        if int(copied["dur"].sum()) < self.min_share * busy:
+            return
+        by_place = view.by_place(copied, time=pl.col("dur").sum())
+        largest = by_place.sort("time", descending=True).row(0, named=True)
+        yield self.finding(
+            "batched matmuls copy operands whose batch dims come last in memory,"
+            f" {often(copied.height / view.steps)}",
+            subject="operands of batched matmuls",
+            place=view.place(largest),
+            count=copied.height / view.steps,
+            fix=Fix(kernels=copied["id"], kernel_share=assumptions.BATCH_LAST_COPIES),
+            evidence=[
+                _share("share", int(copied["dur"].sum()) / busy),
+                *operand_lines(view, copied),
+            ],
+            advice=BATCH_FIRST,
+            example="",
+            ops=copied["matmul"].unique(),
         )
 
 

@@ -8,7 +8,14 @@ from traceq.linter import Evidence, counted, dataclass
 
 from ._loading_kinds import LoadingKind
 from ._rows import RowByRow
-from ._worker_advice import worker_evidence, workers_advice
+from ._samples import CheapSamples
+from ._worker_advice import (
+    FEW_TENSORS,
+    collate_into_few,
+    hands_much,
+    worker_evidence,
+    workers_advice,
+)
 from ._workers import WorkerPlan, first_batches, step_without
 
 if TYPE_CHECKING:
@@ -51,6 +58,13 @@ _SHORT = (
     " per sample, and index whole batches where the data is in memory"
 )
 _STACKS = "; record with stacks, profile(with_stack=True), to see what it does"
+_WHOLE_SAMPLES = (
+    "if __getitem__ does no more than pick an item of arrays in memory, pick whole"
+    " batches: with a BatchSampler as sampler and batch_size=None it gets a list of"
+    " indices, and each array is indexed once; or keep the data on the GPU, if it fits,"
+    " and index it with slices of torch.randperm; workers would stack them one by one"
+    " as well"
+)
 ROW_ADVICE = (
     "pick whole batches: a BatchSampler as sampler and batch_size=None index each"
     " tensor once a batch; or keep the tensors on the GPU, if they fit, and index"
@@ -75,17 +89,30 @@ def in_process(
     view: View, regions: pl.DataFrame, workers: int, example: str
 ) -> Explanation:
     """Say what to do where the training process loads."""
-    message = MESSAGE
     if by_rows := RowByRow.of(view, regions):
         return _rows(by_rows, example)
     kind = LoadingKind.of(view, regions)
     if kind.on_gpu:
         return _on_gpu(kind)
+    if cheap := CheapSamples.of(view, regions, kind):
+        return _samples(cheap, example)
     plan = WorkerPlan.of(view, regions, workers)
     if plan.loading_ns < _SHORT_NS:
         more = "" if view.trace.frames.height else _STACKS
         unknown = {"workers_now": 0, "workers": 2, "saves_with_workers_ns": None}
-        return Explanation(message, _SHORT + more, goes=None, data=unknown)
+        return Explanation(MESSAGE, _SHORT + more, goes=None, data=unknown)
+    return _by_workers(view, regions, plan, kind)
+
+
+def _by_workers(
+    view: View, regions: pl.DataFrame, plan: WorkerPlan, kind: LoadingKind
+) -> Explanation:
+    """Say what workers take off the training process, and what they need."""
+    collate = ""
+    if hands_much(plan):
+        # Workers are of use only once a batch is a few tensors.
+        collate = collate_into_few(plan.tensors)
+        plan = plan.with_tensors(view, regions, FEW_TENSORS)
     first = first_batches(view, regions)
     if first.share > _MANY_FIRSTS and first.epochs > 1:
         # Of the others, with workers; batches that are there are not loaded at all.
@@ -93,11 +120,11 @@ def in_process(
         step_ns = step_without(view, regions, hidden)
         workers_line = Evidence("workers", "2:", step_ns, "ns", note=_ESTIMATED)
         if kind.shuffles:
-            return Explanation(message, _SHUFFLED_EPOCHS, hidden, (workers_line,))
-        return Explanation(message, _SHORT_EPOCHS, evidence=(workers_line,))
+            return Explanation(MESSAGE, _SHUFFLED_EPOCHS, hidden, (workers_line,))
+        return Explanation(MESSAGE, _SHORT_EPOCHS, evidence=(workers_line,))
     return Explanation(
-        message,
-        workers_advice(plan) + kind.more,
+        MESSAGE,
+        collate + workers_advice(plan) + kind.more,
         plan.share,
         tuple(worker_evidence(plan)),
         plan.data,
@@ -114,6 +141,26 @@ def _on_gpu(kind: LoadingKind) -> Explanation:
         # One of the calls is left.
         kind.gpu_share * (1 - 1 / kind.gpu_calls),
         (calls,),
+    )
+
+
+def _samples(loads: CheapSamples, example: str) -> Explanation:
+    """Say that samples which cost little are picked and stacked one by one."""
+    return Explanation(
+        "the GPU idles while the training process itself stacks the next batch from"
+        f" {counted(loads.samples, 'sample')}, which are picked one by one",
+        _WHOLE_SAMPLES,
+        loads.share,
+        (
+            Evidence(
+                "picking", value=loads.making_ns, unit="ns", note="a step, as recorded"
+            ),
+            Evidence(
+                "whole", "batches:", value=loads.whole_ns, unit="ns", note=_ESTIMATED
+            ),
+        ),
+        {"rows": loads.samples, "whole_batches_ns": round(loads.whole_ns)},
+        example.replace("256", str(loads.samples)),
     )
 
 

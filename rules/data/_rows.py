@@ -66,7 +66,7 @@ class RowByRow:
             return None
         rows, loading = picks.height / view.steps, loading_ns(view)
         batches = regions.height / view.steps
-        whole = assumptions.WHOLE_BATCH_BYTE_NS * _sent_bytes(view) + tensors * (
+        whole = assumptions.WHOLE_BATCH_BYTE_NS * sent_bytes(view) + tensors * (
             batches * assumptions.WHOLE_BATCH_TENSOR_NS
             + rows * assumptions.WHOLE_BATCH_ROW_NS
         )
@@ -94,7 +94,7 @@ def _calls_others(frames: pl.DataFrame, regions: pl.DataFrame) -> bool:
     return called_in(theirs, regions).height > 0
 
 
-def _sent_bytes(view: View) -> float:
+def sent_bytes(view: View) -> float:
     """Return how many bytes a step copies to the GPU: its batches, or more."""
     copies = copy_directions(view.trace).filter(pl.col("direction") == TO_GPU)
     calls = view.runtime.join(copies, left_on="id", right_on="launch")

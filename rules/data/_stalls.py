@@ -28,7 +28,7 @@ from ._worker_advice import (
     times_as_many,
     wait_evidence,
 )
-from ._workers import WorkerPlan, first_batches, waited_ns
+from ._workers import WorkerPlan, called_in, first_batches, waited_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,6 +128,17 @@ def loading_regions(view: View) -> pl.DataFrame:
     loads = named_like(view.trace.annotations, names.DATA_REGION)[regions["id"]]
     regions = regions.filter(loads & ~regions["on_gpu"])
     return disjoint(regions.with_columns(start="ts", end=END))
+
+
+def stall_line(view: View, regions: pl.DataFrame) -> list[Evidence]:
+    """Return what of loading is stalls that steps without the profiler do not have."""
+    calls = view.host_account.calls.filter(pl.col("unseen") > 0)
+    stalls = view.trace.ops[calls["op"]].hstack(calls[["unseen"]])
+    unseen = int(called_in(stalls, regions)["unseen"].sum()) / view.steps
+    if not unseen:
+        return []
+    note = "a step of it, as recorded: the steps timed without the profiler stop less"
+    return [Evidence("stops", value=unseen, unit="ns", note=note)]
 
 
 def place_of(view: View, regions: pl.DataFrame) -> Place:

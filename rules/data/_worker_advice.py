@@ -36,7 +36,7 @@ _WAITED = 0.25
 # them. Heuristic threshold.
 _CLEARLY = 1.2
 # Fewer tensors in a batch are a few already.
-_FEW = 4
+FEW_TENSORS = 4
 # Handing tensors over is reported from this fraction of the loading time on. Heuristic
 # threshold.
 _MUCH = 0.25
@@ -62,12 +62,22 @@ def workers_advice(plan: WorkerPlan) -> str:
             " goes: do less per sample too (decode and augment on the GPU, cache what"
             " is computed every time)"
         )
-    if plan.handing_ns > _MUCH * plan.loading_ns and plan.tensors > _FEW:
-        text += (
-            f"; workers help little with {round(plan.tensors)} tensors in a batch, each"
-            " of which the training process still maps: collate them into a few"
-        )
     return text
+
+
+def hands_much(plan: WorkerPlan) -> bool:
+    """Return whether handing over a batch of many tensors takes what workers save."""
+    much = plan.handing_ns > _MUCH * plan.loading_ns
+    return much and plan.tensors > FEW_TENSORS
+
+
+def collate_into_few(tensors: float) -> str:
+    return (
+        f"{round(tensors)} tensors are copied to the GPU in a step: of a batch that has"
+        " more than a few, collate them first, as one with all rows and one with the"
+        " sample of each row, since each is handed over, pinned and copied by itself;"
+        " then "
+    )
 
 
 def ready_batches(
@@ -115,9 +125,9 @@ def worker_evidence(plan: WorkerPlan) -> list[Evidence]:
                 note="a step, estimated",
             )
         )
-    if plan.tensors:
+    if plan.copied:
         reasons.append(
-            Evidence("tensors", value=round(plan.tensors), note="of a batch are copied")
+            Evidence("tensors", value=round(plan.copied), note="of a batch are copied")
         )
     return reasons
 

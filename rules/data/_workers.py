@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -35,11 +36,28 @@ class WorkerPlan:
     before_ns: float
     """Duration of a step without changes."""
 
+    copied: float
+    """Number of tensors in a batch as it is, if it is collated into fewer."""
+    wanted: int = 0
+    """Number of workers that was asked for; 0 are as many as needed."""
+
     @classmethod
     def of(cls, view: View, regions: pl.DataFrame, wanted: int) -> WorkerPlan:
         """Return the plan for what is loaded in regions; 0 wanted are as needed."""
+        return cls._of(view, regions, wanted, _tensors(view, regions))
+
+    def with_tensors(
+        self, view: View, regions: pl.DataFrame, tensors: float
+    ) -> WorkerPlan:
+        """Return the plan where a batch is collated into this many tensors."""
+        plan = self._of(view, regions, self.wanted, tensors)
+        return replace(plan, copied=self.copied)
+
+    @classmethod
+    def _of(
+        cls, view: View, regions: pl.DataFrame, wanted: int, tensors: float
+    ) -> WorkerPlan:
         loading = loading_ns(view)
-        tensors = _tensors(view, regions)
         handing = (
             min(1.0, tensors * assumptions.WORKER_TENSOR_NS / loading)
             if loading
@@ -53,7 +71,11 @@ class WorkerPlan:
         workers = wanted or min(needed, cores or assumptions.USUAL_WORKERS)
         share = _share(view, regions, worked / workers, 1 - handing)
         before = step_without(view, regions, 0)
-        return cls(loading, rest, tensors, cores, workers, share, before)
+        return cls(
+            *(loading, rest, tensors, cores, workers, share, before),
+            copied=tensors,
+            wanted=wanted,
+        )
 
     @property
     def needed(self) -> int:
@@ -85,7 +107,7 @@ class WorkerPlan:
             "saves_with_workers_ns": round(max(0.0, self.before_ns - self.step_ns)),
             "cores": self.cores,
             "step_with_workers_ns": round(self.step_ns),
-            "tensors": round(self.tensors),
+            "tensors": round(self.copied),
         }
 
 

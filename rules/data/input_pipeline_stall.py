@@ -31,6 +31,7 @@ from ._stalls import (
     inside_line,
     loading_regions,
     place_of,
+    stall_line,
     steps_line,
 )
 from ._without_gpu import LONG_WITHOUT_GPU_NS, loading_without_gpu
@@ -76,14 +77,14 @@ class InputPipelineStall(Rule):
     + loader = DataLoader(data, batch_size=64, num_workers=8, persistent_workers=True)
     ```
 
-    Where stacks show that the loader does nothing but pick the rows of a
-    ``TensorDataset`` one by one and stack them again, workers would do the same. With a
-    ``BatchSampler`` as sampler, around the one that the loader has
-    (``SequentialSampler`` without ``shuffle``, ``DistributedSampler`` with several
-    ranks), each tensor is indexed once for a whole batch. If the tensors fit on the
-    GPU, keep them there and index them with slices of ``torch.randperm``: nothing is
-    loaded then. The saving is that of whole batches, which take what was measured on a
-    machine without a GPU for each tensor, row and byte.
+    Where stacks show that the loader does little but pick rows one by one, of a
+    ``TensorDataset`` or as samples that cost less to make than to stack, and stack
+    them, workers would do the same. With a ``BatchSampler`` as sampler, around the one
+    that the loader has (``SequentialSampler`` without ``shuffle``,
+    ``DistributedSampler`` with several ranks), each tensor is indexed once a batch. If
+    the tensors fit on the GPU, keep them there and index them with slices of
+    ``torch.randperm``. The saving is that of whole batches, which take what was
+    measured on a machine without a GPU for each tensor, row and byte.
 
     ```diff
     - loader = DataLoader(data, batch_size=256, shuffle=True)
@@ -92,9 +93,8 @@ class InputPipelineStall(Rule):
     ```
 
     The training process maps the memory of each tensor that a worker hands over, and
-    stacks tell whether it did that or waited. For a batch of many small tensors that
-    takes longer than loading them: put them into one. With ``pin_memory=True`` a thread
-    does it ahead.
+    stacks tell whether it did that or waited. Put many small tensors into a few: the
+    saving is that of four. With ``pin_memory=True`` a thread maps them ahead.
 
     ## When it is wrong
 
@@ -103,9 +103,8 @@ class InputPipelineStall(Rule):
     the wait may be for the workers to start; later steps do not have it. Of taking
     batches that were ready half is assumed to go: a thread that does it shares Python's
     lock with the program. The tensors of a batch are counted by the copies to the GPU;
-    a batch of Python objects hides more of them. A trainer that puts samplers of its
-    own into a loader, as for several ranks, must leave the ``BatchSampler`` alone: look
-    at the shapes of its batches.
+    a batch of Python objects hides more. A trainer that puts samplers of its own into a
+    loader, as for several ranks, must leave the ``BatchSampler`` alone: look at shapes.
     """
 
     code = "DAT001"
@@ -234,6 +233,7 @@ class InputPipelineStall(Rule):
                 Evidence("share", value=stalled, unit="share", note="of the step"),
                 *steps_line(view, row),
                 Evidence("loading", value=loading, unit="ns", note=_A_STEP),
+                *stall_line(view, regions),
                 *(inside_line(view, call) for call in inside.iter_rows(named=True)),
                 *why.evidence,
             ],

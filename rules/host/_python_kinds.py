@@ -28,8 +28,9 @@ _MAKES_BATCH = (
     r"(batch|example)|collate|augment|preprocess|tokeni[sz]|^__getitem__$"
 )
 _VECTOR = (
-    "make it with operators on the GPU, as torch.arange(n, device=…) <"
-    " lengths[:, None], or once before the loop"
+    "make it once before the loop, if it is the same in each step; else with operators"
+    " on the GPU, as torch.arange(n, device=…) < lengths[:, None], or of one array of"
+    " the list, torch.from_numpy(np.array(…))"
 )
 _TRITON = (
     "each launch goes through Triton's launcher in Python: launch fewer, larger"
@@ -69,7 +70,7 @@ LOOKS = (
     ),
     (
         "makes tensors of lists",
-        r"method (tensor|as_tensor|from_numpy|stack) of type",
+        r"method (tensor|as_tensor) of type",
         _VECTOR,
     ),
     (

@@ -5,13 +5,15 @@ from __future__ import annotations
 import polars as pl
 
 from traceq.analysis.base import ownership
-from traceq.linter import Evidence, View, fill_false
+from traceq.linter import Evidence, View, fill_false, has_like
 
 from ._cpu_tensors import on_fresh_pages
 from ._shared import settled
 
 _SUMS = ("excess", "own", "idle", "usual")
 LOADING, UNKNOWN = "loading", "unknown"
+# The region in which a batch of a DataLoader with workers is taken.
+_OF_WORKERS = "#_MultiProcessingDataLoaderIter"
 # Slow calls of this many ops, at different places, have nothing in common but the host.
 SPREAD = 3
 # Stalls are alike if they differ by no more than this. Heuristic threshold: one trace
@@ -46,6 +48,22 @@ def slow_calls(view: View, slow: pl.DataFrame) -> pl.DataFrame:
         .join(whole, left_on="id", right_on="call", maintain_order="left")
         .with_columns(why=why)
     )
+
+
+def contention(view: View) -> str:
+    """Say what may take the processor away, of what the program is known to have."""
+    workers = "DataLoader workers and " if _has_workers(view) else ""
+    return (
+        f"look for what takes the processor away: more {workers}threads of libraries"
+        " than cores (OMP_NUM_THREADS, torch.set_num_threads), other processes on the"
+        " machine, a thread that holds Python's lock, Python's garbage collector"
+        " (gc.freeze() after setting up)"
+    )
+
+
+def _has_workers(view: View) -> bool:
+    """Return whether a DataLoader with workers hands over batches in the trace."""
+    return has_like(view.trace.annotations, _OF_WORKERS)
 
 
 def median(times: pl.Series) -> float:

@@ -25,6 +25,7 @@ from traceq.linter import (
 from ._python_examples import DRAWN, HOOKED
 from ._python_functions import called_line, grouped, is_at, silent_calls, times
 from ._python_kinds import ADVICE, logs, looks_like
+from ._python_lines import NOT_SHOWN, hot_lines, silent_time
 from ._small_functions import TIMES, Group, advice_on, by_caller, member_lines, message
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 
     from traceq.linter import Finding
 
-_SILENT = "takes long without calling anything"
-_UNKNOWN = (
-    "what it does is not in the trace: it may free the memory of a large result (keep"
-    " it in a buffer that is allocated once), or loop in plain Python (replace the loop"
-    " with operators)"
-)
 _HOOKS = (
     "remove the hooks (handle.remove()) when they are not needed, or let them return at"
     " once in all but one of many steps"
@@ -94,8 +89,9 @@ class PythonOverhead(Rule):
 
     ## When it is wrong
 
-    The line is where the function begins, not the one that takes long. Memory that is
-    freed where a large result is dropped looks like Python that calls nothing. What a
+    The line is where the function begins, unless the lines of calls were recorded and
+    one of them takes most of the time. What calls nothing, as memory that is freed
+    where a large result is dropped, is in no trace: the lines around it are. What a
     thread of its own would do holds the interpreter's lock nevertheless: use a process.
     """
 
@@ -158,7 +154,7 @@ class PythonOverhead(Rule):
         On a CPU the program's own operators and other programs use it up.
         """
         for finding in self.check(view):
-            if finding.advice != _UNKNOWN:
+            if not finding.advice.startswith(NOT_SHOWN):
                 yield finding
 
     def _of_group(self, view: View, group: Group, table: pl.DataFrame) -> Finding:
@@ -179,8 +175,14 @@ class PythonOverhead(Rule):
     def _of_function(
         self, view: View, row: Mapping[str, Any], table: pl.DataFrame
     ) -> Finding:
-        silent = silent_calls(table)
-        looks, advice = (_SILENT, _UNKNOWN) if silent else looks_like(table)
+        silent, place = silent_calls(table), view.place(row)
+        if silent:
+            why = silent_time(view, place, table)
+            looks, advice, place = why.does, why.advice, why.place
+            lines = [*why.evidence]
+        else:
+            looks, advice = looks_like(table)
+            place, lines = hot_lines(view, place, table)
         row = {**row, "recorded": int(table["recorded"].sum())}
         python = pl.col("kind") == host_activity.PYTHON
         own = table.filter(python, is_at(row))["caller"]
@@ -189,11 +191,15 @@ class PythonOverhead(Rule):
         return self.finding(
             f"{row['function']} {looks} {often(calls)}",
             subject=row["function"],
-            place=view.place(row),
+            place=place,
             count=calls,
             fix=Fix(spans=table, host_share=row["extra"] / row["estimated"]),
             gpu_idle_ns=int(table["idle"].sum()) / view.steps,
-            evidence=[*times(view, row, "python"), *called_line(view, table)],
+            evidence=[
+                *times(view, row, "python"),
+                *lines,
+                *([] if silent else called_line(view, table)),
+            ],
             advice=advice,
             # The page's example is of what need not be in every step.
             example=None if logs(table) else "",

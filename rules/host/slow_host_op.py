@@ -26,7 +26,15 @@ from traceq.linter import (
 )
 
 from ._shared import own_time
-from ._slow_calls import LOADING, SPREAD, UNKNOWN, median, slow_calls, turns
+from ._slow_calls import (
+    LOADING,
+    SPREAD,
+    UNKNOWN,
+    contention,
+    median,
+    slow_calls,
+    turns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,17 +47,11 @@ _WHY = {
     LOADING: "loads the code of kernels",
     UNKNOWN: "takes the host far longer than usual",
 }
-_CONTENTION = (
-    "look for what takes the processor away: more DataLoader workers and threads of"
-    " libraries than cores (OMP_NUM_THREADS, torch.set_num_threads), other"
-    " processes on the machine, a thread that holds Python's lock, Python's garbage"
-    " collector (gc.freeze() after setting up)"
+_PASSES = (
+    "it passes by itself once each kernel has been used: record later (traceq"
+    " collect --warmup), or run a few steps before those that count"
 )
-_ADVICE = {
-    LOADING: "it passes by itself once each kernel has been used: record later (traceq"
-    " collect --warmup), or run a few steps before those that count",
-    UNKNOWN: f"what it does is not in the trace; {_CONTENTION}",
-}
+_NOT_SHOWN = "what it does is not in the trace"
 _MEDIAN = "at the median, as recorded"
 _SAME = "of calls that do the same, as recorded"
 _USUAL, _SLOW = "[aten::sum          ]" * 3, f"[aten::sum {' ' * 130}]"
@@ -75,9 +77,11 @@ class SlowHostOp(Rule):
     asks nothing of the GPU takes as long as its tensors are large: without another call
     on the same inputs, or without recorded shapes, nothing is said of it, nor of large
     tensors, which HST005 is about: the first write to fresh memory is slow. If the code
-    of a kernel is loaded meanwhile, that is the reason. New shapes are left to HST001,
-    memory from the driver to MEM001, waits to SYN001 and SYN002, copies to CPY003,
-    compiling and capturing to the JIT rules.
+    of a kernel is loaded meanwhile, that is the reason. Where steps were timed without
+    the profiler, what slow calls cost one recorded step more than another counts only
+    as far as the mean of the timed steps is above their median. New shapes are left to
+    HST001, memory from the driver to MEM001, waits to SYN001 and SYN002, copies to
+    CPY003, compiling and capturing to the JIT rules.
 
     ## Why is this bad?
 
@@ -118,10 +122,10 @@ class SlowHostOp(Rule):
           slow   124 µs as recorded
           usual  3.00 µs as recorded
           fix    what it does is not in the trace; look for what takes the processor
-                 away: more DataLoader workers and threads of libraries than cores
-                 (OMP_NUM_THREADS, torch.set_num_threads), other processes on the
-                 machine, a thread that holds Python's lock, Python's garbage
-                 collector (gc.freeze() after setting up)
+                 away: more threads of libraries than cores (OMP_NUM_THREADS,
+                 torch.set_num_threads), other processes on the machine, a thread
+                 that holds Python's lock, Python's garbage collector (gc.freeze()
+                 after setting up)
         """,
     )
 
@@ -143,7 +147,7 @@ class SlowHostOp(Rule):
         """Group slow calls by op and line, and look at the others together."""
         slow = view.host_account.calls.filter(
             pl.col("excess") > 0, ~(pl.col("new") & pl.col("planned"))
-        )
+        ).with_columns(pl.col("own", "excess") - pl.col("unseen"))
         # Mostly all of them together take too little.
         least = min(self.min_share, self.min_spread_share) * view.steady.time
         if not slow.height or int(slow["excess"].sum()) < least:
@@ -191,7 +195,7 @@ class SlowHostOp(Rule):
                 Evidence("usual", value=row["usual"], unit="ns", note="as recorded"),
                 *module_line(row["modules"]),
             ],
-            advice=_ADVICE[row["why"]],
+            advice=_PASSES if loading else f"{_NOT_SHOWN}; {contention(view)}",
             severity=Severity.info if loading else None,
         )
 
@@ -222,7 +226,7 @@ class SlowHostOp(Rule):
                 *turns(slow["excess"]),
                 Evidence("steps", share_of_steps(view, steps)),
             ],
-            advice=_CONTENTION,
+            advice=contention(view),
         )
 
 

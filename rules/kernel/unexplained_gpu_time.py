@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceq.linter import (
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from traceq.linter import Finding, Row
 
 _MOST_ENTRIES = 5
+# Entries of a smaller part of the largest are not named. Heuristic threshold.
+_NAMED = 0.1
+_NO_REMEDY = "no remedy is known of what takes most"
 _LONGEST = 60
 _DRAWN = """
     host   [ProfilerStep#1                                                            ]
@@ -47,7 +51,8 @@ class UnexplainedGpuTime(Rule):
     after the other findings: the time of
     kernels above what their operations and bytes need at the rate that kernels of their
     class reach (``traceq summary --gpu``), where no finding's fix changes the kernel.
-    Names the five largest entries with their lines. Entries of which it is known that
+    Names the five largest entries with their lines. It is minor where no remedy is
+    known of the largest. Entries of which it is known that
     nothing makes them faster are left out, as depthwise convolutions and a sort along
     the last dimension. It is reported if what remains is more than ``min-share`` of the
     losses, and more than ``min-step`` of the step.
@@ -137,9 +142,11 @@ class UnexplainedGpuTime(Rule):
         if left - hopeless < least:
             return
         losses = [loss for loss in losses if loss.remedy is not None][:_MOST_ENTRIES]
+        most = losses[0].row["time"]
+        losses = [loss for loss in losses if loss.row["time"] >= _NAMED * most]
         top = [loss.row for loss in losses]
         names = dict.fromkeys(_short(row["name"]) for row in top)
-        yield self.finding(
+        finding = self.finding(
             "the GPU takes longer than its work needs, most in"
             f" {listed([*names], _MOST_ENTRIES)}",
             subject="losses",
@@ -169,6 +176,7 @@ class UnexplainedGpuTime(Rule):
             },
             advice=advice(view, losses),
         )
+        yield finding if losses[0].remedy else replace(finding, minor=_NO_REMEDY)
 
 
 def _short(name: str | None) -> str:

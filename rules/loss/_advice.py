@@ -14,30 +14,39 @@ _OWN_LOSS = {
     "transformers": "call the model without labels and compute the loss from its"
     " logits (with a Trainer: compute_loss_func)",
 }
-_OUTSIDE = 'call the loss inside torch.autocast("cuda", enabled=False): '
-_OF_RESULT = (
-    f"{_OUTSIDE}autocast casts log-probabilities that were computed in {{half}}, which"
-    " makes them no more accurate; or "
+_LARGE = (
+    "; or use one that never holds all logits at once: Liger's fused linear cross"
+    " entropy, or under autocast F.linear_cross_entropy with"
+    " options=torch.nn.LinearCrossEntropyOptions() (torch 2.13)"
 )
-_OF_INPUT = (
-    "cross_entropy sums in float32 inside, and rounds only the log-probabilities it"
-    " returns to {half}; to keep float32 throughout, "
+_FUSED = "cast, softmax and their backward are fused then, and the loss stays float32"
+_COMPILED = (
+    "compile the loss, as torch.compile(F.cross_entropy), and call it under autocast"
+    f" as now: {_FUSED}{_LARGE}; without autocast it makes no copy either, but"
+    " rounds the loss itself to {half}"
 )
+_WITH_CAST = (
+    f"compile the function that casts and takes the loss: {_FUSED}{_LARGE};"
+    " {without} makes no copy either, but rounds the loss itself to {half}"
+)
+_LIBRARY = "the cast is in {via}: {own}, in a function of the program's; "
 
 
-def _without_cast(row: Row) -> str:
-    """Return how to do without a cast that the program, or a library, asks for."""
+def _with_cast(row: Row, half: str) -> str:
+    """Return what to do about a cast that the program, or a library, asks for."""
     if not row["via"]:
-        return f"drop the cast in {own_function(row) or 'the program'}: "
+        own = own_function(row)
+        without = f"dropping the cast in {own}" if own else "dropping the cast"
+        return _WITH_CAST.format(without=without, half=half)
     library = row["via"].partition(" (")[2].partition("/")[0]
     own = _OWN_LOSS.get(library, f"compute the loss in the program, without {library}")
-    return f"the cast is in {row['via']}: {own}; "
+    there = _LIBRARY.format(via=row["via"], own=own)
+    return there + _WITH_CAST.format(without="doing without the cast", half=half)
 
 
-def subject_and_advice(row: Row) -> tuple[str, str]:
+def subject_and_advice(row: Row, half: str) -> tuple[str, str]:
     """Return what is cast, and what to do about it."""
     if row["own"]:
-        return "logits", _without_cast(row) + _OF_INPUT
-    if "nll_loss" in row["caller"]:
-        return "log-probabilities", _OF_RESULT
-    return "logits", _OUTSIDE + _OF_INPUT
+        return "logits", _with_cast(row, half)
+    what = "log-probabilities" if "nll_loss" in row["caller"] else "logits"
+    return what, _COMPILED.format(half=half)

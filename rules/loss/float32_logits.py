@@ -39,14 +39,10 @@ if TYPE_CHECKING:
 
 _PLACE = ("file", "line", "function")
 _SOFTMAX = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
-_FUSED = (
-    "use a loss that never holds all logits at once: F.linear_cross_entropy (torch"
-    " 2.13), Liger's fused linear cross entropy, or torch.compile around head and loss"
-)
 _INSIDE = (
     "compile model and loss as one function that returns the loss: cast, softmax and"
-    " their backward are fused then, and no float32 logits are written; or drop the"
-    " cast, since cross_entropy sums in float32 inside"
+    " their backward are fused then, no float32 logits are written, and the loss stays"
+    " float32"
 )
 _LOSS = inputs([[4096, 32000], [4096]], ["c10::BFloat16", "long int"])
 _UP = inputs([[4096, 32000], [4096, 32000], []], ["float", "c10::BFloat16", "Scalar"])
@@ -82,19 +78,25 @@ class Float32Logits(Rule):
 
     ## How to fix it
 
-    ``F.cross_entropy`` takes bfloat16 and computes in float32 inside. To keep float32
-    and save the memory too, use a fused or chunked linear cross entropy. Where the
+    Compile the function that casts and takes the loss, or under autocast
+    ``F.cross_entropy`` itself: the cast is fused then, and the loss is float32. To save
+    the memory of the logits too, use a fused or chunked linear cross entropy. Where the
     model is compiled and the loss is not, compile both as one function.
 
     ```diff
+    + @torch.compile
+    + def loss_of(logits, targets):
+    +     return F.cross_entropy(logits.float(), targets)
     - loss = F.cross_entropy(logits.float(), targets)
-    + loss = F.cross_entropy(logits, targets)
+    + loss = loss_of(logits, targets)
     ```
 
     ## When it is wrong
 
-    In bfloat16 the loss of each token has a mantissa of 8 bits, which may be too few
-    for long sequences; a fused loss keeps float32. Compare the loss curves.
+    ``F.cross_entropy`` takes bfloat16 logits as they are, without a copy, outside of
+    autocast: it sums in float32 inside, and rounds the loss of each token and their
+    mean to a mantissa of 8 bits. So does ``F.linear_cross_entropy``, which also adds up
+    its chunks in bfloat16. If that is enough, compare the loss curves.
     """
 
     code = "LOS001"
@@ -177,7 +179,7 @@ class Float32Logits(Rule):
         )
         wide = softmax.filter(pl.col("width") == vocabulary)
         half, count = dtype_name(row["src"]), SIZES[FLOAT32] * row["numel"]
-        what, advice = subject_and_advice(row)
+        what, advice = subject_and_advice(row, half)
         return self.finding(
             f"{what} {shape(row['dims'])} are cast from {half} to float32 for the loss",
             subject=row["caller"] or "logits",
@@ -204,9 +206,7 @@ class Float32Logits(Rule):
                 *module_line(row["module"]),
             ],
             data={"dims": row["dims"], "bytes": count, "from": half},
-            advice=_INSIDE
-            if _beside_compiled(view)
-            else advice.format(half=half) + _FUSED,
+            advice=_INSIDE if _beside_compiled(view) else advice,
             ops=requests,
         )
 

@@ -55,16 +55,18 @@ class Float32LogitsAtPeak(Rule):
 
     ## How to fix it
 
-    A loss that never materialises all logits: ``F.linear_cross_entropy`` (torch 2.13),
-    Liger's fused linear cross entropy, or a loop over chunks of tokens with
-    ``torch.utils.checkpoint``. Without ``.float()`` on the logits, half of it goes.
+    A loss that never materialises all logits: Liger's fused linear cross entropy, under
+    autocast ``F.linear_cross_entropy`` with ``torch.nn.LinearCrossEntropyOptions()``
+    (torch 2.13), or a loop over chunks of tokens with ``torch.utils.checkpoint``.
+    Without ``.float()`` on the logits, half of it goes, and the loss itself is rounded
+    to 16 bits.
 
     ```diff
     - loss = F.cross_entropy(head(hidden).float(), targets)
     + loss = sum(
     +     checkpoint(chunk_loss, h, t, use_reentrant=False)
     +     for h, t in zip(hidden.split(1024), targets.split(1024), strict=True)
-    + ) / len(targets)  # chunk_loss: F.cross_entropy(head(h), t, reduction="sum")
+    + ) / len(targets)  # chunk_loss: cross_entropy(head(h).float(), t, reduction="sum")
     ```
 
     ## When it is wrong
@@ -82,9 +84,11 @@ class Float32LogitsAtPeak(Rule):
     )
     needs = frozenset({Need.SNAPSHOT, Need.HISTORY, Need.OPERATORS})
     advice = (
-        "use a loss that never materialises all logits: F.linear_cross_entropy (torch"
-        " 2.13), Liger's fused linear cross entropy, or chunks of tokens under"
-        " torch.utils.checkpoint; without the upcast to float32, half of this goes"
+        "use a loss that never materialises all logits: Liger's fused linear cross"
+        " entropy, chunks of tokens under torch.utils.checkpoint, or under autocast"
+        " F.linear_cross_entropy with options=torch.nn.LinearCrossEntropyOptions()"
+        " (torch 2.13); without the upcast to float32 half of this goes, but the loss"
+        " itself is rounded to 16 bits"
     )
 
     seen = Seen(

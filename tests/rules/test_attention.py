@@ -555,6 +555,96 @@ def test_exponentials_that_are_not_divided_by_their_sum_are_no_attention() -> No
     assert not by_hand(*names, **PRODUCTS, **SOFTMAX)
 
 
+def batched(
+    width: int, kind: str, strides: tuple[int, int] = (512, 1), dims: int = 3
+) -> Finding:
+    """Return what ATT003 says of heads of a width, with strides of query and value."""
+    lead = [96] if dims == 3 else [8, 12]
+    steps = [1] * (dims - 2)
+    scores = [*lead, 1024, 512]
+    given = {
+        "bmm__first": inputs(
+            [[96, 1024, width], [96, width, 512]],
+            [kind] * 2,
+            [[1, *strides], [1, 1, width]],
+        ),
+        "_softmax": inputs([scores], [kind], [[*steps, 512, 1]]),
+        "bmm__last": inputs(
+            [[96, 1024, 512], [96, 512, width]],
+            [kind] * 2,
+            [[1, 512, 1], [1, *strides]],
+        ),
+    }
+    (finding,) = by_hand("bmm.first", "_softmax", "bmm.last", **given)
+    return finding
+
+
+def test_in_float32_wide_heads_are_to_be_timed_and_promise_nothing() -> None:
+    narrow, wide, half = (
+        batched(*one) for one in ((128, "float"), (256, "float"), (256, HALF))
+    )
+
+    assert [bool(one.fixes) for one in (narrow, wide, half)] == [True, False, True]
+    assert wide.severity.value == "info"
+    assert "time it first" in wide.advice
+    assert "time it" not in narrow.advice + half.advice
+
+
+@pytest.mark.parametrize(
+    ("strides", "dims", "needed"),
+    [
+        ((64, 1), 4, []),
+        ((64, 1), 3, ["of three dims fused kernels take none"]),
+        ((1, 1024), 4, ["contiguous()"]),
+        ((1, 1024), 3, ["contiguous()", "unsqueeze(1)"]),
+    ],
+)
+def test_query_key_and_value_are_to_be_laid_out_as_fused_kernels_take_them(
+    strides: tuple[int, int], dims: int, needed: list[str]
+) -> None:
+    finding = batched(64, HALF, strides, dims)
+
+    assert all(words in finding.advice for words in needed)
+    assert ("[batch, heads, positions, head dim]" in finding.advice) is bool(needed)
+
+
+def test_what_the_next_matmul_copies_are_no_weights_that_are_read() -> None:
+    step = f"[ProfilerStep#1 {' ' * 190}]"
+    drawing = f"""
+    host   {step}
+    host    [aten::bmm.first    ][aten::_softmax     ][aten::bmm.last     ][aten::matmul                        ]
+    host    [cudaLaunchKernel>1 ][cudaLaunchKernel>2 ][cudaLaunchKernel>3 ][aten::copy_      ][aten::bmm.first ]
+    host                                                                   [cudaLaunchKern>4][cudaLaunchKern>5]
+    gpu 7   [k<1               ][k<2                ][k<3                ][k<4              ][k<5             ]
+    """  # noqa: E501 - as wide as the calls are long
+    args = {
+        "aten::bmm.first": inputs([[96, 64, 32], [96, 32, 64]], [HALF] * 2),
+        "aten::_softmax": inputs([[96, 64, 64]], [HALF]),
+        "aten::bmm.last": inputs([[96, 64, 64], [96, 64, 32]], [HALF] * 2),
+        "aten::copy_": inputs([[96, 64, 64]], [HALF]),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (finding,) = findings_of(recording, "ATT003")
+
+    assert "are read by" not in finding.advice
+
+
+def test_of_weights_in_the_shape_of_values_nothing_tells_who_reads_them() -> None:
+    drawing = READ_WEIGHTS.format(around="model.py(60): attend", read="mean")
+    args = {
+        "aten::bmm": inputs([[96, 64, 64], [96, 64, 64]], [HALF] * 2),
+        "aten::_softmax": inputs([[96, 64, 64]], [HALF]),
+        "aten::baddbmm": inputs([[1], [96, 64, 64], [96, 64, 64]], [HALF] * 3),
+        "aten::mean": inputs([[96, 64, 64]], [HALF]),
+    }
+    recording = Recording("drawn", load_drawn(drawing, args, H200))
+
+    (finding,) = findings_of(recording, "ATT003")
+
+    assert "are read by" not in finding.advice
+
+
 def test_einsum_may_be_given_its_operands_in_the_other_order() -> None:
     turned = {
         "bmm__first": inputs([[96, 512, 64], [96, 64, 1024]], [HALF] * 2),

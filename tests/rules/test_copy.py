@@ -1244,3 +1244,49 @@ def test_copies_that_make_the_host_wait_are_not_counted_as_small_ones() -> None:
 
     assert copies(0)
     assert not copies(60)
+
+
+@pytest.mark.parametrize(
+    ("strides", "found"),
+    [
+        # Only the batch dim has a stride of 1: no matmul reads rows or columns.
+        ([1, 11264, 176], True),
+        # Rows, or columns, are next to each other, and the copy has another reason.
+        ([32768, 64, 1], False),
+        ([32768, 1, 512], False),
+    ],
+)
+def test_operands_that_a_batched_matmul_copies_are_to_have_batch_dims_first(
+    strides: list[int], *, found: bool
+) -> None:
+    dims = [176, 512, 64]
+    findings = priced_findings(
+        """
+        host  [ProfilerStep#1                                            ]
+        host   [model.py(9): attend                                     ]
+        host    [aten::einsum                                          ]
+        host     [aten::bmm                                           ]
+        host      [aten::clone                ]
+        host       [aten::copy_              ]
+        host        [cudaLaunchKernel>1]        [cudaLaunchKernel>2]
+        gpu 7                 [direct_copy_kernel<1       ][gemm<2        ]
+        """,
+        "CPY001",
+        args={
+            "aten::copy_": inputs(
+                [dims, dims, []],
+                ["float", "float", "Scalar"],
+                [[32768, 64, 1], strides, []],
+            )
+        },
+    )
+
+    named = [one for one in findings if one.subject == "operands of batched matmuls"]
+    assert len(named) == found
+    if named:
+        (finding,) = named
+        assert (finding.place.file, finding.count) == ("model.py", 1)
+        copied = next(line for line in finding.evidence if line.label == "copy")
+        assert copied.name == "aten::bmm in aten::einsum [176,512,64]"
+        assert "bnij" in finding.advice
+        assert finding.saves_ns > 0

@@ -16,10 +16,12 @@ from linting import (
     mentions,
     outcome,
     priced_findings,
+    sourced_findings,
 )
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
-from traceq.analysis.replay.host_account import NEW_SHAPE
+from traceq.analysis.replay.bound import waits_after
+from traceq.analysis.replay.host_account import NEW_SHAPE, SLOW
 from traceq.analysis.time.host_activity import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
 from traceq.inputs.load_trace import load
@@ -349,7 +351,7 @@ def test_what_a_function_does_without_a_call_is_not_known(
     (finding,) = drawn_findings(drawing, "HST003")
 
     assert finding.message.startswith(f"main {looks}")
-    assert ("not in the trace" in finding.advice) == (not inside)
+    assert ("does not show what" in finding.advice) == (not inside)
 
 
 @pytest.mark.parametrize(
@@ -422,6 +424,72 @@ def test_a_stall_in_an_operator_and_the_one_around_it_is_one_finding() -> None:
     # Of both: 194 and 161 µs, 4 and 10 where it is usual.
     assert (slow_for.value, usual_for.value) == (355_000, 14_000)
     assert len(finding.ops) == 4
+
+
+def stalled(*stalls: int) -> str:
+    """Draw a step for each stall, in µs: each time another operator has it."""
+    steps = ops = calls = ""
+    for number, stall in enumerate(stalls, 1):
+        inside = ""
+        for at, name in enumerate(("sum", "mul", "add")):
+            usual = f"[aten::{name}      ]"
+            slow = " " * stall if at == number % 3 else ""
+            inside += f"{usual * 3}[aten::{name}      {slow}]"
+        ops += f" {inside} "
+        # They are of the GPU, whose work takes as long as it takes.
+        calls += "".join(
+            f" {'[cudaCall]':{len(call)}}" for call in f" {inside} ".split("]")[:-1]
+        ).ljust(len(inside) + 2)
+        steps += f"[ProfilerStep#{number}".ljust(len(inside) + 1) + "]"
+    return f"""
+        host   {steps}
+        host   {ops}
+        host   {calls}
+        gpu 7   [sum]
+    """
+
+
+@pytest.mark.parametrize(
+    ("mean", "stalls", "expected"),
+    [
+        # One step in four stops: the timed ones, as long as their median, do not.
+        (300, (900, 900, 900, *[0] * 5), 0),
+        (700, (900, 900, 900, *[0] * 5), 1),
+        # What all steps have is in their median too.
+        (300, (300, 300, 300), 1),
+    ],
+)
+def test_stalls_count_as_far_as_steps_without_the_profiler_have_them(
+    mean: int, stalls: tuple[int, ...], expected: int
+) -> None:
+    timed = StepTime(mean * 1000, 300_000, 290_000, 3_000_000, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
+    trace = replace(load_drawn(stalled(*stalls)), rank=rank)
+
+    findings = outcome(Recording("drawn", trace=trace), "HST002").findings
+
+    assert len(findings) == expected
+
+
+def test_a_stall_that_timed_steps_do_not_have_is_not_what_the_gpu_waits_for() -> None:
+    timed = StepTime(300_000, 300_000, 290_000, 310_000, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
+    drawn = load_drawn(stalled(900, 0))
+
+    before, after = (
+        dict(waits_after(trace, 300_000).kind_rows).get(SLOW, 0)
+        for trace in (drawn, replace(drawn, rank=rank))
+    )
+
+    assert before > 150_000
+    assert after < 60_000
+
+
+def test_workers_take_the_processor_only_where_there_are_any() -> None:
+    (finding,) = drawn_findings(stalled(300, 300, 300), "HST002")
+
+    assert "DataLoader" not in finding.advice
+    assert "OMP_NUM_THREADS" in finding.advice
 
 
 @pytest.mark.parametrize(("elements", "expected"), [(8, 1), (2048 * 2048, 0)])
@@ -599,6 +667,79 @@ def test_stacks_are_asked_for_only_where_there_are_none() -> None:
         True,
         False,
     ]
+
+
+def silent(source: str, between: int, *, before: int = 2, after: int = 3) -> Finding:
+    """Return what HST003 finds of a function that calls nothing for some ms."""
+    first = f"[<built-in function len> by train.py({before}): f]"
+    last = f"[<built-in method float of Tensor object> by train.py({after}): f]"
+    inside = f"{first}{' ' * between}{last}"
+    (finding,) = sourced_findings(
+        f"""
+        host   [ProfilerStep#1                          {" " * len(inside)}]
+        host    [torch/nn.py(5): g    ] [train.py(1): f {" " * len(inside)}]
+        host     [aten::mm           ]    {inside}
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+        """,
+        {"train.py": source},
+        "HST003",
+    )
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("written", "line", "mentioned"),
+    [
+        ("torch.Tensor(rows).float()", 3, ["torch.Tensor(rows)", "np.float32"]),
+        ("torch.LongTensor([*rows]).float()", 3, ["LongTensor", "np.int64"]),
+        # What is not seen to be slow is not named, but the lines around it are.
+        ("torch.Tensor(7, 8).float()", 1, ["between lines 2 and 3"]),
+        ("(rows * 2).float()", 1, ["between lines 2 and 3"]),
+    ],
+)
+def test_a_tensor_that_is_made_of_a_list_between_two_calls_is_named(
+    written: str, line: int, mentioned: list[str]
+) -> None:
+    finding = silent(f"def f(rows):\n    len(rows)\n    return {written}\n", 2000)
+
+    assert finding.place.line == line
+    assert all(part in finding.advice for part in mentioned)
+    assert "free" not in finding.advice
+
+
+def test_a_loop_between_two_calls_is_named_with_the_lines_around_it() -> None:
+    source = """
+        def f(rows):
+            n = len(rows)
+            for at in range(n):
+                rows[at] += 1
+            return rows.float()
+    """
+
+    finding = silent(source, 2000, after=5)
+
+    assert mentions(finding, "without calling anything")
+    assert "between lines 2 and 5; there is a loop at line 3" in finding.advice
+
+
+def test_the_line_that_takes_most_of_a_function_is_its_place() -> None:
+    calls = "[<built-in function sum> by train.py(33): f]" * 9
+    source = "\n" * 29 + "def f(rows):\n" + "    rows = sum(rows)\n" * 5
+    (finding,) = sourced_findings(
+        f"""
+        host   [ProfilerStep#1                           {" " * 400}]
+        host    [torch/nn.py(5): g    ] [train.py(30): f {" " * 400}]
+        host     [aten::mm           ]   {calls}
+        host      [cudaLaunchKernel>1]
+        gpu 7                   [gemm<1]
+        """,
+        {"train.py": source},
+        "HST003",
+    )
+
+    assert (finding.place.line, finding.place.begins) == (33, 30)
+    assert "33: sum" in {line.name for line in finding.evidence}
 
 
 def in_function(name: str) -> Finding:

@@ -324,6 +324,22 @@ def test_losses_are_not_led_by_an_op_that_nothing_makes_faster(
     assert not [line for line in finding.evidence if op in line.name]
 
 
+def test_losses_without_a_remedy_for_the_largest_are_minor() -> None:
+    values = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    images = inputs(
+        [[2, 64, 28, 28], [64, 64, 3, 3], *[[]] * 7],
+        ["c10::BFloat16"] * 2 + [""] * 7,
+        None,
+        values,
+    )
+    minor = [
+        lost_in(op, op, {op: args})[0].minor
+        for op, args in (("aten::convolution", images), ("aten::_softmax", SOFTMAX))
+    ]
+
+    assert minor == ["", "no remedy is known of what takes most"]
+
+
 def test_losses_that_nothing_makes_smaller_are_not_reported() -> None:
     assert not lost_in("aten::topk", "aten::topk", {"aten::topk": TOPK})
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from traceq.linter.rule import Bad, Good, Rule, Seen, inputs, option
     from traceq.linter.snapshot_view import SnapshotView
     from traceq.linter.source_calls import made_at
+    from traceq.linter.source_gaps import GapCause, gap_causes, gap_lines
     from traceq.linter.source_loops import at_loops, loop_body, loop_lines
     from traceq.linter.source_uses import value_uses
     from traceq.linter.view import View
@@ -66,6 +67,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Fix",
+    "GapCause",
     "Good",
     "Gpu",
     "Need",
@@ -89,6 +91,8 @@ __all__ = [
     "fill_false",
     "first_sizes",
     "fused_fixes",
+    "gap_causes",
+    "gap_lines",
     "has_like",
     "has_named",
     "inputs",
@@ -150,6 +154,7 @@ _MODULES = {
         "linter.rule": "Bad Good Rule Seen inputs option",
         "linter.snapshot_view": "SnapshotView",
         "linter.source_calls": "made_at",
+        "linter.source_gaps": "GapCause gap_causes gap_lines",
         "linter.source_loops": "at_loops loop_body loop_lines",
         "linter.source_uses": "value_uses",
         "linter.view": "View",

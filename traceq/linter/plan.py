@@ -77,7 +77,13 @@ def with_later(
     plan = to_fix(findings)
     if not plan:
         return list(findings)
-    others = [finding for finding in findings if finding.minor and _may(finding, rules)]
+    others = [
+        finding
+        for finding in findings
+        if finding.minor
+        and _may(finding, rules)
+        and not _rewritten(finding, plan, savings)
+    ]
     made, later = [*plan], list[tuple["Finding", "Finding"]]()
     while others and len(later) < _MOST_LATER:
         report_progress("plan", len(later), _MOST_LATER)
@@ -96,6 +102,19 @@ def with_later(
     regular = [finding for finding in left if not finding.minor]
     minor = [finding for finding in left if finding.minor]
     return [*regular, *(finding for _, finding in later), *minor]
+
+
+def _rewritten(finding: Finding, plan: Sequence[Finding], savings: Savings) -> bool:
+    """Return whether the fix of another at the same line removes most of this one's."""
+    here = _at(finding)
+    return here is not None and any(
+        _at(other) == here and savings.shares(finding, other) for other in plan
+    )
+
+
+def _at(finding: Finding) -> tuple[str, int | None, str | None] | None:
+    place = finding.place
+    return (place.source, place.line, place.function) if place.source else None
 
 
 def _may(finding: Finding, rules: Mapping[str, Rule]) -> bool:

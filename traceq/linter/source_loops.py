@@ -38,7 +38,7 @@ def loop_lines(
     all are, the functions tell that it calls as often. There are no lines without the
     source, and where no loop fits.
     """
-    function = _function_at(trace, place)
+    function = function_at(trace, place)
     if function is None:
         return []
     lines = _lines_of_ops(function, _calls(trace, place, ops, least))
@@ -64,14 +64,14 @@ def loop_body(trace: Trace, place: Place, lines: list[int]) -> LoopBody | None:
     """
     from traceq.graph.source.loop_bodies import body_of  # noqa: PLC0415 - few need it
 
-    function = _function_at(trace, place)
+    function = function_at(trace, place)
     if function is None or not lines:
         return None
     first, *others = [body_of(function, line) for line in lines]
     return first if all(other == first for other in others) else None
 
 
-def _function_at(trace: Trace, place: Place) -> Function | None:
+def function_at(trace: Trace, place: Place) -> Function | None:
     """Return the function of a place, if its source was recorded."""
     source = trace.rank.sources.get(place.file or "") if trace.rank else None
     return program_of(source).find(place.function or "", place.line) if source else None

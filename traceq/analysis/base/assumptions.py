@@ -482,6 +482,9 @@ RATED_COPY_BYTES = 1 << 20
 # The fraction of the program's own casts and layout copies that a fix can remove, if
 # nothing is known about a single one of them. Heuristic.
 REMOVABLE_COPIES = 0.5
+# Of what batched matmuls copy since batch dims come last in memory. None is needed with
+# these first; what else reads the tensors may need one then. Heuristic.
+BATCH_LAST_COPIES = 0.8
 # A collective takes this long to start and to meet the other ranks. Heuristic
 # threshold: far above NCCL's time on one machine, so that a wait is certain.
 COLLECTIVE_LATENCY_NS = 100_000

@@ -20,6 +20,7 @@ from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.profiler_free_searches import unslowed
 from traceq.analysis.replay.simulation import AS_RECORDED, Replay
+from traceq.analysis.replay.unseen_stalls import without_unseen
 from traceq.analysis.time.op_calls import op_calls
 from traceq.common.parallel import run_both
 from traceq.common.progress import report_progress
@@ -50,7 +51,7 @@ def replay_of(trace: Trace) -> Replay:
         lambda: op_calls(trace),
     )
     report_progress("replay", 1, REPLAY_STAGES)
-    return Replay(unslowed(model, trace))
+    return Replay(without_unseen(unslowed(model, trace), trace))
 
 
 @cached_per_trace

@@ -19,6 +19,7 @@ from traceq.analysis.base.gpu_idle import idle_gaps
 from traceq.analysis.base.ownership import named_like, outermost_ops
 from traceq.analysis.base.sync_calls import FULL_QUEUE, blocking_calls
 from traceq.analysis.patterns.optimizers import closures
+from traceq.analysis.replay.unseen_stalls import unseen_stalls
 from traceq.analysis.time.host_activity import (
     ENGINE,
     HOOKS,
@@ -82,7 +83,8 @@ class HostAccount(Struct, frozen=True, dict=True):
     calls: pl.DataFrame
     """Operator calls: ``op``, ``name``, ``own`` (time in no other op, launches aside),
     ``usual``, ``excess`` (0 unless it is far beyond the usual), ``idle``, ``new`` (the
-    first use of this op on these inputs), ``planned`` and ``loads``."""
+    first use of this op on these inputs), ``planned``, ``loads`` and ``unseen`` (of the
+    excess, what steps timed without the profiler do not have)."""
     spans: pl.DataFrame
     """The host's time in order: ``start``, ``end``, ``at`` (the row of the host's
     tree) and ``activity``, what the host did."""
@@ -206,7 +208,7 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
     report_progress("replay", 4, REPLAY_STAGES)
     full = blocking_calls(trace).filter(pl.col("kind") == FULL_QUEUE)
     waits = pl.concat([replay.model.waits["id"], full["id"]]).unique()
-    calls = op_calls(trace)
+    calls = _with_unseen(trace, op_calls(trace))
     report_progress("replay", 5, REPLAY_STAGES)
     described = _with_excess(describe(trace, host, waits), calls)
     report_progress("replay", 6, REPLAY_STAGES)
@@ -251,6 +253,15 @@ def host_account(trace: Trace, replay: Replay, scale: TimeScale) -> HostAccount:
         replay,
         scale,
     )
+
+
+def _with_unseen(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with ``unseen``: what timed steps do not have of the excess."""
+    unseen = constant(0, trace.ops.height, pl.Int64)
+    stalls = unseen_stalls(trace)
+    if stalls.height:
+        unseen = unseen.scatter(stalls["op"], stalls["unseen"])
+    return calls.with_columns(unseen=unseen[calls["op"]])
 
 
 def _between(spans: pl.DataFrame, until: Callable[[pl.Series], pl.Series]) -> pl.Series:
