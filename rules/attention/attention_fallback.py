@@ -90,7 +90,7 @@ class AttentionFallback(Rule):
     seen = Seen(
         of="fixtures/twins/attn_fp32",
         text="""
-        ATT002 attention-fallback  saves 5.37 ms/step (8%), 4.77 ms to 6.99 ms
+        ATT002 attention-fallback  saves 5.37 ms/step (8%), 4.77 ms to 6.62 ms
           SDPA falls back to mem-efficient kernels 4 times a step because query, key
             and value are float32
           in       causal (dev_cases.py:44) of LM_0/Block_0

@@ -95,7 +95,7 @@ class MaskedAttentionFallback(Rule):
         of="fixtures/attn_mask_fmha",
         text="""
         ATT001 masked-attention-fallback
-          saves 2.76 ms/step (23%), 2.56 ms to 4.37 ms
+          saves 2.76 ms/step (23%), 2.56 ms to 4.00 ms
           SDPA falls back to mem-efficient kernels 4 times a step because of its
             attn_mask: bool [1024,1024], shared by all sequences and heads
           in       masked (dev_cases.py:48) of LM_0/Block_0

@@ -84,7 +84,7 @@ class GraphRecapture(Rule):
     seen = Seen(
         of="fixtures/twins/graph_rerecord",
         text="""
-        JIT001 graph-recapture  saves 49.9 ms/step (91%), 41.6 ms to 52.3 ms
+        JIT001 graph-recapture  saves 49.9 ms/step (91%), 41.6 ms to 52.0 ms
           compiled code sets up or captures CUDA graphs in 2 of 2 steps instead of
             replaying them
           in      step (dev_cases.py:65) of LM_0

@@ -87,7 +87,7 @@ class PartialGraph(Rule):
 
     seen = Seen(
         text="""
-        JIT004 partial-graph  saves 13.5 µs/step (47%), 4.96 µs to 21.0 µs
+        JIT004 partial-graph  saves 13.5 µs/step (47%), 4.96 µs to 13.5 µs
           the backward of compiled code launches 2 kernels a step though its forward
             replays a CUDA graph
           launches  36.0 µs of the host a step, as recorded

@@ -89,7 +89,7 @@ class Recompilation(Rule):
     seen = Seen(
         of="fixtures/recompile",
         text="""
-        JIT002 recompilation  saves 411 ms/step (89%), 342 ms to 438 ms
+        JIT002 recompilation  saves 411 ms/step (89%), 342 ms to 411 ms
           frame 0 is recompiled in 2 of 2 steps
           versions  0/3, 0/4
           shapes    [1,320], [1,384] of input 1

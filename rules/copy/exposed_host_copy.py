@@ -111,7 +111,7 @@ class ExposedHostCopy(Rule):
         of="fixtures/twins/copies_fixed",
         text="""
         CPY007 exposed-host-copy (preview)
-          saves 707 µs/step (20%), nothing to 832 µs
+          saves 707 µs/step (20%), nothing to 728 µs
           a bfloat16 [16,512,2048] of 32.0 MiB is copied to the GPU once a step, and
             no kernel runs meanwhile
           in       step (dev_cases.py:154)

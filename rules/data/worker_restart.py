@@ -99,7 +99,7 @@ class WorkerRestart(Rule):
     seen = Seen(
         text="""
         DAT002 worker-restart (preview)
-          saves 42.3 µs/step (66%), 29.6 µs to 53.3 µs
+          saves 42.3 µs/step (66%), 29.6 µs to 49.3 µs
           the DataLoader starts its workers again in each epoch, 2 processes in 2
             steps
           starts  once a step

@@ -105,7 +105,20 @@ class HandwrittenActivation(Rule):
     see = ("torch.nn.functional.gelu", "torch.nn.functional.silu")
     needs = frozenset({Need.GPU, Need.OPS, Need.SHAPES})
 
-    seen = Seen(text="")
+    seen = Seen(
+        text="""
+        FUS002 handwritten-activation (preview)
+          saves 27.6 µs/step (67%), 22.8 µs to 34.3 µs
+          GELU is hand-written as 5 ops, once a step
+          in      forward (model.py:9)
+          ops     div, div, erf, add, mul
+          input   float32 [8,1024,768]
+          kernel  div ×2
+          kernel  erf ×1
+          kernel  mul ×1
+          fix     in forward: call F.gelu(x), which is one kernel in each pass
+        """,
+    )
 
     examples = (
         Bad(

@@ -129,7 +129,7 @@ class HostPause(Rule):
 
     seen = Seen(
         text="""
-        HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.01 ms
+        HST004 host-pause  saves 2.00 ms/step (99%), 1.40 ms to 2.00 ms
           the host stops for 6.00 ms in 1 of 3 steps, as recorded
           at     Python between operators (stacks were not recorded)
           total  2.00 ms a step, as recorded

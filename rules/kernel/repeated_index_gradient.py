@@ -112,7 +112,7 @@ class RepeatedIndexGradient(Rule):
     seen = Seen(
         of="fixtures/twins/moe_batched",
         text="""
-        KRN002 repeated-index-gradient  saves 863 µs/step (14%), nothing to 1.48 ms
+        KRN002 repeated-index-gradient  saves 863 µs/step (14%), nothing to 1.25 ms
           the gradient of an index into [8192,512] adds rows one by one, 3 times a
             step
           in       forward (dev_cases.py:105) of Sequential_0/BatchedMoE_2

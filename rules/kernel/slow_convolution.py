@@ -114,7 +114,7 @@ class SlowConvolution(Rule):
     seen = Seen(
         of="tests/data/kernels/depthwise.trace.json.gz",
         text="""
-        KRN005 slow-convolution  saves 357 µs/step (8%), 317 µs to 628 µs
+        KRN005 slow-convolution  saves 357 µs/step (8%), 317 µs to 554 µs
           1 depthwise NCHW convolution a step runs on slow kernels
           in      run (kernels.py:645) of Program_0
           gpu     549 µs a step

@@ -149,7 +149,7 @@ class HostBoundStep(Rule):
         of="fixtures/python_in_step",
         text="""
         LCH002 host-bound-step
-          saves 1.98 ms/step (28%), 1.58 ms to 4.16 ms, once the other findings are
+          saves 1.98 ms/step (28%), 1.58 ms to 4.05 ms, once the other findings are
             fixed
           the GPU waits for the host to launch 90 kernels a step
           remains  53% of the step is idle once the other findings are fixed

@@ -114,7 +114,7 @@ class Float32Logits(Rule):
     seen = Seen(
         of="fixtures/twins/norm_mismatch",
         text="""
-        LOS001 float32-logits  saves 1.11 ms/step (9%), 49.6 µs to 1.59 ms
+        LOS001 float32-logits  saves 1.11 ms/step (9%), 49.6 µs to 1.19 ms
           log-probabilities [8192,32000] are cast from bfloat16 to float32 for the
             loss
           in       step (dev_cases.py:65)
@@ -125,11 +125,15 @@ class Float32Logits(Rule):
           casts    1.11 ms a step, forward and backward
           kernel   unrolled_elementwise_kernel<direct_copy_kernel_cuda> ×1
           kernel   vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda> ×1
-          fix      call the loss inside torch.autocast("cuda", enabled=False):
-                   autocast casts log-probabilities that were computed in bfloat16,
-                   which makes them no more accurate; or use a loss that never holds
-                   all logits at once: F.linear_cross_entropy (torch 2.13), Liger's
-                   fused linear cross entropy, or torch.compile around head and loss
+          with     FUS001: one torch.compile fixes both
+          fix      compile the loss, as torch.compile(F.cross_entropy), and call it
+                   under autocast as now: cast, softmax and their backward are fused
+                   then, and the loss stays float32; or use one that never holds all
+                   logits at once: Liger's fused linear cross entropy, or under
+                   autocast F.linear_cross_entropy with
+                   options=torch.nn.LinearCrossEntropyOptions() (torch 2.13);
+                   without autocast it makes no copy either, but rounds the loss
+                   itself to bfloat16
         """,
     )
 

@@ -102,10 +102,12 @@ class Float32LogitsAtPeak(Rule):
           saves    2.44 GiB of the peak if they are never materialised
           from     dev_cases.py:207 main, dev_cases.py:217 <module>
           op       aten::cross_entropy_loss
-          fix      use a loss that never materialises all logits:
-                   F.linear_cross_entropy (torch 2.13), Liger's fused linear cross
-                   entropy, or chunks of tokens under torch.utils.checkpoint;
-                   without the upcast to float32, half of this goes
+          fix      use a loss that never materialises all logits: Liger's fused
+                   linear cross entropy, chunks of tokens under
+                   torch.utils.checkpoint, or under autocast F.linear_cross_entropy
+                   with options=torch.nn.LinearCrossEntropyOptions() (torch 2.13);
+                   without the upcast to float32 half of this goes, but the loss
+                   itself is rounded to 16 bits
         """,
     )
 

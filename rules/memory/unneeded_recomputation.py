@@ -102,7 +102,7 @@ class UnneededRecomputation(Rule):
     seen = Seen(
         text="""
         MEM011 unneeded-recomputation (uncertain)
-          saves 11.5 µs/step (37%), 9.28 µs to 21.2 µs
+          saves 11.5 µs/step (37%), 9.28 µs to 13.0 µs
           the backward computes 1 region of the forward again
           gpu     13.0 µs
           memory  not recorded: whether the model fits is unknown

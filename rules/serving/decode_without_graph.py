@@ -108,8 +108,8 @@ class DecodeWithoutGraph(Rule):
           kernels  2.46 µs each at the median
           fix      run decode as a CUDA graph: write the KV cache in place at a
                    fixed size and capture the step with torch.cuda.graph for each
-                   batch size, or torch.compile(model, mode="reduce-overhead"); in
-                   vLLM leave out --enforce-eager, in SGLang --disable-cuda-graph
+                   batch size, or model.compile(mode="reduce-overhead"); in vLLM
+                   leave out --enforce-eager, in SGLang --disable-cuda-graph
         """,
     )
 

@@ -97,7 +97,7 @@ class SyncPerToken(Rule):
     seen = Seen(
         of="tests/data/serving/sync_item_graph_vllm.json.gz",
         text="""
-        SRV003 sync-per-token  saves 181 µs/step (19%), 140 µs to 403 µs
+        SRV003 sync-per-token  saves 181 µs/step (19%), 140 µs to 269 µs
           `.item()` makes the host wait for each token before the next decode
           waits  565 µs each, as recorded
           idle   406 µs on the GPU after each, as recorded

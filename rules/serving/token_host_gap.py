@@ -103,7 +103,7 @@ class TokenHostGap(Rule):
 
     seen = Seen(
         text="""
-        SRV002 token-host-gap  saves 23.2 µs/step (42%), 16.9 µs to 39.2 µs
+        SRV002 token-host-gap  saves 23.2 µs/step (42%), 16.9 µs to 23.2 µs
           the GPU idles before decode iterations while the host is detokenising
           idle   43% of decode
           host   detokenising, most in detokenize 26.7 µs an iteration, as recorded

@@ -135,7 +135,9 @@ class ImplicitDeviceSync(DeviceSync):
           op     aten::item
           waits  10.7 µs each, as recorded
           idle   117 µs on the GPU after each, as recorded
-          fix    keep the value on the GPU, and read it only once in many steps
+          fix    what is only logged can stay on the GPU for many steps; what
+                 decides, or is a size, take from what the host knows, as the
+                 lengths of a batch before they are sent
         """,
     )
 

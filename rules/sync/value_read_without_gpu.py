@@ -86,7 +86,9 @@ class ValueReadWithoutGpu(Rule):
             host waits each time
           in   main (train.py:12)
           op   aten::item
-          fix  keep the value on the GPU, and read it only once in many steps
+          fix  what is only logged can stay on the GPU for many steps; what decides,
+               or is a size, take from what the host knows, as the lengths of a
+               batch before they are sent
         """,
     )
 
