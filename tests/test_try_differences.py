@@ -180,9 +180,8 @@ def test_a_loss_within_the_own_drift_is_not_marked() -> None:
 def test_the_table_has_a_line_for_what_was_measured() -> None:
     state = trial({"tf32": 14.0}, 4, 0.2, 11)
     state["kept"] = ["tf32"]
-    report = outcomes.outcomes(
-        state, {"GEM001": {"ms": 15, "low_ms": 11, "high_ms": 18}}
-    )
+    predicted = {"ms": 15, "low_ms": 11, "high_ms": 18}
+    report = outcomes.outcomes(state, {"GEM001": {"remedies": {"tf32": predicted}}})
     lines = outcomes.table(report)
 
     assert lines[0].startswith("as it is")
