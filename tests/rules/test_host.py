@@ -20,7 +20,7 @@ from linting import (
 )
 from recordings import FIXTURE_TRACES, ROOT, loaded
 
-from traceq.analysis.replay.bound import waits_after
+from traceq.analysis.replay.bound import replay_of, waits_after
 from traceq.analysis.replay.host_account import NEW_SHAPE, SLOW
 from traceq.analysis.time.host_activity import HOOKS, PYTHON, SYNC
 from traceq.check.fixture import read_fixture
@@ -483,6 +483,27 @@ def test_a_stall_that_timed_steps_do_not_have_is_not_what_the_gpu_waits_for() ->
 
     assert before > 150_000
     assert after < 60_000
+
+
+PAUSED = """
+    host   [ProfilerStep#1 {long}          ][ProfilerStep#2          ]
+    host    [aten::sum]{long}[aten::mul   ]  [aten::sum][aten::mul   ]
+    gpu 7   [sum]      {long}[mul         ]  [sum]      [mul         ]
+"""
+
+
+@pytest.mark.parametrize(("longest", "is_work"), [(8_100_000, True), (40_000, False)])
+def test_a_pause_that_timed_steps_do_not_have_is_no_work_of_the_step(
+    longest: int, *, is_work: bool
+) -> None:
+    """One of two recorded steps has it: alone that is no reason to leave it out."""
+    timed = StepTime(4_040_000, 35_000, 30_000, longest, steps=20)
+    rank = Rank("rank-0", 0, "done", None, None, timed, ())
+    drawn = load_drawn(PAUSED.format(long=" " * 8_000))
+
+    host = replay_of(replace(drawn, rank=rank)).model.host
+
+    assert (host["own"].sum() > 2_000_000) is is_work
 
 
 def test_workers_take_the_processor_only_where_there_are_any() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from traceq.analysis.base.assumptions import GPU_BOUND
 from traceq.analysis.base.cached import cached_per_trace
 from traceq.analysis.base.steady import steady_steps
@@ -19,8 +21,9 @@ from traceq.analysis.replay.host_costs import costs_of
 from traceq.analysis.replay.idle_account import IdleAccount, idle_account
 from traceq.analysis.replay.model import build_model
 from traceq.analysis.replay.profiler_free_searches import unslowed
-from traceq.analysis.replay.simulation import AS_RECORDED, Replay
-from traceq.analysis.replay.unseen_stalls import without_unseen
+from traceq.analysis.replay.simulation import AS_RECORDED, NO_SPANS, Replay
+from traceq.analysis.replay.unseen_stalls import without_time, without_unseen
+from traceq.analysis.time.host_pauses import longest_timed
 from traceq.analysis.time.op_calls import op_calls
 from traceq.common.parallel import run_both
 from traceq.common.progress import report_progress
@@ -51,7 +54,23 @@ def replay_of(trace: Trace) -> Replay:
         lambda: op_calls(trace),
     )
     report_progress("replay", 1, REPLAY_STAGES)
-    return Replay(without_unseen(unslowed(model, trace), trace))
+    model = without_unseen(unslowed(model, trace), trace)
+    replay = Replay(model)
+    pauses = _unseen_pauses(trace, replay)
+    return Replay(without_time(model, pauses)) if pauses.height else replay
+
+
+def _unseen_pauses(trace: Trace, replay: Replay) -> pl.DataFrame:
+    """Return the pauses that the timed steps do not have, ``start`` and ``end``.
+
+    They are looked for only where recorded steps differ by as much: that takes time.
+    """
+    seen = longest_timed(trace)
+    times = trace.steps["time"].filter(trace.steps["averaged"])
+    if len(times) < 2 or int(times.max() - times.min()) <= seen:  # noqa: PLR2004
+        return NO_SPANS
+    pauses = host_account(trace, replay, AS_RECORDED).pauses
+    return pauses.filter(pl.col("end") - pl.col("start") > seen)[["start", "end"]]
 
 
 @cached_per_trace

@@ -100,10 +100,14 @@ def without_unseen(model: StepModel, trace: Trace) -> StepModel:
     length = pl.col("end") - pl.col("start")
     share = pl.col("unseen") / length.sum().over("op")
     gone = (length * share).cast(pl.Int64)
-    parts = segments.select("start", end=pl.col("start") + gone)
+    return without_time(model, segments.select("start", end=pl.col("start") + gone))
+
+
+def without_time(model: StepModel, spans: pl.DataFrame) -> StepModel:
+    """Return the model without the host's time in these spans."""
     pieces = model.host
     edges = pl.concat([pieces["start"][:1], pieces["end"]])
-    part, covered = Cover(parts).between(edges)
+    part, covered = Cover(spans).between(edges)
     some = pieces[part]
     own = some["own"] * (1 - covered / (some["end"] - some["start"])).clip(0)
     return structs.replace(

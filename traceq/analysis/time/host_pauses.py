@@ -9,6 +9,7 @@ each.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _SHORTEST_NS = 5_000_000
 # A pause is this many times as long as the usual one at its place. Heuristic threshold.
 _UNUSUAL = 5
+# A pause that timed steps have takes this share of its recorded time there, or more.
+# Heuristic threshold, as that of HST004.
+_AS_LONG = 0.5
 _AT = ("before", "before_kind", "after", "after_kind")
 _SCHEMA = {
     **dict.fromkeys(("first", "past", "longest"), pl.UInt32),
@@ -48,7 +52,7 @@ def host_pauses(
     if not runs.select(long.any()).item():
         return pl.DataFrame(schema=_SCHEMA)
     runs = runs.hstack(_places(trace, host, activities, activity, runs))
-    pauses = _unusual(runs, host.windows.height).filter(long)
+    pauses = _unusual(runs, host.windows.height, longest_timed(trace)).filter(long)
     return pauses.with_columns(longest=_longest(host, pauses)).select(
         pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()
     )
@@ -117,32 +121,58 @@ def _places(
     return pl.DataFrame(columns)
 
 
-def _unusual(runs: pl.DataFrame, steps: int) -> pl.DataFrame:
+def longest_timed(trace: Trace) -> float:
+    """Return the longest pause that steps timed without the profiler can have had."""
+    timed = trace.rank.step_time if trace.rank else None
+    return inf if timed is None else (timed.max_ns - timed.median_ns) / _AS_LONG
+
+
+def _unusual(runs: pl.DataFrame, steps: int, longest_timed: float) -> pl.DataFrame:
     """Return the runs that take far longer than at their place in most steps.
 
-    At a place that few steps have, that is than the longest at such places.
+    At a place that few steps have, that is than the longest at such places. What is
+    longer than any pause of the timed steps may be in half of the recorded ones.
     """
     runs = runs.with_columns(length=pl.col("end") - pl.col("start"))
     places = runs.group_by(*_AT, "step").agg(most=pl.col("length").max())
     usual = places.group_by(_AT).agg(
-        usual=pl.col("most").median(), rare=2 * pl.len() <= steps
+        usual=pl.col("most").median(),
+        lower=pl.col("most").quantile(0.5, "lower"),
+        rare=2 * pl.len() <= steps,
     )
     rare = (
         places.join(usual.filter("rare"), on=_AT, how="semi", nulls_equal=True)
         .group_by("step")
         .agg(pl.col("most").max())["most"]
     )
-    of_rare = rare.extend_constant(0, steps - len(rare)).median() or 0.0
+    of_rare = rare.extend_constant(0, steps - len(rare))
+    untimed = pl.col("length") > longest_timed
     known_runs = runs.join(
         usual, on=_AT, nulls_equal=True, maintain_order="left"
-    ).with_columns(usual=pl.when("rare").then(pl.lit(of_rare)).otherwise("usual"))
+    ).with_columns(
+        usual=pl.when("rare")
+        .then(
+            pl.when(untimed)
+            .then(pl.lit(of_rare.quantile(0.5, "lower") or 0.0))
+            .otherwise(pl.lit(of_rare.median() or 0.0))
+        )
+        .when(untimed)
+        .then("lower")
+        .otherwise("usual"),
+        untimed=untimed,
+    )
     chosen = known_runs.filter(
         pl.col("length") >= _SHORTEST_NS,
         pl.col("length") > _UNUSUAL * pl.col("usual"),
     )
-    few = chosen.group_by(_AT).agg(paused=pl.col("step").n_unique())
+    paused = pl.col("step").n_unique()
+    few = chosen.group_by(_AT).agg(
+        few=pl.when(pl.col("untimed").all())
+        .then(2 * paused <= steps)
+        .otherwise(2 * paused < steps)
+    )
     return chosen.join(
-        few.filter(2 * pl.col("paused") < steps),
+        few.filter("few"),
         on=_AT,
         how="semi",
         nulls_equal=True,
