@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from traceq.linter import at_function, fill_false, named_like, text
+from traceq.linter import at_function, fill_false, has_like, named_like, text
 from traceq.model import names
 
 if TYPE_CHECKING:
@@ -24,6 +24,17 @@ _OTHERS = r"^aten::((native_|cudnn_)?batch_norm|(adaptive_)?(max|avg)_pool2d)"
 _LAYERS = f"{_CONVOLUTION}|{_NCHW_ONLY}|{_OTHERS}"
 _IMAGES = 4
 _ADVICE = "call model = model.to(memory_format=torch.channels_last) once, and "
+# Module.to() asks it of the weights of all convolutions.
+_BESIDE_VOLUMES = (
+    "call .to(memory_format=torch.channels_last) on the modules whose convolutions are"
+    " of images, not on the model: weights of Conv3d raise an error; and "
+)
+_VOLUMES = (
+    "call {} = {}.to(memory_format=torch.channels_last_3d) once{}, and"
+    " .contiguous(memory_format=torch.channels_last_3d) on what their first convolution"
+    " takes; it was not tried on a GPU: time it"
+)
+_BESIDE_IMAGES = ", not on the model: weights of Conv2d raise an error"
 _INPUTS = "images.to(device, memory_format=torch.channels_last) for the images"
 _LARGER = (
     ".contiguous(memory_format=torch.channels_last) on the images of 4 dims before the"
@@ -71,16 +82,29 @@ def of_instance_norms(view: View, ops: pl.Series) -> pl.Series:
     )
 
 
-def advice_for(view: View, convolutions: pl.Series) -> tuple[str, bool]:
+def advice_for(
+    view: View, convolutions: pl.Series, *, volumes: bool
+) -> tuple[str, bool]:
     """Return how to use channels_last, and whether the example of the page fits."""
+    images = _has(view, 2)
+    if volumes:
+        module = "module" if images else "model"
+        return _VOLUMES.format(module, module, _BESIDE_IMAGES if images else ""), False
+    beside = _has(view, 3)
     views = ", ".join(dict.fromkeys(_flattening(view)))
     others = _copied_dims(view)
-    advice = _ADVICE + (_LARGER.format(others) if others else _INPUTS)
+    advice = _BESIDE_VOLUMES if beside else _ADVICE
+    advice += _LARGER.format(others) if others else _INPUTS
     if views:
         advice = _VIEW.format(views) + advice
     if place := _functional(view, convolutions):
         advice += _WEIGHTS.format(place)
-    return advice, not (others or views)
+    return advice, not (others or views or beside)
+
+
+def _has(view: View, dimensions: int) -> bool:
+    """Return whether the program has convolutions of this many dimensions."""
+    return has_like(view.trace.ops, rf"^aten::conv(_transpose)?{dimensions}d$")
 
 
 def _flattening(view: View) -> Iterator[str]:

@@ -24,13 +24,21 @@ from traceq.linter import (
     kernel_lines,
     module_line,
     option,
-    same_place,
     shape,
     text,
 )
 
 from ._batch_norms import nchw_batch_norms
-from ._convolutions import faster, group, norm_lines, of_one_dimension, on_tensor_cores
+from ._convolutions import (
+    faster,
+    group,
+    model_of,
+    norm_lines,
+    of_one_dimension,
+    of_volumes,
+    on_tensor_cores,
+    one_switch,
+)
 from ._layers import advice_for, in_nchw, of_instance_norms
 from ._weight_norms import advice_with, with_images
 
@@ -156,7 +164,7 @@ class ConvolutionTransposes(Rule):
     )
 
     def check(self, view: View) -> Iterator[Finding]:
-        """Group the transposes by place, all layers of a model together."""
+        """Group the transposes by model: one call of channels_last is the fix."""
         if not (view.copies["part"] == "conv layout").any():
             return
         gpu = view.gpu
@@ -174,14 +182,15 @@ class ConvolutionTransposes(Rule):
             return
         busy = int(view.kernels["dur"].sum())
         groups = (
-            # One call of channels_last is the fix for all functions of a library.
             with_images(view, turned)
             .with_columns(ownership.WHATEVER_LIBRARY)
+            .with_columns(model=model_of("module"), volumes=of_volumes())
             .sort("dur", "id", descending=[True, False])
-            .group_by(*same_place(), maintain_order=True)
+            .group_by(*one_switch(), maintain_order=True)
             .agg(
                 "id",
                 "op",
+                pl.col("file", "line", "function", "via", "model", "volumes").first(),
                 pl.col("dims").drop_nulls().first(),
                 text("module").unique(maintain_order=True),
                 pl.col("normed").sum(),
@@ -204,7 +213,8 @@ class ConvolutionTransposes(Rule):
         convolutions = len(set(row["op"])) / view.steps
         time = row["time"] / view.steps
         forward = norms.filter(~pl.col("back"))["op"].n_unique() / view.steps
-        advice, fits = advice_for(view, pl.Series(row["op"], dtype=pl.UInt32))
+        ops = pl.Series(row["op"], dtype=pl.UInt32)
+        advice, fits = advice_for(view, ops, volumes=row["volumes"])
         return self.finding(
             f"{counted(count, 'kernel')} a step"
             f" {'transposes' if count == 1 else 'transpose'} NCHW tensors for"

@@ -86,6 +86,46 @@ def test_float32_convolutions_without_tensor_cores_have_no_finding() -> None:
     assert not case_findings("public/v100_resnet50_workers0.json.gz", "LAY")
 
 
+MODEL = """
+    host  [ProfilerStep#1                                                         ]
+    host   [nn.Module: Net_0                                                     ]
+    host    [net.py(3): first                 ][net.py(9): second                ]
+    host     [nn.Module: Conv2d_0            ]  [nn.Module: {module}            ]
+    host      [aten::conv2d                 ]    [aten::{op}               ]
+    host       [cuLaunch>1]                       [cuLaunch>2]
+    gpu 7                  [nchwToNhwcKernel<1 ]              [nchwToNhwcKernel<2 ]
+"""
+
+
+def of_model(op: str, module: str, dims: list[int]) -> tuple[Finding, ...]:
+    """Return what LAY001 says of a model with an image's convolution and this one."""
+    args = {
+        "aten::conv2d": inputs([IMAGES], ["c10::BFloat16"], [STRIDES]),
+        f"aten::{op}": inputs([dims], ["c10::BFloat16"]),
+    }
+    trace = load_drawn(MODEL.format(op=op, module=module), args, H200)
+    return findings_of(Recording("drawn", trace), "LAY001")
+
+
+def test_a_model_is_one_finding_as_one_call_mends_it() -> None:
+    (finding,) = of_model("conv2d", "Conv2d_1", IMAGES)
+
+    assert finding.count == 2
+    assert "model = model.to(memory_format=torch.channels_last) once" in finding.advice
+
+
+def test_where_images_and_volumes_are_in_a_model_each_has_its_own_format() -> None:
+    """Either format for the whole model raises an error at the other's weights."""
+    images, volumes = sorted(
+        of_model("conv3d", "Conv3d_1", [8, 64, 9, 9, 9]),
+        key=lambda finding: "channels_last_3d" in finding.advice,
+    )
+
+    assert "weights of Conv3d raise an error" in images.advice
+    assert "weights of Conv2d raise an error" in volumes.advice
+    assert "model.to" not in images.advice + volumes.advice
+
+
 SEQUENCE = """
     host  [ProfilerStep#1                                                              ]
     host   [aten::{before}][aten::conv2d               ][aten::{after}              ]
