@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 # are of several sizes: a last chunk that is smaller is one of eight or more.
 # Heuristic threshold.
 _OFTEN = 1 / 4
+# Fewer iterations than this share can be compared with the one before: heuristic.
+_MOST = 1 / 2
 _MOST_NAMED = 3
+_LINE = ("file", "function", "call_line")
 # Arguments at the end that are no tensors.
 _WITHOUT_SHAPE = r"(,\s*\[\])+\]$"
 _REDUCES = r"^aten::(mean|sum|amax|amin|max|min|prod|std|var|norm|linalg_vector_norm)$"
@@ -32,28 +35,38 @@ _JOINED = (
 )
 
 
-def unequal(row: Mapping[str, Any], view: View) -> str:
+def unequal(row: Mapping[str, Any], view: View, loop: pl.DataFrame) -> str:
     """Return which op of a loop takes other shapes from iteration to iteration.
 
-    Empty where all are alike or shapes are not known. An op that an iteration calls
-    several times is compared with the same call of the one before.
+    Empty where all are alike or shapes are not known. An op is compared with that of
+    the iteration before which is called at the same line and is the same one in order
+    there, as for the same level of a pyramid, where both call as many.
     """
+    begun = loop.filter("begins")["start"].sort()
     ops = _ops(row, view)
-    if not ops.height:
-        return ""
-    every = (pl.len() / int(row["iterations"])).round().cast(pl.Int64)
-    each = ops.with_columns(every=every.over("name"), calls=pl.len().over("name"))
+    ops = ops.with_columns(iteration=begun.search_sorted(ops["ts"], side="right"))
+    here = ("name", *_LINE)
+    slot = (*here, "number")
+    in_iteration = ("iteration", *here)
+    before = pl.col("iteration").shift(1), pl.col("calls").shift(1)
+    last, calls = (column.over(slot) for column in before)
     # What comes after the loop, or only in some iterations, tells nothing.
-    beside = pl.col("calls") - pl.col("every") * int(row["iterations"])
-    each = each.filter(pl.col("every") > 0, beside.abs() <= int(row["calls"]))
-    number = pl.int_range(pl.len()).over("name")
-    changed = pl.col("dims") != pl.col("dims").shift(1)
+    next_one = (pl.col("iteration") == last + 1) & (pl.col("calls") == calls)
+    pairs = (
+        ops.with_columns(
+            number=pl.int_range(pl.len()).over(in_iteration),
+            calls=pl.len().over(in_iteration),
+        )
+        .with_columns(
+            changed=(pl.col("dims") != pl.col("dims").shift(1)).over(slot),
+            next_one=next_one,
+        )
+        .filter("next_one")
+    )
     often = (
-        each.with_columns(slot=number % pl.col("every"))
-        .with_columns(changed=changed.over("name", "slot").fill_null(value=False))
-        .group_by("name", "slot", maintain_order=True)
-        .agg(pl.col("changed").mean())
-        .filter(pl.col("changed") > _OFTEN)
+        pairs.group_by(slot, maintain_order=True)
+        .agg(pl.col("changed").mean(), pl.len())
+        .filter(pl.col("changed") > _OFTEN, pl.col("len") >= len(begun) * _MOST)
     )
     return str(often["name"][0]) if often.height else ""
 
@@ -78,7 +91,8 @@ def joined(row: Mapping[str, Any]) -> str:
 
 def _ops(row: Mapping[str, Any], view: View) -> pl.DataFrame:
     """Return the forward ops of a loop in order, with the shapes that they take."""
-    rows = view.trace.ops[["name", "ts", "inputs", "forward"]][[*row["ops"]]]
+    rows = view.trace.ops[["name", "ts", "inputs", "forward", *_LINE]][[*row["ops"]]]
     rows = rows.filter(pl.col("forward").is_null()).drop_nulls("inputs").sort("ts")
     dims = view.trace.inputs["dims_text"][rows["inputs"]].alias("dims")
-    return rows.select(text("name")).with_columns(dims.cast(pl.String))
+    places = (text(name) for name in ("name", "file", "function"))
+    return rows.select(*places, "ts", "call_line").with_columns(dims.cast(pl.String))

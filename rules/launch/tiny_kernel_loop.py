@@ -213,7 +213,7 @@ class TinyKernelLoop(Rule):
         # What less than half of the iterations call may come after them.
         lines = loop_lines(view.trace, place, row["ops"], row["iterations"] // 2)
         body = loop_body(view.trace, place, lines)
-        row = {**row, "body": body, "unequal": unequal(row, view)}
+        row = {**row, "body": body, "unequal": unequal(row, view, loop)}
         experts, parameters = row["experts"], over_parameters(row, view)
         # More environments at once make a step worth more, and no shorter.
         removed = Fix(spans=loop, host_share=share_of_loop(row))

@@ -131,6 +131,19 @@ def test_tensors_of_several_sizes_are_joined_and_never_stacked(
     assert shown == (["aten::mean of [[9,64]], [[13,64]], [[7,64]]"] if differ else [])
 
 
+def test_an_iteration_that_lacks_a_call_shifts_no_shapes(tmp_path: Path) -> None:
+    drawing = drawn_loop("aten::abs", "aten::mean", "aten::mean")
+    # As where the first mark comes after some of the first iteration.
+    first = drawing.index("aten::mean")
+    drawing = drawing[:first] + "aten::tanh" + drawing[first + len("aten::tanh") :]
+    shapes = [{"Input Dims": [[size, 64]]} for size in (1, 8)]
+    shapes = [shapes[1], *shapes * 16]
+
+    finding = with_args(drawing, {"aten::mean": shapes}, tmp_path)
+
+    assert "stack what the loop goes over" in finding.advice
+
+
 def test_an_op_that_an_iteration_calls_twice_is_compared_with_its_own(
     tmp_path: Path,
 ) -> None:
@@ -165,6 +178,36 @@ def test_a_batch_norm_that_keeps_statistics_is_no_stack(
 
     assert ("put the iterations into the channels" in finding.advice) == keeps
     assert ("which changes them slightly: check" in finding.advice) == keeps
+
+
+def test_a_loop_whose_first_op_is_in_a_function_that_it_calls_is_at_its_own_line() -> (
+    None
+):
+    width, iterations = 48, 16
+    ops = "[aten::tanh          ][aten::abs           ]"
+    numbers = range(1, 2 * iterations + 1)
+    drawn = [
+        f"host  [ProfilerStep#1{' ' * width * iterations}]",
+        f"host   [net.py(1): forward{' ' * (width * iterations - 8)}]",
+        "host    " + f"[look.py(1): look      ]{' ' * 24}" * iterations,
+        "host     " + ops.ljust(width) * iterations,
+        "host      "
+        + "".join(
+            f"[cuLaunch>{n}]".ljust(22 if n % 2 else width - 22) for n in numbers
+        ),
+        "gpu 7         "
+        + "".join(f"[k<{n}]".ljust(22 if n % 2 else width - 22) for n in numbers),
+    ]
+    body = "    for t in range(9):\n        h = look(h, x[t]).abs() * h"
+    sources = {
+        "net.py": f"def forward(self, x, h):\n{body}\n",
+        "look.py": "def look(h, x):\n    return (h + x).tanh()\n",
+    }
+
+    (finding,) = sourced_findings("\n".join(drawn), sources, "LCH001")
+
+    assert (finding.place.file, finding.place.line) == ("net.py", 2)
+    assert "needs h of the one before" in finding.advice
 
 
 def test_one_line_that_two_kinds_of_modules_run_is_one_finding() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _PLACE = ("file", "line", "function", "module")
 LOOP = ("file", "line", "function", "layer")
+_FUNCTION = ("file", "line", "function")
 _MARK = (*LOOP, "name")
 CALL = ("step", "call")
 _LINE = (*CALL, "thread")
@@ -83,7 +84,7 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
     # Of a call that had begun before the recording only the function is known.
     line = pl.col("line").drop_nulls().first().over("file", "function", "name")
     return (
-        begins.with_columns(line=pl.col("line").fill_null(line))
+        _in_callers(trace, begins.with_columns(line=pl.col("line").fill_null(line)))
         .select(
             *_PLACE,
             "layer",
@@ -93,6 +94,25 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
             end=pl.col("ts") + length,
         )
         .sort("start")
+    )
+
+
+def _in_callers(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
+    """Return marks with the place of the call that the loop is in, if that is known."""
+    if not trace.frames.height:
+        return begins
+    calls = trace.frames[["own", *_FUNCTION]][begins["call"]]
+    own = calls["own"].fill_null(value=False)
+    there = [
+        pl.when(own).then(text(name) if name != "line" else pl.col(name)).alias(name)
+        for name in _FUNCTION
+    ]
+    place = calls.select(there)
+    return begins.with_columns(
+        place[name].zip_with(
+            place["file"].is_not_null(), begins[name].cast(place[name].dtype)
+        )
+        for name in _FUNCTION
     )
 
 

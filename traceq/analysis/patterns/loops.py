@@ -29,7 +29,8 @@ class Loops(Struct, frozen=True):
     table: pl.DataFrame
     """One row for each place in the program: what a loop there launches and takes."""
     spans: pl.DataFrame
-    """Host time in each ``loop`` and in its backward: ``start``, ``end``."""
+    """Host time in each ``loop`` and in its backward: ``start``, ``end``, and
+    ``begins``, true for an iteration."""
 
     def spans_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
         """Return the host's spans in the loop of a row, or in several ``loops``."""
@@ -71,9 +72,9 @@ def loops(trace: Trace, steady: SteadySteps, min_iterations: int) -> Loops:
     gradients = _gradients(trace, backward)
     spans = pl.concat(
         [
-            repeats.select("loop", "start", "end"),
-            backward.select("loop", start="ts", end=END),
-            gradients.select("loop", start="ts", end=END),
+            repeats.select("loop", "start", "end", begins=pl.lit(value=True)),
+            backward.select("loop", start="ts", end=END, begins=pl.lit(value=False)),
+            gradients.select("loop", start="ts", end=END, begins=pl.lit(value=False)),
         ]
     )
     spans = spans.with_columns(
