@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from traceq.analysis.base import callers
 from traceq.analysis.base.ownership import called_ops, named_like
 from traceq.analysis.base.steady import in_steps
 from traceq.common.expressions import END, constant, rows_where, text
@@ -57,6 +58,8 @@ _AS_GOOD = 0.05
 # and a branch if at least the second have it; the rest comes after the loop. At least
 # the third fraction of an iteration is usual. Heuristic thresholds.
 _MOST, _BRANCH, _USUAL = 0.5, 0.25, 0.5
+# A function is called in each iteration if it is in this share. Heuristic threshold.
+_AGAIN = 0.9
 
 
 def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.DataFrame:
@@ -98,22 +101,25 @@ def iterations(trace: Trace, steady: SteadySteps, min_iterations: int) -> pl.Dat
 
 
 def _in_callers(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
-    """Return marks with the place of the call that the loop is in, if that is known."""
+    """Return marks with the place of the call that the loop is in.
+
+    That is another one than the mark's own where each iteration calls its function
+    again: a function that is called less often has the loop itself.
+    """
     if not trace.frames.height:
         return begins
-    calls = trace.frames[["own", *_FUNCTION]][begins["call"]]
-    own = calls["own"].fill_null(value=False)
-    there = [
-        pl.when(own).then(text(name) if name != "line" else pl.col(name)).alias(name)
-        for name in _FUNCTION
-    ]
-    place = calls.select(there)
-    return begins.with_columns(
-        place[name].zip_with(
-            place["file"].is_not_null(), begins[name].cast(place[name].dtype)
-        )
+    own = trace.frames.filter("own")
+    inner = callers.innermost(own, begins.select("thread", "ts"))["id"].alias("inner")
+    calls = trace.frames[["own", *_FUNCTION]][begins["call"]].rename("call_{}".format)
+    again = pl.col("inner").n_unique().over(CALL) >= _AGAIN * pl.len().over(CALL)
+    known = (
+        pl.col("call_own").fill_null(value=False) & pl.col("call_file").is_not_null()
+    )
+    there = (
+        pl.when(known & again).then(f"call_{name}").otherwise(name).alias(name)
         for name in _FUNCTION
     )
+    return begins.hstack([*calls, inner]).with_columns(there)
 
 
 def _of_first_module(marks: pl.DataFrame) -> pl.DataFrame:
