@@ -66,7 +66,7 @@ def test_a_short_gap_is_python_of_the_model(tmp_path: Path) -> None:
     finding = found(19, tmp_path)
 
     assert finding.saves_ns > found(1, tmp_path).saves_ns + 100_000
-    assert "torch.compile" in finding.advice
+    assert "compile(" in finding.advice
     assert not [evidence for evidence in finding.evidence if evidence.label == "gaps"]
 
 
@@ -75,7 +75,7 @@ def test_a_gap_in_between_is_the_programs_and_stays(tmp_path: Path) -> None:
     finding = found(100, tmp_path)
 
     assert 0 < finding.saves_ns < found(19, tmp_path).saves_ns
-    assert "torch.compile" in finding.advice
+    assert "compile(" in finding.advice
 
 
 def test_a_step_that_goes_on_after_its_last_kernel_is_no_minor_finding(
