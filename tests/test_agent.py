@@ -110,7 +110,7 @@ def test_json_is_at_most_two_and_a_half_times_the_text() -> None:
     ]
 
     # What JSON has of each recording is more than half of a text of one small finding.
-    larger = [data / text for data, text in sizes if text > 2_000]
+    larger = [data / text for data, text in sizes if text > 2_500]
     assert max(larger) <= 2.5
     assert sum(size for size, _ in sizes) <= 2.2 * sum(size for _, size in sizes)
 
