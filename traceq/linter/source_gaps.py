@@ -46,7 +46,7 @@ _MOST_TEXT = 50
 
 
 class GapCause(NamedTuple):
-    """What may take long between two calls of a function."""
+    """Statements that may take long between two calls of a function."""
 
     kind: str
     """``list`` for a tensor that is made of one, ``loop`` for a loop in Python."""
