@@ -36,7 +36,7 @@ _LOOP = (
 
 @dataclass(frozen=True)
 class SilentTime:
-    """What a function does that calls nothing for long."""
+    """Work of a function that calls nothing for long."""
 
     does: str
     advice: str
